@@ -1,11 +1,13 @@
-"""`make bench`: trained models on real runtimes and conversions. Is what the default criterion says of them true?
+"""`make bench`: trained models on real runtimes and conversions. Is what the default criterion says
+of them true?
 
     python -m benchmarks.agreement [--models yolo,nsfw] [--candidates ort,openvino]
 
-Each model of `benchmarks.trained` runs whole, by the library's own trial, on each candidate. What the criterion says is
-compared with an adjudication that knows nothing of it: did a decision of the model's users change clearly
-(`benchmarks.decisions`), and how far is the worst slice off, of its own scale? That the reference itself is right is
-confirmed by other runtimes whose slices agree with it within 1e-3. Exit 1 if a verdict is wrong.
+Each model of `benchmarks.trained` runs whole, by the library's own trial, on each candidate. What
+the criterion says is compared with an adjudication that knows nothing of it: did a decision of the
+model's users change clearly (`benchmarks.decisions`), and how far is the worst slice off, of its
+own scale? That the reference itself is right is confirmed by other runtimes whose slices agree with
+it within 1e-3. Exit 1 if a verdict is wrong.
 """
 
 from __future__ import annotations
@@ -48,11 +50,24 @@ Array = npt.NDArray[Any]
 
 MAKERS = ("openvino", "mnn", "tract", "opencv")  # whose runtimes share nothing with the reference's
 RUNTIMES = (
-    "ort", "ort:opt=disable", "openvino:precision=f32", "openvino:precision=f16", "mnn", "tract", "opencv",
-)  # fmt: skip
-INTACT = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}  # the worst slice's error, of its scale
+    "ort",
+    "ort:opt=disable",
+    "openvino:precision=f32",
+    "openvino:precision=f16",
+    "mnn",
+    "tract",
+    "opencv",
+)
+INTACT = {
+    "fp32": 1e-2,
+    "fp16": 0.1,
+    "bf16": 0.2,
+    "int8": 0.2,
+}  # the worst slice's error, of its scale
 BROKEN = {"fp32": 2e-2, "fp16": 0.4, "bf16": 0.4, "int8": 0.4}
-CHANGED = 0.02  # share of decisions that may change clearly, below fp32, before the model is of no use
+CHANGED = (
+    0.02  # share of decisions that may change clearly, below fp32, before the model is of no use
+)
 WITNESS = 1e-3  # a runtime whose slices are all within this confirms the reference
 
 NOTHING = Change(0, 0, 0)
@@ -99,7 +114,8 @@ class Answered:
 def truth(claim: str, error: float, change: Change, quantizes: bool = False) -> str:
     """What an adjudicator says who sees decisions and slices only.
 
-    `quantizes`: the user's own model does; a right runtime that adds in another order takes other steps of 1/255.
+    `quantizes`: the user's own model does; a right runtime that adds in another order takes other
+    steps of 1/255.
     """
     allowed = 0.0 if claim == "fp32" else CHANGED * change.total
     if change.clear > allowed or error > BROKEN["int8" if quantizes else claim]:
@@ -107,7 +123,8 @@ def truth(claim: str, error: float, change: Change, quantizes: bool = False) -> 
     return "intact" if error <= INTACT[claim] else "between"
 
 
-# ------------------------------------------------------------------------------------------------ candidates
+# ------------------------------------------------------------------------------------------------
+# candidates
 
 Feeds = dict[str, Array]
 Convert = Callable[[onnx.ModelProto, Feeds], onnx.ModelProto]
@@ -130,10 +147,14 @@ def answered(model: Trained, candidate: str, folder: Path, reference: Reference)
         other = folder / "other.onnx"
         try:
             onnx.save(CONVERSIONS[candidate](onnx.load(model.path), dict(model.inputs())), other)
-        except Exception as e:  # noqa: BLE001 -- converters raise what they like
-            return replace(blank, why=f"not converted: {type(e).__name__}: {' '.join(str(e).split())[:160]}")
+        except Exception as e:  # noqa: BLE001
+            return replace(
+                blank, why=f"not converted: {type(e).__name__}: {' '.join(str(e).split())[:160]}"
+            )
     runner = candidates.parse("ort" if other else candidate)
-    setup = Setup(runner, Feeding(tuple(words)), folder / "out", stored=False, candidate_model=other)
+    setup = Setup(
+        runner, Feeding(tuple(words)), folder / "out", stored=False, candidate_model=other
+    )
     try:
         with (
             Workers(runner) as workers,
@@ -144,20 +165,30 @@ def answered(model: Trained, candidate: str, folder: Path, reference: Reference)
             verdict = trials.judge.verdict(whole, result)
             claim = trials.judge.precision
             quantizes = is_quantized(trials.model.graph.ops)
-            made = {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
+            made = (
+                {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
+            )
             known = {n: read(trials.model.values.records[0][n]) for n in whole.outputs}
     except SubcutError as e:
         return replace(blank, why=f"{type(e).__name__}: {e.what}"[:200])
     label = next((j.label for j in verdict.outputs if j.label not in ("", "agrees")), "")
     row = Answered(
-        model.name, candidate, claim, verdict.status.value, str(verdict.signature or ""), label, verdict.why[:200],
+        model.name,
+        candidate,
+        claim,
+        verdict.status.value,
+        str(verdict.signature or ""),
+        label,
+        verdict.why[:200],
         seconds=time.perf_counter() - begin,
-    )  # fmt: skip
+    )
     if set(made) < set(known):
         return row if verdict.status is Status.FAIL else replace(row, status="none")
     error, at = max((e, f"{n}, {s}") for n in known for e, s in [worst_slice(known[n], made[n])])
     change = model.decision.changes(known, made)
-    return replace(row, error=error, at=at, change=change, truth=truth(claim, error, change, quantizes))
+    return replace(
+        row, error=error, at=at, change=change, truth=truth(claim, error, change, quantizes)
+    )
 
 
 def verdicts_on(model: Trained, names: Sequence[str]) -> list[Answered]:
@@ -170,7 +201,10 @@ def verdicts_on(model: Trained, names: Sequence[str]) -> list[Answered]:
             print(f"  {_line(found[-1])}", file=sys.stderr, flush=True)
     right = [r.candidate for r in found if r.truth and r.claim == "fp32" and r.error <= WITNESS]
     makers = {_maker(name): name for name in right if _maker(name) in MAKERS}
-    return [replace(r, witnesses=tuple(n for m, n in makers.items() if m != _maker(r.candidate))) for r in found]
+    return [
+        replace(r, witnesses=tuple(n for m, n in makers.items() if m != _maker(r.candidate)))
+        for r in found
+    ]
 
 
 def _maker(candidate: str) -> str:
@@ -184,7 +218,8 @@ def _line(row: Answered) -> str:
     return f"{who}: {what}; {row.truth} {row.error:.1e}, {change}: {row.judged}: {row.why}"
 
 
-# ------------------------------------------------------------------------------------------------ rendering
+# ------------------------------------------------------------------------------------------------
+# rendering
 
 
 def summary(found: Sequence[Answered]) -> str:
@@ -210,7 +245,11 @@ def matrix(found: Sequence[Answered]) -> str:
 def _cell(row: Answered) -> str:
     if not row.truth:
         return row.signature or "–"
-    said = row.signature if row.status == "fail" and row.signature not in ("", "mismatch") else row.status
+    said = (
+        row.signature
+        if row.status == "fail" and row.signature not in ("", "mismatch")
+        else row.status
+    )
     return f"{said} {row.error:.0e}{'' if row.judged == 'right' else f' **{row.judged}**'}"
 
 
@@ -221,18 +260,26 @@ def named(found: Sequence[Answered]) -> str:
             f"{r.model}, {r.candidate}",
             r.claim,
             f"{r.judged}: {r.status}",
-            f"{r.truth}: {r.error:.1e} at {r.at}; {r.change.clear} of {r.change.total} decisions clearly changed",
+            (
+                f"{r.truth}: {r.error:.1e} at {r.at}; {r.change.clear} of {r.change.total}"
+                " decisions clearly changed"
+            ),
             ", ".join(r.witnesses) or "none",
             r.why,
         ]
         for r in found
         if r.judged in ("wrong", "unresolved", "defensible")
     ]
-    return table(["model, candidate", "claim", "verdict", "adjudicated", "reference confirmed by", "why"], lines)
+    return table(
+        ["model, candidate", "claim", "verdict", "adjudicated", "reference confirmed by", "why"],
+        lines,
+    )
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agreement", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--models", default="", help="only these, by comma")
     parser.add_argument("--candidates", default="", help="only these, by semicolon")
     asked = parser.parse_args(arguments)
@@ -244,7 +291,10 @@ def main(arguments: list[str]) -> int:
     found: list[Answered] = []
     for model in chosen:
         found += verdicts_on(model, names)
-        heading = f"`{command}` on {machine.line(floor(), *PACKAGES)}; {time.perf_counter() - begin:.0f} s"
+        heading = (
+            f"`{command}` on {machine.line(floor(), *PACKAGES)};"
+            f" {time.perf_counter() - begin:.0f} s"
+        )
         text = "\n\n".join([heading, summary(found), matrix(found), named(found)])
         (FOLDER / "agreement.md").write_text(text + "\n")
         data = {"command": command, "verdicts": [asdict(r) | {"judged": r.judged} for r in found]}

@@ -1,8 +1,10 @@
-"""A candidate for measurements: onnxruntime on a window as a converted model has it, or with an error put into it.
+"""A candidate for measurements: onnxruntime on a window as a converted model has it, or with an
+error put into it.
 
-Options: `model` (a converted model, in which the window is looked up by its edge's names and cut), `at` and `error` (a
-tensor inside, and a .npy file of what is added to it). It runs with all optimisations. Feeds are cast to what the
-converted window wants, its outputs to what the window's own outputs are.
+Options: `model` (a converted model, in which the window is looked up by its edge's names and cut),
+`at` and `error` (a tensor inside, and a .npy file of what is added to it). It runs with all
+optimisations. Feeds are cast to what the converted window wants, its outputs to what the window's
+own outputs are.
 """
 
 from __future__ import annotations
@@ -33,21 +35,31 @@ def version() -> str:
     return str(onnxruntime.__version__)
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Find the window and put the error's Add into it.
 
     Raises:
         Refused: the converted model has no such window, or `at` is not inside.
     """
-    session, kinds = _session(model.read_bytes(), str(options.get("model", "")), str(options.get("at", "")))
+    session, kinds = _session(
+        model.read_bytes(), str(options.get("model", "")), str(options.get("at", ""))
+    )
     types = {i.name: _numpy(i.type) for i in session.get_inputs()}
     added = {f"{options['at']}:error": np.load(options["error"])} if "at" in options else {}
     names = list(kinds)
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
-        fed = {n: np.asarray(v).astype(types[n], copy=False) for n, v in {**feeds, **added}.items() if n in types}
+        fed = {
+            n: np.asarray(v).astype(types[n], copy=False)
+            for n, v in {**feeds, **added}.items()
+            if n in types
+        }
         found = session.run(names, fed)
-        return {n: np.asarray(v).astype(kinds[n], copy=False) for n, v in zip(names, found, strict=True)}
+        return {
+            n: np.asarray(v).astype(kinds[n], copy=False) for n, v in zip(names, found, strict=True)
+        }
 
     return run
 
@@ -58,14 +70,19 @@ def _session(data: bytes, converted: str, at: str) -> tuple[Any, dict[str, Any]]
     import onnxruntime as ort
 
     own = onnx.load_from_string(data)
-    kinds = {o.name: helper.tensor_dtype_to_np_dtype(o.type.tensor_type.elem_type) for o in own.graph.output}
+    kinds = {
+        o.name: helper.tensor_dtype_to_np_dtype(o.type.tensor_type.elem_type)
+        for o in own.graph.output
+    }
     model = _counterpart(_graph(converted), own) if converted else own
     if at:
         _open(model, at)
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    settings.add_session_config_entry("session.x64quantprecision", "1")  # int8 sums that do not saturate without VNNI
+    settings.add_session_config_entry(
+        "session.x64quantprecision", "1"
+    )  # int8 sums that do not saturate without VNNI
     return ort.InferenceSession(model.SerializeToString(), settings), kinds
 
 
@@ -76,7 +93,9 @@ def _graph(path: str) -> Graph:
 
 def _counterpart(graph: Graph, own: onnx.ModelProto) -> onnx.ModelProto:
     """The window of a converted model between the tensors that `own` has on its edge."""
-    border = {v.name for v in own.graph.input} - {t.name for t in own.graph.initializer}  # before IR 4 both
+    border = {v.name for v in own.graph.input} - {
+        t.name for t in own.graph.initializer
+    }  # before IR 4 both
     outputs = [v.name for v in own.graph.output]
     unknown = [n for n in (*border, *outputs) if n not in graph.maker and n not in graph.inputs]
     if unknown:
@@ -87,7 +106,9 @@ def _counterpart(graph: Graph, own: onnx.ModelProto) -> onnx.ModelProto:
         i = stack.pop()
         if i not in nodes:
             nodes.add(i)
-            stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in border]
+            stack += [
+                graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in border
+            ]
     region = regions.of_nodes(graph, nodes, [(n,) for n in outputs])
     strange = set(region.inputs) - border
     if strange:
@@ -103,7 +124,9 @@ def _open(model: onnx.ModelProto, at: str) -> None:
     """Add an input to a tensor behind its maker: the runtime cannot fold it, whatever it holds."""
     graph = model.graph
     place = next((k for k, node in enumerate(graph.node) if at in node.output), None)
-    kind = next((v.type.tensor_type for v in (*graph.value_info, *graph.output) if v.name == at), None)
+    kind = next(
+        (v.type.tensor_type for v in (*graph.value_info, *graph.output) if v.name == at), None
+    )
     if place is None or kind is None or kind.elem_type not in TYPES:
         raise Refused(f"the window makes no float tensor '{at}'")
     maker = graph.node[place]

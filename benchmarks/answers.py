@@ -1,7 +1,9 @@
-"""What a command line answers -> the same without what differs from run to run: for `benchmarks.same_answers`.
+"""What a command line answers -> the same without what differs from run to run: for
+`benchmarks.same_answers`.
 
-Texts have times, memory, paths and versions masked by `MASKS`; JSON is parsed, and values under the keys of `VARYING`
-are masked as well. Of a file the digest is kept, of a text file also its masked content; a zip is its members.
+Texts have times, memory, paths and versions masked by `MASKS`; JSON is parsed, and values under the
+keys of `VARYING` are masked as well. Of a file the digest is kept, of a text file also its masked
+content; a zip is its members.
 """
 
 from __future__ import annotations
@@ -34,30 +36,70 @@ MASKS = (  # pattern -> what takes its place; in this order
     (r"\.subcut\.\w+\.subcut-new", ".subcut.<temporary>"),
     (r"(/private)?/tmp/[\w.-]+", "<temporary>"),
     (r"\b\d+\.\d+\.\d+(\.\d+)?\b", "<version>"),
-    (r"\b(subcut|onnx|onnxruntime|numpy|[Pp]ython|ort|openvino|opencv|mnn|tract|litert)( |==|  +)\d+\.\d+\b",
-     r"\1 <version>"),
+    (
+        (
+            r"\b(subcut|onnx|onnxruntime|numpy|[Pp]ython|ort|openvino|opencv|mnn|tract|litert)("
+            r" |==|  +)\d+\.\d+\b"
+        ),
+        r"\1 <version>",
+    ),
     (r"\b(pid|process) \d+\b", r"\1 <number>"),
     (r"\bbundle \([0-9a-f]{12}\)", "bundle (<digest>)"),
     (r"0x[0-9a-f]{6,}", "<address>"),
-)  # fmt: skip
-CURES = re.compile(r"(?m)(^.*Cure, proven.*(\n|\Z)){2,}")  # they come in the order of their measured times
+)
+CURES = re.compile(
+    r"(?m)(^.*Cure, proven.*(\n|\Z)){2,}"
+)  # they come in the order of their measured times
 VARYING = {  # keys of JSON whose values differ from run to run, or from machine to machine
-    "seconds", "build_seconds", "run_seconds", "wall_seconds", "time", "times", "created", "date", "started", "ended",
-    "peak_memory", "memory", "rss", "pid", "host", "platform", "python", "version", "versions", "slowdown",
-}  # fmt: skip
-OF_FILES = {"bytes", "sha256"}  # keys of bundle.json: of the files in the bundle, which have times in them
+    "seconds",
+    "build_seconds",
+    "run_seconds",
+    "wall_seconds",
+    "time",
+    "times",
+    "created",
+    "date",
+    "started",
+    "ended",
+    "peak_memory",
+    "memory",
+    "rss",
+    "pid",
+    "host",
+    "platform",
+    "python",
+    "version",
+    "versions",
+    "slowdown",
+}
+OF_FILES = {
+    "bytes",
+    "sha256",
+}  # keys of bundle.json: of the files in the bundle, which have times in them
 IGNORED = ("*/.store/*", "*__pycache__*", "*/.gitignore")  # files: stored answers, bytecode
 UNSTABLE = {  # files whose content differs from run to run -> why; only their names are compared
     "[0-9]*_random*/*puts/*": "what the model's random nodes draw",
 }
 TEXT_ENDINGS = {
-    ".csv", ".html", ".json", ".md", ".prototxt", ".py", ".svg", ".toml", ".txt", ".xml", ".line", ".tsv"
-}  # fmt: skip
+    ".csv",
+    ".html",
+    ".json",
+    ".md",
+    ".prototxt",
+    ".py",
+    ".svg",
+    ".toml",
+    ".txt",
+    ".xml",
+    ".line",
+    ".tsv",
+}
 LONGEST = 400_000  # characters of a text whose content is kept
 
 
 def masked(text: str, places: Mapping[str, str]) -> str:
-    """A text without what varies; `places`: absolute path -> the word that stands for it, the longest first."""
+    """A text without what varies; `places`: absolute path -> the word that stands for it, the
+    longest first."""
     for path, word in places.items():
         text = text.replace(path, word)
     for pattern, word in MASKS:
@@ -85,7 +127,11 @@ def masked_json(value: Any, places: Mapping[str, str], varying: Collection[str] 
 
 
 def _is_cure(value: Any) -> bool:
-    return "heals" in value if isinstance(value, dict) else isinstance(value, str) and "Cure, proven" in value
+    return (
+        "heals" in value
+        if isinstance(value, dict)
+        else isinstance(value, str) and "Cure, proven" in value
+    )
 
 
 def masked_table(text: str, places: Mapping[str, str]) -> str:
@@ -93,12 +139,16 @@ def masked_table(text: str, places: Mapping[str, str]) -> str:
     rows = list(csv.reader(io.StringIO(text)))
     varying = {k for k, name in enumerate(rows[0]) if name in VARYING}
     for row in rows[1:]:
-        row[:] = ["<varies>" if k in varying and cell else masked(cell, places) for k, cell in enumerate(row)]
+        row[:] = [
+            "<varies>" if k in varying and cell else masked(cell, places)
+            for k, cell in enumerate(row)
+        ]
     return "\n".join(",".join(row) for row in rows)
 
 
 def answer_text(text: str, places: Mapping[str, str], name: str = "") -> str:
-    """What a stream or a text file of this name holds, masked; JSON in one layout, its keys in order."""
+    """What a stream or a text file of this name holds, masked; JSON in one layout, its keys in
+    order."""
     if text.startswith(("{", "[")):
         varying = VARYING | (OF_FILES if name.endswith("bundle.json") else set())
         with suppress(ValueError):
@@ -121,7 +171,8 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def content(name: str, data: bytes, places: Mapping[str, str]) -> tuple[str, str | None]:
-    """The digest of a file's masked content, and that content if it is a text of moderate length."""
+    """The digest of a file's masked content, and that content if it is a text of moderate
+    length."""
     if any(fnmatch(name, pattern) for pattern in UNSTABLE):
         return "unstable", None
     if name.endswith(".zip") and zipfile.is_zipfile(io.BytesIO(data)):
@@ -129,12 +180,16 @@ def content(name: str, data: bytes, places: Mapping[str, str]) -> tuple[str, str
     elif Path(name).suffix in TEXT_ENDINGS:
         text = answer_text(data.decode("utf-8", "replace"), places, name)
     else:
-        return digest(_without_paths(_ordered(data) if name.endswith(".onnx") else data, places)), None
+        return (
+            digest(_without_paths(_ordered(data) if name.endswith(".onnx") else data, places)),
+            None,
+        )
     return digest(text.encode()), text if len(text) <= LONGEST else None
 
 
 def _ordered(data: bytes) -> bytes:
-    """A model whose value_info is in the order of names: `subcut manual` writes it in the order of a set."""
+    """A model whose value_info is in the order of names: `subcut manual` writes it in the order of
+    a set."""
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError:
@@ -155,7 +210,9 @@ def _without_paths(data: bytes, places: Mapping[str, str]) -> bytes:
 def _zip_text(data: bytes, places: Mapping[str, str]) -> str:
     """A line per member of a zip, in order: digest and name."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        lines = [f"{content(name, archive.read(name), places)[0]}  {name}" for name in archive.namelist()]
+        lines = [
+            f"{content(name, archive.read(name), places)[0]}  {name}" for name in archive.namelist()
+        ]
     return "\n".join(lines)
 
 

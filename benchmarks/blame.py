@@ -1,10 +1,13 @@
-"""`subcut blame` on real faults, with all releases of their runtimes; and on planted histories of a toy runtime.
+"""`subcut blame` on real faults, with all releases of their runtimes; and on planted histories of a
+toy runtime.
 
-    python -m benchmarks.blame [--only real,toy,operators]      in build/blame/; installs releases into subcut's cache
+    python -m benchmarks.blame [--only real,toy,operators]      in build/blame/; installs releases
+    into subcut's cache
 
-Real: the bugs in `fixtures/cases/` and those of `fixtures/threads.py`, each by one command. Toy: ten histories from a
-folder of wheels, non-monotone ones and broken installations among them; each answer is compared with the truth, and an
-answer that is wrong is exit code 1. Operators: the cases of `subcut sweep`, as it writes them; how many have a cure?
+Real: the bugs in `fixtures/cases/` and those of `fixtures/threads.py`, each by one command. Toy:
+ten histories from a folder of wheels, non-monotone ones and broken installations among them; each
+answer is compared with the truth, and an answer that is wrong is exit code 1. Operators: the cases
+of `subcut sweep`, as it writes them; how many have a cure?
 """
 
 from __future__ import annotations
@@ -49,7 +52,12 @@ class Fault:
         """The words behind `subcut blame`."""
         folder = CASES / self.model
         case = [str(folder / "model.onnx"), "-i", str(folder / "input_x.npy")]
-        return [*(case if folder.is_dir() else [f"{self.model}.onnx"]), "-c", self.candidate, *self.words]
+        return [
+            *(case if folder.is_dir() else [f"{self.model}.onnx"]),
+            "-c",
+            self.candidate,
+            *self.words,
+        ]
 
 
 REAL = (
@@ -96,7 +104,18 @@ def _row(fault: Fault) -> list[str]:
     found, said = _blame(*fault.command)
     seconds = f"{time.perf_counter() - begin:.0f} s"
     if not found:
-        return [fault.model, fault.candidate, said.strip().splitlines()[-1][:80], "", "", seconds, "", "", "", ""]
+        return [
+            fault.model,
+            fault.candidate,
+            said.strip().splitlines()[-1][:80],
+            "",
+            "",
+            seconds,
+            "",
+            "",
+            "",
+            "",
+        ]
     proven = [cure for cure in found["cures"] if cure["proven"]]
     kinds = ", ".join(sorted({cure["kind"] for cure in proven}))
     best = min((cure["slowdown"] for cure in proven if cure["slowdown"]), default=None)
@@ -122,12 +141,16 @@ def _operators(candidate: str) -> None:
     cured = 0
     wrong = 0
     for case in cases:
-        found, said = _blame(str(case.relative_to(BUILD)), "-c", candidate, "-o", f"blamed/{case.name}", *NEWEST)
+        found, said = _blame(
+            str(case.relative_to(BUILD)), "-c", candidate, "-o", f"blamed/{case.name}", *NEWEST
+        )
         cures = sorted({f"{c['kind']}: {c['what']}" for c in found.get("cures", ()) if c["proven"]})
         cured, wrong = cured + bool(cures), wrong + bool(found.get("exit_code"))
         says = "; ".join(cures) or ("no cure" if found else said.strip().splitlines()[-2:])
         print(
-            f"{candidate} {case.name}: {says if found.get('exit_code', 1) else 'right beside onnxruntime'}"[:200],
+            f"{candidate} {case.name}: {says if found.get('exit_code', 1) else 'right beside onnxruntime'}"[  # noqa: E501
+                :200
+            ],
             flush=True,
         )
     what = f"of {wrong} operator tests that are wrong beside onnxruntime have a proven cure"
@@ -140,21 +163,34 @@ def _toys() -> Iterator[tuple[str, str]]:
         wheels = (BUILD / "wheels" / name.replace(" ", "-")).resolve()
         toy_releases.releases(wheels, planted.releases)
         toy_releases.model(BUILD)
-        offline = {f"{tool}_{key}": value for tool in ("PIP", "UV") for key, value in
-                   (("NO_INDEX", "1"), ("FIND_LINKS", str(wheels)))}  # fmt: skip
+        offline = {
+            f"{tool}_{key}": value
+            for tool in ("PIP", "UV")
+            for key, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheels)))
+        }
         offline["XDG_CACHE_HOME"] = str(wheels / "cache")
-        found, said = _blame("toy.onnx", "-i", "toy.npy", "-c", f"{wheels}/toy.py=={planted.used}", *ALL, env=offline)
+        found, said = _blame(
+            "toy.onnx", "-i", "toy.npy", "-c", f"{wheels}/toy.py=={planted.used}", *ALL, env=offline
+        )
         yield name, planted.problem(found) if found else said[-300:]
 
 
 def _blame(*words: str, env: Mapping[str, str] | None = None) -> tuple[dict[str, Any], str]:
     """The document, and what was said on standard error; no document where there was an error."""
     done = subprocess.run(
-        [SUBCUT, "blame", "--json", *words], cwd=BUILD, env={**os.environ, **(env or {})},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [SUBCUT, "blame", "--json", *words],
+        cwd=BUILD,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     document = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-    return ({}, done.stdout + done.stderr) if "error" in document or not document else (document, done.stderr)
+    return (
+        ({}, done.stdout + done.stderr)
+        if "error" in document or not document
+        else (document, done.stderr)
+    )
 
 
 if __name__ == "__main__":

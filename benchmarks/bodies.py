@@ -1,10 +1,11 @@
-"""A fault planted in one node of a body -> does a bisection name that node, the body, and the first wrong iteration?
+"""A fault planted in one node of a body -> does a bisection name that node, the body, and the first
+wrong iteration?
 
     python -m benchmarks.bodies [--seeds 200] [--first 0]
 
-The networks are those of `fixtures.bodies`: If, Loop, Scan, a function, and these within each other. In every second
-one with a Loop innermost the fault begins at a later iteration. A fault that moves no output by a hundredth of its
-scale is not a fault, and such a seed is left out.
+The networks are those of `fixtures.bodies`: If, Loop, Scan, a function, and these within each
+other. In every second one with a Loop innermost the fault begins at a later iteration. A fault that
+moves no output by a hundredth of its scale is not a fault, and such a seed is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ LATE = 2  # the iteration at which a fault begins in every second Loop
 @dataclass(frozen=True)
 class Outcome:
     """Attributes:
-    named: the nodes of the innermost finding; path: of the bodies around them; iteration: the first wrong one there.
+    named: the nodes of the innermost finding; path: of the bodies around them; iteration: the first
+    wrong one there.
     """
 
     named: Sequence[str]
@@ -53,7 +55,9 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     arguments = parser.parse_args()
@@ -72,15 +76,22 @@ def main() -> None:
         (right if outcome.is_right(planted, first) else wrong)[kind] += 1
         seconds.setdefault(kind, []).append(took)
         if not outcome.is_right(planted, first):
-            print(f"seed {seed}: {planted.kinds} {planted.node} from {first} on, but: {outcome}", flush=True)
-    rows = [[k, str(right[k]), str(wrong[k]), f"{np.median(seconds[k]):.1f} s"] for k in sorted({*right, *wrong})]
+            print(
+                f"seed {seed}: {planted.kinds} {planted.node} from {first} on, but: {outcome}",
+                flush=True,
+            )
+    rows = [
+        [k, str(right[k]), str(wrong[k]), f"{np.median(seconds[k]):.1f} s"]
+        for k in sorted({*right, *wrong})
+    ]
     total = ["all", str(sum(right.values())), str(sum(wrong.values())), ""]
     print(table(["fault in", "right", "wrong", "median"], [*rows, total]))
     print(f"{left} seeds left out: their fault changes no output by a hundredth of its scale")
 
 
 def run(seed: int) -> tuple[bodies.Planted, int, Outcome, float] | None:
-    """(network, first wrong iteration, what was found, seconds) of a seed; None if its fault does nothing."""
+    """(network, first wrong iteration, what was found, seconds) of a seed; None if its fault does
+    nothing."""
     planted = bodies.planted(seed)
     first = LATE if planted.kinds[-1] == "Loop" and seed % 2 else 0
     options = {"node": planted.node} | ({"after": str(first)} if first else {})
@@ -114,14 +125,21 @@ def outcome_of(document: Mapping[str, Any]) -> Outcome:
     """What the innermost finding is; with several findings, nothing that is one node."""
     findings = document["findings"]
     if len(findings) != 1:
-        return Outcome([name for f in findings for name in f["nodes"]], (), None, document["outcome"])
+        return Outcome(
+            [name for f in findings for name in f["nodes"]], (), None, document["outcome"]
+        )
     found = findings[0]
     path = list[str]()
     iteration = None
     while inner := found.get("inside"):
         if len(inner["findings"]) != 1:
             several = [name for f in inner["findings"] for name in f["nodes"]]
-            return Outcome(several, (*path, inner["body"]), inner["iteration"], inner["why"] or inner["outcome"])
+            return Outcome(
+                several,
+                (*path, inner["body"]),
+                inner["iteration"],
+                inner["why"] or inner["outcome"],
+            )
         (found,), iteration = inner["findings"], inner["iteration"]
         path.append(inner["body"])
     return Outcome(found["nodes"], path, iteration)

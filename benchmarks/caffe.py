@@ -1,19 +1,24 @@
-"""Caffe models read by subcut, beside OpenCV 4: every layer's values, worst relative error below 1e-5.
+"""Caffe models read by subcut, beside OpenCV 4: every layer's values, worst relative error below
+1e-5.
 
     python -m benchmarks.caffe --opencv VENV/bin/python [--prototxts FOLDER]
 
-`--opencv`: a Python that has opencv-python-headless<5 (version 5 reads no Caffe). Nets of our own cover all layers that
-OpenCV has and computes as Caffe does (it has no ArgMax, Bias, Log, Threshold, Tile, and ignores LRN's k); the others
-are tested beside numpy. FOLDER holds public prototxts, which are not ours to ship:
+`--opencv`: a Python that has opencv-python-headless<5 (version 5 reads no Caffe). Nets of our own
+cover all layers that OpenCV has and computes as Caffe does (it has no ArgMax, Bias, Log, Threshold,
+Tile, and ignores LRN's k); the others are tested beside numpy. FOLDER holds public prototxts, which
+are not ours to ship:
 
-    alexnet, googlenet   https://github.com/BVLC/caffe                         models/bvlc_*/deploy.prototxt
-    resnet50             https://github.com/KaimingHe/deep-residual-networks   prototxt/ResNet-50-deploy.prototxt
-    squeezenet           https://github.com/forresti/SqueezeNet                SqueezeNet_v1.1/deploy.prototxt
-    mobilenet            https://github.com/shicai/MobileNet-Caffe             mobilenet_deploy.prototxt
-    mobilenet_ssd        https://github.com/chuanqi305/MobileNet-SSD           deploy.prototxt
-    fcn8s                https://github.com/shelhamer/fcn.berkeleyvision.org   voc-fcn8s/deploy.prototxt
+    alexnet, googlenet   https://github.com/BVLC/caffe
+    models/bvlc_*/deploy.prototxt resnet50
+    https://github.com/KaimingHe/deep-residual-networks   prototxt/ResNet-50-deploy.prototxt
+    squeezenet           https://github.com/forresti/SqueezeNet
+    SqueezeNet_v1.1/deploy.prototxt mobilenet            https://github.com/shicai/MobileNet-Caffe
+              mobilenet_deploy.prototxt mobilenet_ssd
+              https://github.com/chuanqi305/MobileNet-SSD           deploy.prototxt fcn8s
+                  https://github.com/shelhamer/fcn.berkeleyvision.org   voc-fcn8s/deploy.prototxt
 
-The error of a tensor is its largest difference over its largest magnitude. Weights are drawn from a seed.
+The error of a tensor is its largest difference over its largest magnitude. Weights are drawn from a
+seed.
 """
 
 from __future__ import annotations
@@ -38,7 +43,8 @@ from subgraph.types import Array
 LIMIT = 1e-5
 LARGEST_INPUT = 300  # of a public segmentation net, whose 500 pixels take OpenCV minutes
 
-# OpenCV may compute in place, so that only the layers asked for in one run are certain: they are asked one by one.
+# OpenCV may compute in place, so that only the layers asked for in one run are certain: they are
+# asked one by one.
 OPENCV = """
 import sys, numpy as np, cv2
 proto, model, feeds, names, out = sys.argv[1:]
@@ -61,31 +67,92 @@ def small_nets() -> Iterator[tuple[str, str]]:
         for size in (7, 8, 11, 14):
             windows = [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (2, 1, 1), (3, 3, 1)]
             layers = [
-                layer("Pooling", f"p{k}_{s}_{p}", "x",
-                      pooling_param={"pool": pool, "kernel_size": k, "stride": s, "pad": p})
+                layer(
+                    "Pooling",
+                    f"p{k}_{s}_{p}",
+                    "x",
+                    pooling_param={"pool": pool, "kernel_size": k, "stride": s, "pad": p},
+                )
                 for k, s, p in windows
-            ]  # fmt: skip
-            layers.append(layer("Pooling", "uneven", "x", pooling_param={
-                "pool": pool, "kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 1, "pad_h": 1, "pad_w": 0,
-            }))  # fmt: skip
-            layers.append(layer("Pooling", "global", "x", pooling_param={"pool": pool, "global_pooling": True}))
-            yield f"{pool.lower()} pooling {size}×{size + 1}", net(*layers, x=(1, 3, size, size + 1))
-    yield "convolution", net(
-        *(
-            layer("Convolution", name, "x", convolution_param={"num_output": 6, "kernel_size": 3, **more})
-            for name, more in {
-                "plain": {}, "grouped": {"group": 2, "pad": 1}, "depthwise": {"group": 6, "stride": 2},
-                "dilated": {"dilation": 2, "pad": 2},
-            }.items()
+            ]
+            layers.append(
+                layer(
+                    "Pooling",
+                    "uneven",
+                    "x",
+                    pooling_param={
+                        "pool": pool,
+                        "kernel_h": 3,
+                        "kernel_w": 2,
+                        "stride_h": 2,
+                        "stride_w": 1,
+                        "pad_h": 1,
+                        "pad_w": 0,
+                    },
+                )
+            )
+            layers.append(
+                layer(
+                    "Pooling", "global", "x", pooling_param={"pool": pool, "global_pooling": True}
+                )
+            )
+            yield (
+                f"{pool.lower()} pooling {size}×{size + 1}",
+                net(*layers, x=(1, 3, size, size + 1)),
+            )
+    yield (
+        "convolution",
+        net(
+            *(
+                layer(
+                    "Convolution",
+                    name,
+                    "x",
+                    convolution_param={"num_output": 6, "kernel_size": 3, **more},
+                )
+                for name, more in {
+                    "plain": {},
+                    "grouped": {"group": 2, "pad": 1},
+                    "depthwise": {"group": 6, "stride": 2},
+                    "dilated": {"dilation": 2, "pad": 2},
+                }.items()
+            ),
+            layer(
+                "Convolution",
+                "uneven",
+                "x",
+                convolution_param={
+                    "num_output": 4,
+                    "kernel_h": 1,
+                    "kernel_w": 5,
+                    "pad_h": 0,
+                    "pad_w": 2,
+                    "stride_h": 2,
+                    "stride_w": 1,
+                    "bias_term": False,
+                },
+            ),
+            layer(
+                "Deconvolution",
+                "up",
+                "x",
+                convolution_param={"num_output": 4, "kernel_size": 4, "stride": 2, "pad": 1},
+            ),
+            layer(
+                "Deconvolution",
+                "up_grouped",
+                "x",
+                convolution_param={
+                    "num_output": 6,
+                    "kernel_size": 4,
+                    "stride": 2,
+                    "group": 6,
+                    "bias_term": False,
+                },
+            ),
+            x=x,
         ),
-        layer("Convolution", "uneven", "x", convolution_param={
-            "num_output": 4, "kernel_h": 1, "kernel_w": 5, "pad_h": 0, "pad_w": 2, "stride_h": 2, "stride_w": 1,
-            "bias_term": False}),
-        layer("Deconvolution", "up", "x", convolution_param={"num_output": 4, "kernel_size": 4, "stride": 2, "pad": 1}),
-        layer("Deconvolution", "up_grouped", "x", convolution_param={
-            "num_output": 6, "kernel_size": 4, "stride": 2, "group": 6, "bias_term": False}),
-        x=x,
-    )  # fmt: skip
+    )
     yield (
         "element by element",
         net(
@@ -111,37 +178,58 @@ def small_nets() -> Iterator[tuple[str, str]]:
         "normalisation",
         net(
             layer("LRN", "lrn", "x", lrn_param={"local_size": 3, "alpha": 0.5, "beta": 0.75}),
-            layer("LRN", "within", "x", lrn_param={"local_size": 3, "alpha": 0.5, "norm_region": "WITHIN_CHANNEL"}),
+            layer(
+                "LRN",
+                "within",
+                "x",
+                lrn_param={"local_size": 3, "alpha": 0.5, "norm_region": "WITHIN_CHANNEL"},
+            ),
             layer("MVN", "mvn", "x", mvn_param={}),
             layer("MVN", "mvn_across", "x", mvn_param={"across_channels": True}),
             layer("MVN", "mvn_mean", "x", mvn_param={"normalize_variance": False}),
             layer("Softmax", "softmax", "x"),
             layer("Softmax", "softmax_last", "x", softmax_param={"axis": -1}),
-            layer("Normalize", "normalize", "x", norm_param={"across_spatial": False, "channel_shared": False}),
+            layer(
+                "Normalize",
+                "normalize",
+                "x",
+                norm_param={"across_spatial": False, "channel_shared": False},
+            ),
             x=x,
         ),
     )
-    yield "shapes", net(
-        layer("Concat", "concat", "x y"),
-        layer("Concat", "concat_rows", "x y", concat_param={"axis": 2}),
-        layer("Slice", "slice", "x", "s0 s1 s2"),
-        layer("Eltwise", "slice_used", "s0 s1 s2", eltwise_param={"coeff": [1, 2, 3]}),
-        layer("Slice", "slice_at", "x", "t0 t1", slice_param={"axis": 1, "slice_point": 2}),
-        layer("Concat", "slice_back", "t1 t0"),
-        layer("Crop", "crop", "x small", crop_param={"axis": 2, "offset": [1, 2]}),
-        layer("Flatten", "flatten", "x"),
-        layer("Flatten", "flatten_end", "x", flatten_param={"axis": 2}),
-        layer("Permute", "permute", "x", permute_param={"order": [0, 2, 3, 1]}),
-        layer("Reshape", "reshape", "x", reshape_param={"shape": {"dim": [0, 2, -1]}}),
-        layer("Eltwise", "sum", "x y", eltwise_param={"operation": "SUM", "coeff": [2, -1]}),
-        layer("Eltwise", "max", "x y z", eltwise_param={"operation": "MAX"}),
-        layer("Eltwise", "product", "x y z", eltwise_param={"operation": "PROD"}),
-        layer("Split", "split", "x", "a b"),
-        layer("Eltwise", "split_used", "a b", eltwise_param={"operation": "PROD"}),
-        layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 5}),
-        layer("InnerProduct", "fc_fc", "fc", inner_product_param={"num_output": 7, "bias_term": False}),
-        x=x, y=x, z=x, small=(2, 6, 5, 4),
-    )  # fmt: skip
+    yield (
+        "shapes",
+        net(
+            layer("Concat", "concat", "x y"),
+            layer("Concat", "concat_rows", "x y", concat_param={"axis": 2}),
+            layer("Slice", "slice", "x", "s0 s1 s2"),
+            layer("Eltwise", "slice_used", "s0 s1 s2", eltwise_param={"coeff": [1, 2, 3]}),
+            layer("Slice", "slice_at", "x", "t0 t1", slice_param={"axis": 1, "slice_point": 2}),
+            layer("Concat", "slice_back", "t1 t0"),
+            layer("Crop", "crop", "x small", crop_param={"axis": 2, "offset": [1, 2]}),
+            layer("Flatten", "flatten", "x"),
+            layer("Flatten", "flatten_end", "x", flatten_param={"axis": 2}),
+            layer("Permute", "permute", "x", permute_param={"order": [0, 2, 3, 1]}),
+            layer("Reshape", "reshape", "x", reshape_param={"shape": {"dim": [0, 2, -1]}}),
+            layer("Eltwise", "sum", "x y", eltwise_param={"operation": "SUM", "coeff": [2, -1]}),
+            layer("Eltwise", "max", "x y z", eltwise_param={"operation": "MAX"}),
+            layer("Eltwise", "product", "x y z", eltwise_param={"operation": "PROD"}),
+            layer("Split", "split", "x", "a b"),
+            layer("Eltwise", "split_used", "a b", eltwise_param={"operation": "PROD"}),
+            layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 5}),
+            layer(
+                "InnerProduct",
+                "fc_fc",
+                "fc",
+                inner_product_param={"num_output": 7, "bias_term": False},
+            ),
+            x=x,
+            y=x,
+            z=x,
+            small=(2, 6, 5, 4),
+        ),
+    )
     yield (
         "upsampling",
         net(
@@ -158,29 +246,76 @@ def ssd_head(classes: int = 4) -> str:
     lines: list[str] = []
     names: dict[str, list[str]] = {"loc": [], "conf": [], "prior": []}
     for m, (size, ratios) in enumerate([(30, [2]), (60, [2, 3])]):
-        lines.append(layer("Convolution", f"map{m}", "data" if m == 0 else f"map{m - 1}", convolution_param={
-            "num_output": 8, "kernel_size": 3, "stride": 4 if m == 0 else 2, "pad": 1}))  # fmt: skip
+        lines.append(
+            layer(
+                "Convolution",
+                f"map{m}",
+                "data" if m == 0 else f"map{m - 1}",
+                convolution_param={
+                    "num_output": 8,
+                    "kernel_size": 3,
+                    "stride": 4 if m == 0 else 2,
+                    "pad": 1,
+                },
+            )
+        )
         count = 2 + 2 * len(ratios)
         for head, outputs in (("loc", 4 * count), ("conf", classes * count)):
             top = f"{head}{m}"
-            lines.append(layer("Convolution", top, f"map{m}", convolution_param={
-                "num_output": outputs, "kernel_size": 3, "pad": 1}))  # fmt: skip
-            lines.append(layer("Permute", f"{top}_perm", top, permute_param={"order": [0, 2, 3, 1]}))
+            lines.append(
+                layer(
+                    "Convolution",
+                    top,
+                    f"map{m}",
+                    convolution_param={"num_output": outputs, "kernel_size": 3, "pad": 1},
+                )
+            )
+            lines.append(
+                layer("Permute", f"{top}_perm", top, permute_param={"order": [0, 2, 3, 1]})
+            )
             lines.append(layer("Flatten", f"{top}_flat", f"{top}_perm", flatten_param={"axis": 1}))
             names[head].append(f"{top}_flat")
-        lines.append(layer("PriorBox", f"prior{m}", f"map{m} data", prior_box_param={
-            "min_size": size, "max_size": 2 * size, "aspect_ratio": ratios, "flip": True, "clip": False,
-            "variance": [0.1, 0.1, 0.2, 0.2], "offset": 0.5}))  # fmt: skip
+        lines.append(
+            layer(
+                "PriorBox",
+                f"prior{m}",
+                f"map{m} data",
+                prior_box_param={
+                    "min_size": size,
+                    "max_size": 2 * size,
+                    "aspect_ratio": ratios,
+                    "flip": True,
+                    "clip": False,
+                    "variance": [0.1, 0.1, 0.2, 0.2],
+                    "offset": 0.5,
+                },
+            )
+        )
         names["prior"].append(f"prior{m}")
     lines.append(layer("Concat", "loc", " ".join(names["loc"])))
     lines.append(layer("Concat", "conf", " ".join(names["conf"])))
     lines.append(layer("Concat", "prior", " ".join(names["prior"]), concat_param={"axis": 2}))
-    lines.append(layer("Reshape", "conf_reshape", "conf", reshape_param={"shape": {"dim": [0, -1, classes]}}))
+    lines.append(
+        layer("Reshape", "conf_reshape", "conf", reshape_param={"shape": {"dim": [0, -1, classes]}})
+    )
     lines.append(layer("Softmax", "conf_softmax", "conf_reshape", softmax_param={"axis": 2}))
     lines.append(layer("Flatten", "conf_flat", "conf_softmax"))
-    lines.append(layer("DetectionOutput", "detection", "loc conf_flat prior", detection_output_param={
-        "num_classes": classes, "share_location": True, "background_label_id": 0, "code_type": "CENTER_SIZE",
-        "keep_top_k": 20, "confidence_threshold": 0.3, "nms_param": {"nms_threshold": 0.45, "top_k": 40}}))  # fmt: skip
+    lines.append(
+        layer(
+            "DetectionOutput",
+            "detection",
+            "loc conf_flat prior",
+            detection_output_param={
+                "num_classes": classes,
+                "share_location": True,
+                "background_label_id": 0,
+                "code_type": "CENTER_SIZE",
+                "keep_top_k": 20,
+                "confidence_threshold": 0.3,
+                "nms_param": {"nms_threshold": 0.45, "top_k": 40},
+            },
+        )
+    )
     return net(*lines, data=(1, 3, 64, 64))
 
 
@@ -189,10 +324,14 @@ def compare(prototxt: str, python: str, seed: int, folder: Path) -> dict[str, fl
     path = write(prototxt, folder / "net.prototxt", seed)
     weights = path.with_suffix(".caffemodel")
     converted = CaffeModel(path, weights).convert()
-    tops = {c.text.name: c.tops[0] for c in converted.layers if len(c.tops) == 1}  # OpenCV gives one output per name
+    tops = {
+        c.text.name: c.tops[0] for c in converted.layers if len(c.tops) == 1
+    }  # OpenCV gives one output per name
     model = folder / "net.onnx"
     declared = {v.name for v in converted.model.graph.output}
-    converted.model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in tops.values() if n not in declared)
+    converted.model.graph.output.extend(
+        onnx.ValueInfoProto(name=n) for n in tops.values() if n not in declared
+    )
     protobuf.write(converted.model, weights, model, external=False)
     rng = np.random.default_rng(seed)
     settings = ort.SessionOptions()
@@ -239,7 +378,9 @@ def _opencv(
 
 def main() -> None:
     """Print a line for each net: layers, worst error and its layer, seconds."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.caffe", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.caffe", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--opencv", required=True, metavar="PYTHON")
     parser.add_argument("--prototxts", type=Path, metavar="FOLDER")
     parser.add_argument("--only", default="")
@@ -247,16 +388,24 @@ def main() -> None:
     options = parser.parse_args()
     nets = [*small_nets(), ("ResNet-50, ours", resnet50())]
     if options.prototxts:
-        nets += [(p.stem, p.read_text(encoding="utf-8")) for p in sorted(options.prototxts.glob("*.prototxt"))]
+        nets += [
+            (p.stem, p.read_text(encoding="utf-8"))
+            for p in sorted(options.prototxts.glob("*.prototxt"))
+        ]
     for name, prototxt in nets:
         if options.only in name:
-            prototxt = prototxt.replace("dim: 500 dim: 500", f"dim: {LARGEST_INPUT} dim: {LARGEST_INPUT}")
+            prototxt = prototxt.replace(
+                "dim: 500 dim: 500", f"dim: {LARGEST_INPUT} dim: {LARGEST_INPUT}"
+            )
             with tempfile.TemporaryDirectory() as folder:
                 start = time.monotonic()
                 errors = compare(prototxt, options.opencv, options.seed, Path(folder))
             worst = max(errors, key=lambda n: errors[n])
             took = time.monotonic() - start
-            print(f"{name:<24} {len(errors):>4} layers   worst {errors[worst]:.1e} {worst}   {took:.0f} s")
+            print(
+                f"{name:<24} {len(errors):>4} layers   worst {errors[worst]:.1e} {worst}  "
+                f" {took:.0f} s"
+            )
             for layer_name, value in errors.items():
                 if value > LIMIT:
                     print(f"    {layer_name}: {value:.1e}")

@@ -1,10 +1,11 @@
-"""A check for `polygraphy debug reduce --check`, as its users write one: does this piece agree on captured values?
+"""A check for `polygraphy debug reduce --check`, as its users write one: does this piece agree on
+captured values?
 
     python -m benchmarks.captured PIECE.onnx VALUES.npz RUNTIME OPTION=VALUE …
 
-Feeds the piece with the reference's tensors of the whole model (`tensor@sample` in VALUES.npz), runs it on a runtime (a
-module with `load(model, options)`), compares its outputs with the reference's. Exit 0: agrees, 1: does not, 2: does not
-run at all.
+Feeds the piece with the reference's tensors of the whole model (`tensor@sample` in VALUES.npz),
+runs it on a runtime (a module with `load(model, options)`), compares its outputs with the
+reference's. Exit 0: agrees, 1: does not, 2: does not run at all.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ def main(piece: Path, values: Path, runtime: str, options: dict[str, str]) -> in
     samples = sorted({name.rpartition("@")[2] for name in known.files})
     try:
         run = importlib.import_module(runtime).load(piece, options)
-        results = [run({i.name: known[f"{i.name}@{sample}"] for i in graph.input}) for sample in samples]
-    except Exception:  # noqa: BLE001 -- whatever a runtime raises
+        results = [
+            run({i.name: known[f"{i.name}@{sample}"] for i in graph.input}) for sample in samples
+        ]
+    except Exception:  # noqa: BLE001
         traceback.print_exc()
         return 2
     for sample, given in zip(samples, results, strict=True):
@@ -39,4 +42,11 @@ def main(piece: Path, values: Path, runtime: str, options: dict[str, str]) -> in
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], dict(word.split("=", 1) for word in sys.argv[4:])))
+    sys.exit(
+        main(
+            Path(sys.argv[1]),
+            Path(sys.argv[2]),
+            sys.argv[3],
+            dict(word.split("=", 1) for word in sys.argv[4:]),
+        )
+    )

@@ -1,10 +1,12 @@
-"""The full-width ResNet-50, one node wrong, a candidate whose cost is in compiling: what a certified answer costs.
+"""The full-width ResNet-50, one node wrong, a candidate whose cost is in compiling: what a
+certified answer costs.
 
-The candidate waits 30 ms per node while it loads a model, as converters for accelerators do. The unit is one full run
-of it (load and run) and one capture of all tensors (onnxruntime builds, runs, and writes them as .npy), each a process
-of its own: `python -m benchmarks.compiling full|capture MODEL PICTURE FOLDER CULPRIT`. The whole command counts, from
-its start to its end, less the baseline's second run. The criterion is the default one, which shakes the reference, and
-for one node also a fixed tolerance.
+The candidate waits 30 ms per node while it loads a model, as converters for accelerators do. The
+unit is one full run of it (load and run) and one capture of all tensors (onnxruntime builds, runs,
+and writes them as .npy), each a process of its own: `python -m benchmarks.compiling full|capture
+MODEL PICTURE FOLDER CULPRIT`. The whole command counts, from its start to its end, less the
+baseline's second run. The criterion is the default one, which shakes the reference, and for one
+node also a fixed tolerance.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ PARTS = ("baseline", "again", "profile", "gallop", "halve", "shrink", "confirm",
 
 @dataclass(frozen=True)
 class Cost:
-    """One bisection. Seconds; `parts`: the candidate's own, by purpose; `full`, `capture`: the unit."""
+    """One bisection. Seconds; `parts`: the candidate's own, by purpose; `full`, `capture`: the
+    unit."""
 
     culprit: str
     criterion: str
@@ -61,7 +64,8 @@ class Cost:
 
 
 def measure(quick: bool) -> list[Cost]:
-    """One bisection per culprit, and one more with a fixed tolerance; the unit is measured before each."""
+    """One bisection per culprit, and one more with a fixed tolerance; the unit is measured before
+    each."""
     narrow.empty("compiling")
     model = narrow.FOLDER / "resnet50.onnx"
     if not model.exists():
@@ -75,9 +79,21 @@ def _cost(model: Path, culprit: str, criterion: str) -> Cost:
     folder = narrow.empty("compiling")
     picture = folder / "picture.npy"
     np.save(picture, np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32))
-    full, capture = (_process(what, model, picture, folder, culprit) for what in ("full", "capture"))
+    full, capture = (
+        _process(what, model, picture, folder, culprit) for what in ("full", "capture")
+    )
     candidate = narrow.spec(faults=culprit, compile=COMPILE)
-    words: narrow.Words = ["bisect", model, "-i", picture, "-c", candidate, "--criterion", criterion, "--json"]
+    words: narrow.Words = [
+        "bisect",
+        model,
+        "-i",
+        picture,
+        "-c",
+        candidate,
+        "--criterion",
+        criterion,
+        "--json",
+    ]
     document, seconds = narrow.bisected(words, folder)
     parts: dict[str, float] = {}
     for step in document["steps"]:
@@ -97,7 +113,9 @@ def _process(*words: object) -> float:
 
 def full(model: Path, picture: Path, folder: Path, culprit: str) -> None:
     """The candidate on the whole model."""
-    given = faulty.load(model, {"faults": culprit, "compile": str(COMPILE)})({"data": np.load(picture)})
+    given = faulty.load(model, {"faults": culprit, "compile": str(COMPILE)})(
+        {"data": np.load(picture)}
+    )
     for name, value in given.items():
         np.save(folder / f"full-{name}.npy", value)
 
@@ -106,11 +124,15 @@ def capture(model: Path, picture: Path, folder: Path, _: str) -> None:
     """onnxruntime on the whole model with all tensors as outputs, written as .npy."""
     made = onnx.load(model)
     types = {info.name: info for info in made.graph.value_info}
-    made.graph.output.extend(types[n] for node in made.graph.node for n in node.output if n in types)
+    made.graph.output.extend(
+        types[n] for node in made.graph.node for n in node.output if n in types
+    )
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = len(os.sched_getaffinity(0))
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     names = [o.name for o in session.get_outputs()]
     for k, value in enumerate(session.run(names, {"data": np.load(picture)})):
         np.save(folder / f"capture{k}.npy", value)
@@ -122,7 +144,9 @@ def limits(costs: Sequence[Cost]) -> Iterator[Limit]:
         what = f"ResNet-50, {criterion}: units of one full run and one capture"
         yield Limit(what, UNITS, statistics.median(c.units for c in some))
     wrong = [c.culprit for c in costs if not c.right]
-    yield Limit("ResNet-50, answers that are not the culprit, certified", 0, len(wrong), ", ".join(wrong))
+    yield Limit(
+        "ResNet-50, answers that are not the culprit, certified", 0, len(wrong), ", ".join(wrong)
+    )
 
 
 def _by_criterion(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
@@ -136,15 +160,34 @@ def markdown(costs: Sequence[Cost]) -> str:
     lines = []
     for c in costs:
         name = f"{c.culprit}, {c.criterion}" if c.right else f"{c.culprit}, {c.criterion} **wrong**"
-        figures = [c.seconds, c.units, c.full, c.capture, *(c.parts.get(p, 0.0) for p in shown), c.rest]
+        figures = [
+            c.seconds,
+            c.units,
+            c.full,
+            c.capture,
+            *(c.parts.get(p, 0.0) for p in shown),
+            c.rest,
+        ]
         lines.append([name, *(f"{figure:.2f}" for figure in figures)])
-    medians = [f"{name} {statistics.median(c.units for c in some):.2f}" for name, some in _by_criterion(costs).items()]
+    medians = [
+        f"{name} {statistics.median(c.units for c in some):.2f}"
+        for name, some in _by_criterion(costs).items()
+    ]
     note = (
-        f"Seconds; a candidate that takes {1000 * COMPILE:.0f} ms per node to compile. units: the whole command less "
-        "the baseline's second run, over one full run and one capture, each a process; medians: "
-        f"{', '.join(medians)}. By purpose: inside the candidate. rest: the reference, processes, files, judging."
+        f"Seconds; a candidate that takes {1000 * COMPILE:.0f} ms per node to compile. units: the"
+        " whole command less the baseline's second run, over one full run and one capture, each a"
+        f" process; medians: {', '.join(medians)}. By purpose: inside the candidate. rest: the"
+        " reference, processes, files, judging."
     )
-    head = ["ResNet-50, wrong node, criterion", "whole", "units", "full run", "capture", *shown, "rest"]
+    head = [
+        "ResNet-50, wrong node, criterion",
+        "whole",
+        "units",
+        "full run",
+        "capture",
+        *shown,
+        "rest",
+    ]
     return table(head, lines) + "\n\n" + note
 
 

@@ -1,9 +1,11 @@
-"""`subcut convert` on models that TensorFlow and Paddle themselves write -> a line each: do the two agree?
+"""`subcut convert` on models that TensorFlow and Paddle themselves write -> a line each: do the two
+agree?
 
-    python -m benchmarks.conversions          in build/conversions/; installs both into subcut's own cache
+    python -m benchmarks.conversions          in build/conversions/; installs both into subcut's own
+    cache
 
-A frozen graph, a SavedModel, Keras' two formats, float and int8 TensorFlow Lite of one small network, and a network of
-Paddle, each converted as a user would.
+A frozen graph, a SavedModel, Keras' two formats, float and int8 TensorFlow Lite of one small
+network, and a network of Paddle, each converted as a user would.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ lite.representative_dataset = lambda: ([rng.random((1, 16, 16, 3), np.float32)] 
 lite.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
 lite.inference_input_type = lite.inference_output_type = tf.int8
 open("int8.tflite", "wb").write(lite.convert())
-"""
+"""  # noqa: E501
 OF_PADDLE = """
 import paddle, paddle.nn as nn
 paddle.seed(3)
@@ -53,7 +55,7 @@ net = nn.Sequential(nn.Conv2D(3, 8, 3, padding=1), nn.BatchNorm2D(8), nn.ReLU(),
 net.eval()
 image = paddle.static.InputSpec([1, 3, 16, 16], "float32", name="image")
 paddle.jit.save(net, "paddle/model", input_spec=[image])
-"""
+"""  # noqa: E501
 MODELS = ("frozen.pb", "saved", "net.keras", "net.h5", "float.tflite", "int8.tflite", "paddle")
 SAYS = {0: "agrees", 1: "disagrees", 5: "not checked"}
 
@@ -71,8 +73,17 @@ def main() -> None:
         target = f"{model.replace('.', '_')}.onnx"
         done = _subcut("convert", model, "-o", target, "--force")
         seconds = time.perf_counter() - begin
-        matched = next((line for line in done.stdout.splitlines() if " matched" in line), done.stderr[-200:])
-        rows.append([model, SAYS.get(done.returncode, f"code {done.returncode}"), matched, f"{seconds:.0f} s"])
+        matched = next(
+            (line for line in done.stdout.splitlines() if " matched" in line), done.stderr[-200:]
+        )
+        rows.append(
+            [
+                model,
+                SAYS.get(done.returncode, f"code {done.returncode}"),
+                matched,
+                f"{seconds:.0f} s",
+            ]
+        )
         print(rows[-1], flush=True)
     print(table(["model", "says", "tensors", "time"], rows))
 

@@ -2,11 +2,12 @@
 
     python -m benchmarks.criteria [--all] [--groups own,light,trained] [--jobs 2]
 
-Healthy: windows of our networks, of the nine light ones in onnx's wheel and of trained models out of other wheels, run
-by onnxruntime with optimisations, and converted to float16, bfloat16 and int8. Wrong: an error of known size added to
-one tensor inside a window; in trained models, a fault in one slice of an output; and one real bug. All networks in each
-precision, in a few windows of each size, and trained models below fp32 in one precision each, in turn; `--all` takes
-every window and precision. Results are written to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
+Healthy: windows of our networks, of the nine light ones in onnx's wheel and of trained models out
+of other wheels, run by onnxruntime with optimisations, and converted to float16, bfloat16 and int8.
+Wrong: an error of known size added to one tensor inside a window; in trained models, a fault in one
+slice of an output; and one real bug. All networks in each precision, in a few windows of each size,
+and trained models below fp32 in one precision each, in turn; `--all` takes every window and
+precision. Results are written to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
 """
 
 from __future__ import annotations
@@ -37,9 +38,15 @@ from fixtures.networks import NETWORKS
 FOLDER = Path("build/bench")
 LIGHT = Path(next(iter(light_networks.__path__)))
 CASE = Path(__file__).parent.parent / "fixtures" / "cases" / "ort_padfusion_clean"
-# The slowest first, so that two processes end together; the first two have weights of half a gigabyte.
-LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1 resnet50 squeezenet shufflenet".split()
-FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
+# The slowest first, so that two processes end together; the first two have weights of half a
+# gigabyte.
+LIGHT_NAMES = (
+    "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1 resnet50 squeezenet"
+    " shufflenet".split()
+)
+FP16_NAMES = frozenset(
+    "densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split()
+)
 LOWER = ("fp16", "bf16", "int8")
 # Windows of each size, 0 for all: by default, and with --all.
 OWN_WINDOWS = (12, 0)
@@ -62,7 +69,14 @@ def _trained(folder: Path, every: bool) -> Iterator[Task]:
         (folder / model.name).mkdir()
         words = tuple(write_inputs(model, folder / model.name))
         quantized = "int8" in model.kind  # not converted to int8 once more
-        task = Task(model.name, model.path.absolute(), "ort", group="trained", inputs=words, quantized=quantized)
+        task = Task(
+            model.name,
+            model.path.absolute(),
+            "ort",
+            group="trained",
+            inputs=words,
+            quantized=quantized,
+        )
         lower = LOWER[:-1] if quantized else LOWER
         for candidate in ("ort", *(lower if every else [lower[k % len(lower)]])):
             yield replace(task, candidate=candidate, max_windows=TRAINED_WINDOWS[every])
@@ -81,7 +95,13 @@ def _light(folder: Path, every: bool) -> Iterator[Task]:
 def _own(folder: Path, every: bool) -> Iterator[Task]:
     for claim in ("ort", "fp16"):
         for name in NETWORKS:
-            yield Task(name, folder / f"{name}.onnx", claim, injects=True, max_windows=INJECTED_WINDOWS[every])
+            yield Task(
+                name,
+                folder / f"{name}.onnx",
+                claim,
+                injects=True,
+                max_windows=INJECTED_WINDOWS[every],
+            )
     for candidate in (*reversed(LOWER), "ort"):
         for name in NETWORKS:
             yield Task(name, folder / f"{name}.onnx", candidate, max_windows=OWN_WINDOWS[every])
@@ -90,11 +110,18 @@ def _own(folder: Path, every: bool) -> Iterator[Task]:
 def case() -> Task:
     """The public case: the whole model, and its two nodes."""
     inputs = (str(CASE / "input_x.npy"),)
-    return Task("ort_padfusion_clean", CASE / "model.onnx", "ort", inputs=inputs, nodes=("/pad/Pad", "/pool/MaxPool"))
+    return Task(
+        "ort_padfusion_clean",
+        CASE / "model.onnx",
+        "ort",
+        inputs=inputs,
+        nodes=("/pad/Pad", "/pool/MaxPool"),
+    )
 
 
 def run(every: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult], TaskResult]:
-    """Results of all tasks and of the public case; each task runs in a process, with a reference and a candidate."""
+    """Results of all tasks and of the public case; each task runs in a process, with a reference
+    and a candidate."""
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name:
         for network, build in NETWORKS.items():
             onnx.save(build(), Path(name) / f"{network}.onnx")
@@ -107,17 +134,25 @@ def run(every: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult]
 def _measure(task: Task) -> TaskResult:
     result = TaskResult(task)
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name, opened(task, Path(name)) as trials:
+    with (
+        tempfile.TemporaryDirectory(prefix="subcut-bench-") as name,
+        opened(task, Path(name)) as trials,
+    ):
         putting_in = measure_faults if task.group == "trained" else measure_injected
         (putting_in if task.injects else measure_healthy)(trials, task, result, Path(name))
     result.seconds = time.perf_counter() - begin
     kind = "errors put in" if task.injects else "healthy"
-    print(f"{task.network}, {task.candidate}, {kind}: {len(result.rows)} in {result.seconds:.0f} s", file=sys.stderr)
+    print(
+        f"{task.network}, {task.candidate}, {kind}: {len(result.rows)} in {result.seconds:.0f} s",
+        file=sys.stderr,
+    )
     return result
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.criteria", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.criteria", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--all", action="store_true", help="every window and precision: hours")
     parser.add_argument("--groups", default=",".join(GROUPS), help="networks to measure, by comma")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once (default 2)")
@@ -138,7 +173,9 @@ def main(arguments: list[str]) -> int:
     )
     text = alarms.markdown(result)
     (FOLDER / "criteria.md").write_text(text)
-    (FOLDER / "criteria.json").write_text(json.dumps(alarms.document(result), indent=1, allow_nan=False) + "\n")
+    (FOLDER / "criteria.json").write_text(
+        json.dumps(alarms.document(result), indent=1, allow_nan=False) + "\n"
+    )
     print(text)
     return 0 if all(limit.kept for limit in alarms.limits(result)) else 1
 

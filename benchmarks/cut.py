@@ -2,12 +2,12 @@
 
     python -m benchmarks.cut [--models A,B,C,D] [--runs 5] [--skip-peers] [--quick]
 
-Three questions, each with limits: the cut alone on four large models; its growth with the number of nodes; the cut
-with its capture beside the least that such a run must do. Models and results lie in build/bench/. Exit 1 if any
-limit is not kept.
+Three questions, each with limits: the cut alone on four large models; its growth with the number of
+nodes; the cut with its capture beside the least that such a run must do. Models and results lie in
+build/bench/. Exit 1 if any limit is not kept.
 
-This process measures others, so it imports only the standard library: models are made, prepared and verified in
-processes of their own. See benchmarks.measure for what is measured, and how.
+This process measures others, so it imports only the standard library: models are made, prepared and
+verified in processes of their own. See benchmarks.measure for what is measured, and how.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ GROWTH = ("B-10000", "B-20000", "B-40000", "B", "B-160000")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, one edge of it, and the prefix of the files that benchmarks.prepare made for the two."""
+    """A model, one edge of it, and the prefix of the files that benchmarks.prepare made for the
+    two."""
 
     name: str
     model: Large
@@ -54,7 +55,8 @@ class Subject:
 
 
 def call(module: str, *arguments: str) -> str:
-    """Run one of our own modules, not measured; its output. Raises CalledProcessError if it fails."""
+    """Run one of our own modules, not measured; its output. Raises CalledProcessError if it
+    fails."""
     command = [PYTHON, "-m", module, *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -86,7 +88,13 @@ def peer(tool: str, what: Subject) -> Task:
 
 
 def minimal(what: Subject) -> Task:
-    command = [PYTHON, "-m", "benchmarks.minimal", what.prepared("ancestors.onnx"), what.prepared("cut.onnx")]
+    command = [
+        PYTHON,
+        "-m",
+        "benchmarks.minimal",
+        what.prepared("ancestors.onnx"),
+        what.prepared("cut.onnx"),
+    ]
     return Task("minimal", what.name, lambda folder: [*command, str(folder)])
 
 
@@ -97,13 +105,17 @@ def verified(what: Subject) -> Callable[[Task, Path], tuple[int | None, str]]:
     """A check of what a tool left behind: nodes, and what is wrong."""
 
     def check(task: Task, folder: Path) -> tuple[int | None, str]:
-        if task.tool == "minimal":  # it makes no model; what it runs was judged when it was prepared
+        if (
+            task.tool == "minimal"
+        ):  # it makes no model; what it runs was judged when it was prepared
             return None, ""
         cuts = sorted(folder.rglob("model.onnx"))
         if len(cuts) != 1:
             return None, f"left {len(cuts)} models behind"
         try:
-            verdict = json.loads(call("benchmarks.verify", str(cuts[0]), *what.words, what.prepared("npz")))
+            verdict = json.loads(
+                call("benchmarks.verify", str(cuts[0]), *what.words, what.prepared("npz"))
+            )
         except subprocess.CalledProcessError:
             return None, "its output does not load or run"
         return verdict["nodes"], verdict["problem"]
@@ -149,14 +161,24 @@ def bench_capture(models: list[str], runs: int) -> list[Result]:
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cut", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(large.NAMES), help="which of A,B,C,D (default all)")
-    parser.add_argument("--runs", type=int, default=5, help="runs that count, after one that warms up")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cut", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--models", default=",".join(large.NAMES), help="which of A,B,C,D (default all)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="runs that count, after one that warms up"
+    )
     parser.add_argument("--skip-peers", action="store_true", help="measure only subcut")
-    parser.add_argument("--quick", action="store_true", help="one run, no peers, growth to 40,000 nodes")
+    parser.add_argument(
+        "--quick", action="store_true", help="one run, no peers, growth to 40,000 nodes"
+    )
     parsed = parser.parse_args(arguments)
     if unknown := set(parsed.models.split(",")) - set(large.NAMES):
-        parser.error(f"--models: no model {', '.join(sorted(unknown))}; there are {', '.join(large.NAMES)}")
+        parser.error(
+            f"--models: no model {', '.join(sorted(unknown))}; there are {', '.join(large.NAMES)}"
+        )
     if parsed.runs < 1:
         parser.error("--runs: at least 1")
     return parsed

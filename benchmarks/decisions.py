@@ -1,4 +1,5 @@
-"""What users read from a model's outputs: a class, a text, boxes, a yes. Did a candidate change any?
+"""What users read from a model's outputs: a class, a text, boxes, a yes. Did a candidate change
+any?
 
 A `Decision` knows nothing of noise or of any criterion: it judges verdicts independently.
 """
@@ -20,14 +21,17 @@ CLEAR = 0.05  # a winner this far ahead, of the largest value, is no toss-up
 
 @dataclass(frozen=True)
 class Change:
-    """Between two runs: how many decisions there are, how many changed, how many of those were clear."""
+    """Between two runs: how many decisions there are, how many changed, how many of those were
+    clear."""
 
     total: int
     changed: int
     clear: int
 
     def __add__(self, other: Change) -> Change:
-        return Change(self.total + other.total, self.changed + other.changed, self.clear + other.clear)
+        return Change(
+            self.total + other.total, self.changed + other.changed, self.clear + other.clear
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def _winners(a: Array, b: Array) -> Change:
 
 
 def reading(name: str) -> Decision:
-    """A text by CTC: the winners along the last axis, without repetitions and blanks: one decision."""
+    """A text by CTC: the winners along the last axis, without repetitions and blanks: one
+    decision."""
     return Decision((name,), _texts)
 
 
@@ -90,7 +95,9 @@ def _crossings(limit: float, a: Array, b: Array) -> Change:
 
 def value(name: str, tolerance: float) -> Decision:
     """Numbers that may be off by so much, absolutely."""
-    return Decision((name,), lambda a, b: Change(a.size, *[int((np.abs(a - b) > tolerance).sum())] * 2))
+    return Decision(
+        (name,), lambda a, b: Change(a.size, *[int((np.abs(a - b) > tolerance).sum())] * 2)
+    )
 
 
 def similar(name: str, cosine: float) -> Decision:
@@ -105,7 +112,8 @@ def _turned(cosine: float, a: Array, b: Array) -> Change:
 
 
 def boxes(name: str, score: float) -> Decision:
-    """YOLO's [1, 4 + classes, anchors]: which anchors find which class, and where (within 5 % of the box)."""
+    """YOLO's [1, 4 + classes, anchors]: which anchors find which class, and where (within 5 % of
+    the box)."""
     return Decision((name,), partial(_found, score))
 
 

@@ -1,12 +1,14 @@
-"""A fault planted in one node at one step of a loop -> does `bisect --loop` name the step and the node?
+"""A fault planted in one node at one step of a loop -> does `bisect --loop` name the step and the
+node?
 
     python -m benchmarks.decoding [--seeds 200] [--first 0] [--silero silero_vad_16k_sequence.onnx]
 
-The models are those of `fixtures.decoders` (a decoder with a cache, the same with int4 weights, a captioner), and
-silero-vad as a streaming model, whose file comes from its wheel and without which its seeds are left out. Faults:
-a node wrong in one step, or from one step on; a state handed on wrong, which only the next step sees; one row of the
-logits; a process that dies; a state that drifts. Every eighth candidate is right: onnxruntime with all optimisations,
-or weights rounded to fp16 and said to be. The steps number 24 to 512. A fault that moves no output of its step by a
+The models are those of `fixtures.decoders` (a decoder with a cache, the same with int4 weights, a
+captioner), and silero-vad as a streaming model, whose file comes from its wheel and without which
+its seeds are left out. Faults: a node wrong in one step, or from one step on; a state handed on
+wrong, which only the next step sees; one row of the logits; a process that dies; a state that
+drifts. Every eighth candidate is right: onnxruntime with all optimisations, or weights rounded to
+fp16 and said to be. The steps number 24 to 512. A fault that moves no output of its step by a
 fiftieth of its scale is not a fault, and such a seed is left out.
 """
 
@@ -50,7 +52,8 @@ class Planted:
     """A model, what it is fed, and a candidate.
 
     Attributes:
-        inputs: words behind `-i`. loop: loop.toml. step, node: what is to be found; None where the candidate is right.
+        inputs: words behind `-i`. loop: loop.toml. step, node: what is to be found; None where the
+            candidate is right.
     """
 
     kind: str
@@ -90,7 +93,9 @@ class Found:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--most-steps", type=int, default=STEPS[-1])
@@ -112,9 +117,13 @@ def main() -> None:
         seconds.setdefault(key, []).append(found.seconds)
         if not found.is_right(planted):
             expected = f"{planted.node} in step {planted.step} of {planted.steps}"
-            print(f"seed {seed}: {planted.kind}, {planted.fault}: {expected}, but: {found}", flush=True)
+            print(
+                f"seed {seed}: {planted.kind}, {planted.fault}: {expected}, but: {found}",
+                flush=True,
+            )
     rows = [
-        [*key, str(right[key]), str(wrong[key]), f"{np.median(seconds[key]):.1f} s"] for key in sorted({*right, *wrong})
+        [*key, str(right[key]), str(wrong[key]), f"{np.median(seconds[key]):.1f} s"]
+        for key in sorted({*right, *wrong})
     ]
     total = ["all", "", str(sum(right.values())), str(sum(wrong.values())), ""]
     print(table(["model", "fault", "right", "wrong", "median"], [*rows, total]))
@@ -124,24 +133,42 @@ def main() -> None:
 def run(planted: Planted, folder: Path) -> Found:
     """The command in a process of its own."""
     (folder / "loop.toml").write_text(planted.loop)
-    words = ["bisect", str(planted.model), "--loop", "loop.toml", "-c", planted.candidate, "--json", *planted.more]
+    words = [
+        "bisect",
+        str(planted.model),
+        "--loop",
+        "loop.toml",
+        "-c",
+        planted.candidate,
+        "--json",
+        *planted.more,
+    ]
     words += [word for value in planted.inputs for word in ("-i", value)]
     done = subprocess.run(
         [SUBCUT, *words],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     try:
         document = json.loads(done.stdout)
     except ValueError:
         return Found(done.returncode, done.stderr[-300:], None, [], 0, 0.0)
     findings = (document.get("bisection") or {}).get("findings", [])
     return Found(
-        done.returncode, document.get("outcome", ""), document.get("first_wrong"), [f["nodes"] for f in findings],
-        document.get("walks", 0), document.get("seconds", 0.0),
-    )  # fmt: skip
+        done.returncode,
+        document.get("outcome", ""),
+        document.get("first_wrong"),
+        [f["nodes"] for f in findings],
+        document.get("walks", 0),
+        document.get("seconds", 0.0),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what is planted
+# ------------------------------------------------------------------------------------------------
+# what is planted
 
 
 def plant(seed: int, folder: Path, silero: Path, most_steps: int = STEPS[-1]) -> Planted | str:
@@ -156,7 +183,11 @@ def plant(seed: int, folder: Path, silero: Path, most_steps: int = STEPS[-1]) ->
     if fault == "right":
         return _healthy(loop, seed)
     if fault == "drift":
-        return _drifting(loop) if loop.cache else "whose state cannot drift: it is forgotten in a few steps"
+        return (
+            _drifting(loop)
+            if loop.cache
+            else "whose state cannot drift: it is forgotten in a few steps"
+        )
     return _wrong(loop, rng, fault)
 
 
@@ -189,7 +220,13 @@ class _Loop:
         names = [o.name for o in session.get_outputs()]
         batch = 1 if self.prompt is None else len(self.prompt)
         states = {
-            i.name: np.zeros([d if isinstance(d, int) else batch if a == 0 else 0 for a, d in enumerate(i.shape)], "f4")
+            i.name: np.zeros(
+                [
+                    d if isinstance(d, int) else batch if a == 0 else 0
+                    for a, d in enumerate(i.shape)
+                ],
+                "f4",
+            )
             for i in session.get_inputs()
             if i.name in self.pairs
         }
@@ -220,10 +257,14 @@ def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop
     if kind == "silero":
         path.write_bytes(silero.read_bytes())
         sound = np.cumsum(values.standard_normal((steps, 576)), axis=1).astype(np.float32)
-        sound *= values.uniform(0.01, 0.3, (steps, 1)).astype(np.float32) / np.abs(sound).max(axis=1, keepdims=True)
+        sound *= values.uniform(0.01, 0.3, (steps, 1)).astype(np.float32) / np.abs(sound).max(
+            axis=1, keepdims=True
+        )
         np.save(folder / "sound.npy", sound)
         text = "[slices]\ninput = { size = 1, step = 1, axis = 0 }\n"
-        return _Loop(kind, path, steps, ["input=sound.npy"], text, {"h": "hn", "c": "cn"}, sequence=sound)
+        return _Loop(
+            kind, path, steps, ["input=sound.npy"], text, {"h": "hn", "c": "cn"}, sequence=sound
+        )
     text = f"steps = {steps}\n"
     batch = rng.choice([1, 1, 2, 3])
     if kind == "captioner":
@@ -233,12 +274,18 @@ def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop
         np.save(folder / "image.npy", image)
         np.save(folder / "prompt.npy", prompt)
         words = ["token=prompt.npy", "image=image.npy"]
-        return _Loop(kind, path, steps, words, text, {"h0": "hn", "c0": "cn"}, prompt, {"image": image})
+        return _Loop(
+            kind, path, steps, words, text, {"h0": "hn", "c0": "cn"}, prompt, {"image": image}
+        )
     layers = rng.choice([1, 2, 3])
     onnx.save(decoders.decoder(seed, layers, nbits=kind == "decoder-int4"), path)
     prompt = values.integers(0, decoders.VOCABULARY, (batch, rng.randint(2, 9)))
     np.save(folder / "prompt.npy", prompt)
-    pairs = {f"past_key_values.{k}.{n}": f"present.{k}.{n}" for k in range(layers) for n in ("key", "value")}
+    pairs = {
+        f"past_key_values.{k}.{n}": f"present.{k}.{n}"
+        for k in range(layers)
+        for n in ("key", "value")
+    }
     words = ["input_ids=prompt.npy"]
     mask = np.ones_like(prompt)
     if batch > 1:
@@ -280,9 +327,16 @@ def _wrong(loop: _Loop, rng: random.Random, fault: str) -> Planted | str:
         return "whose fault changes nothing"
     words = ",".join(f"{name}={value}" for name, value in options.items())
     return Planted(
-        loop.kind, fault, loop.steps, loop.path, loop.inputs, loop.text,
-        f"{decoders_wrong.__file__}:{words}", step, node,
-    )  # fmt: skip
+        loop.kind,
+        fault,
+        loop.steps,
+        loop.path,
+        loop.inputs,
+        loop.text,
+        f"{decoders_wrong.__file__}:{words}",
+        step,
+        node,
+    )
 
 
 def _drifting(loop: _Loop) -> Planted:
@@ -305,15 +359,20 @@ def _healthy(loop: _Loop, seed: int) -> Planted:
 def _nodes(network: onnx.ModelProto) -> list[str]:
     """Those with one output of floats that depends on what is fed."""
     inferred = onnx.shape_inference.infer_shapes(network)
-    floats = {v.name for v in (*inferred.graph.value_info, *inferred.graph.output)
-              if v.type.tensor_type.elem_type == TensorProto.FLOAT}  # fmt: skip
+    floats = {
+        v.name
+        for v in (*inferred.graph.value_info, *inferred.graph.output)
+        if v.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
     moving = {value.name for value in network.graph.input}
     found = []
     for node in network.graph.node:
         if moving.intersection(node.input):
             moving.update(node.output)
             # What MatMulNBits gives has no type that onnx infers.
-            if len(node.output) == 1 and (node.output[0] in floats or node.op_type == "MatMulNBits"):
+            if len(node.output) == 1 and (
+                node.output[0] in floats or node.op_type == "MatMulNBits"
+            ):
                 found.append(node.name)
     return found
 

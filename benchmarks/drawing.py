@@ -2,10 +2,11 @@
 
     python -m benchmarks.drawing [--peers DIR]
 
-`--peers`: a folder in which `npm install @dagrejs/dagre elkjs @viz-js/viz` was run; node must be on PATH. The networks
-are a ResNet-50, a transformer of 12 and of 360 layers, and a detector with heads of many small nodes. Ours: the groups
-and the collapsed drawing, one more group of median size opened, all groups opened (the median of five); peers lay out
-all nodes, since they make no groups. Processor time, which a busy machine changes least. Exit 1 if a limit is not kept.
+`--peers`: a folder in which `npm install @dagrejs/dagre elkjs @viz-js/viz` was run; node must be on
+PATH. The networks are a ResNet-50, a transformer of 12 and of 360 layers, and a detector with heads
+of many small nodes. Ours: the groups and the collapsed drawing, one more group of median size
+opened, all groups opened (the median of five); peers lay out all nodes, since they make no groups.
+Processor time, which a busy machine changes least. Exit 1 if a limit is not kept.
 """
 
 from __future__ import annotations
@@ -101,11 +102,14 @@ def transformer(layers: int) -> Network:
         y = node(f"{scope}/output/dense/Add", "Add", y, "b")
         y = node(f"{scope}/output/Add", "Add", y, x)
         x = node(f"{scope}/output/Norm", "LayerNormalization", y)
-    return Network(names, ops, reads, makes, ["ids", "mask"], [x], dict.fromkeys(names, "float32 1×128×768"))
+    return Network(
+        names, ops, reads, makes, ["ids", "mask"], [x], dict.fromkeys(names, "float32 1×128×768")
+    )
 
 
 def detector(blocks: int = 90, heads: int = 20) -> Network:
-    """A backbone with residual blocks, five levels, heads of many small nodes; names that tell no scopes."""
+    """A backbone with residual blocks, five levels, heads of many small nodes; names that tell no
+    scopes."""
     ops: list[str] = []
     reads: list[list[str]] = []
 
@@ -139,7 +143,10 @@ def detector(blocks: int = 90, heads: int = 20) -> Network:
 
 def ours(net: Network) -> list[float]:
     """Seconds: collapsed with the groups made, one more group, all groups; the median of each."""
-    return [statistics.median(column) for column in zip(*(_once(net) for _ in range(REPEATS)), strict=True)]
+    return [
+        statistics.median(column)
+        for column in zip(*(_once(net) for _ in range(REPEATS)), strict=True)
+    ]
 
 
 def _once(net: Network) -> tuple[float, float, float]:
@@ -148,7 +155,9 @@ def _once(net: Network) -> tuple[float, float, float]:
     drawer = Drawer(replace(net))  # a copy, whose tables are not made yet
     drawer.layout()
     collapsed = time.process_time()
-    closed = [g for g in drawer.tree.groups.values() if g.key and g.key not in drawer.tree.shown(SHOWN)]
+    closed = [
+        g for g in drawer.tree.groups.values() if g.key and g.key not in drawer.tree.shown(SHOWN)
+    ]
     middle = sorted(closed, key=lambda g: len(g.leaves))[len(closed) // 2].key
     around = {*drawer.tree.shown(SHOWN), *drawer.tree.around(middle)}
     drawer.layout(around - {middle})
@@ -171,7 +180,12 @@ def peer(name: str, folder: Path | None, net: Network) -> str:
         data.write_text(json.dumps({"nodes": list(range(len(net.ops))), "edges": sorted(edges)}))
         try:
             done = subprocess.run(
-                ["node", script, name, data], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+                ["node", script, name, data],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return f"> {PATIENCE} s"
@@ -190,7 +204,12 @@ def main() -> int:
         path = Path(place) / "resnet50.onnx"
         path.write_bytes(resnet50.build(width=4, size=32, classes=10).SerializeToString())
         resnet = network(load(path))
-    nets = {"ResNet-50": resnet, "transformer": transformer(12), "detector": detector(), "large": transformer(360)}
+    nets = {
+        "ResNet-50": resnet,
+        "transformer": transformer(12),
+        "detector": detector(),
+        "large": transformer(360),
+    }
     print(f"| network | nodes | collapsed | one group | all open | {' | '.join(PEERS)} |")
     print("|---|---|---|---|---|---|---|---|")
     kept = True

@@ -1,11 +1,14 @@
-"""Every operator test that a backend gets wrong, in the middle of a network -> is the operator found there?
+"""Every operator test that a backend gets wrong, in the middle of a network -> is the operator
+found there?
 
-    python -m benchmarks.embedded [--only openvino,tract] [--jobs 2] [--limit N] [--test GLOB] [--fresh]
+    python -m benchmarks.embedded [--only openvino,tract] [--jobs 2] [--limit N] [--test GLOB]
+    [--fresh]
 
-The wrong tests are those of `subcut sweep`; each is embedded (`fixtures.embedded`) in up to four forms, the most
-lifelike first, and bisected by the command with its defaults, until the candidate goes wrong in one. All goes to
-build/embedded/: results.jsonl, a line per test, from which a run that was stopped goes on; a folder per test with the
-model, its inputs and the bisection's document; embedded.json and embedded.md.
+The wrong tests are those of `subcut sweep`; each is embedded (`fixtures.embedded`) in up to four
+forms, the most lifelike first, and bisected by the command with its defaults, until the candidate
+goes wrong in one. All goes to build/embedded/: results.jsonl, a line per test, from which a run
+that was stopped goes on; a folder per test with the model, its inputs and the bisection's document;
+embedded.json and embedded.md.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ class Tried:
     """One bisection.
 
     Attributes:
-        signature: how the whole fails. culprits: the certified regions. explains: the first one's share of the error.
+        signature: how the whole fails. culprits: the certified regions. explains: the first one's
+            share of the error.
     """
 
     form: str
@@ -116,16 +120,21 @@ class Result:
         return Result(**{**data, "word": Word(data["word"]), "best": best, "tried": tried})
 
 
-# ---------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------ the command
 
 
 def subcut(*words: str | Path, cwd: Path) -> tuple[int, dict[str, Any], str]:
     """Exit code, document, and what it said."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SUBCUT_")}
     done = subprocess.run(
-        [SUBCUT, *words, "--json"], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
+        [SUBCUT, *words, "--json"],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=None if words[0] == "sweep" else PATIENCE,
-    )  # fmt: skip
+    )
     try:
         return done.returncode, json.loads(done.stdout), done.stderr
     except ValueError:
@@ -153,7 +162,12 @@ def bisected(place: Path, made: Embedded, form: Form, backend: str, reference: s
     for k, (name, value) in enumerate(made.feeds.items()):
         np.save(place / f"input{k}.npy", value)
         words += ["-i", f"{name}=input{k}.npy"]
-    words += ["-c", SPECS[backend], *LIMITS, *(("--reference", reference) if reference != PLAIN else ())]
+    words += [
+        "-c",
+        SPECS[backend],
+        *LIMITS,
+        *(("--reference", reference) if reference != PLAIN else ()),
+    ]
     (place / "command.txt").write_text(" ".join(["subcut bisect model.onnx", *words]) + "\n")
     try:
         code, document, said = subcut("bisect", "model.onnx", *words, cwd=place)
@@ -179,7 +193,11 @@ def classified(document: Mapping[str, Any], made: Embedded, form: Form) -> Tried
     elif any(not made.nodes.intersection(f["nodes"]) for f in certified):
         word = Word.WRONG
     elif certified:
-        word = Word.FOUND if all(made.nodes.issuperset(f["nodes"]) for f in certified) else Word.NEIGHBOURS
+        word = (
+            Word.FOUND
+            if all(made.nodes.issuperset(f["nodes"]) for f in certified)
+            else Word.NEIGHBOURS
+        )
     return Tried(
         form.name,
         word,
@@ -193,7 +211,7 @@ def classified(document: Mapping[str, Any], made: Embedded, form: Form) -> Tried
     )
 
 
-# ---------------------------------------------------------------------------------------------------- one test
+# ------------------------------------------------------------ one test
 
 
 def attempted(tests: OperatorTests, backend: str, row: Mapping[str, Any]) -> Result:
@@ -212,11 +230,14 @@ def attempted(tests: OperatorTests, backend: str, row: Mapping[str, Any]) -> Res
     except Unfit as e:
         return Result(**about, word=Word.LEFT_OUT, why=str(e))
     best = min(tried, key=lambda t: t.rank)
-    return Result(**about, word=best.word, why=best.why, reference=reference, best=best, tried=tried)
+    return Result(
+        **about, word=best.word, why=best.why, reference=reference, best=best, tried=tried
+    )
 
 
 def known(found: Subject, plain: str) -> str:
-    """What can be the reference: plain onnxruntime; onnx's evaluator where that does not run the test.
+    """What can be the reference: plain onnxruntime; onnx's evaluator where that does not run the
+    test.
 
     `plain`: what the sweep says of onnxruntime. Raises: Unfit: neither gives what the test expects.
     """
@@ -231,9 +252,16 @@ def known(found: Subject, plain: str) -> str:
             raise Unfit("neither onnxruntime nor onnx's evaluator runs it") from e
     for value, right in zip(given, found.outputs.values(), strict=True):
         if np.shape(value) != right.shape or not np.allclose(
-            np.asarray(value, np.float64), np.asarray(right, np.float64), CLOSE, 1e-6, equal_nan=True
+            np.asarray(value, np.float64),
+            np.asarray(right, np.float64),
+            CLOSE,
+            1e-6,
+            equal_nan=True,
         ):
-            raise Unfit("onnxruntime refuses it, and onnx's evaluator gives other values than the test expects")
+            raise Unfit(
+                "onnxruntime refuses it, and onnx's evaluator gives other values than the test"
+                " expects"
+            )
     return EVALUATOR
 
 
@@ -273,7 +301,7 @@ def _forms(found: Subject, place: Path, backend: str, reference: str) -> Iterato
         with np.errstate(all="ignore"):
             try:
                 right = (run if reference == PLAIN else evaluated)(made.model, made.feeds)
-            except Exception as e:  # noqa: BLE001  # whatever a runtime raises
+            except Exception as e:  # whatever a runtime raises  # noqa: BLE001
                 why.append(f"the reference does not run it embedded: {str(e)[:200]}")
                 continue
         if not all(np.isfinite(value).all() for value in right):
@@ -287,7 +315,7 @@ def _forms(found: Subject, place: Path, backend: str, reference: str) -> Iterato
         raise Unfit(why[0])
 
 
-# ---------------------------------------------------------------------------------------------------- all of them
+# ------------------------------------------------------------ all of them
 
 
 def measure(backends: Sequence[str], jobs: int, limit: int | None, pattern: str) -> list[Result]:
@@ -305,7 +333,11 @@ def measure(backends: Sequence[str], jobs: int, limit: int | None, pattern: str)
             found[result.backend, result.test] = result
             file.write(json.dumps(asdict(result)) + "\n")
             told = f"{result.word} {result.why}".strip()[:150]
-            print(f"  {len(found)}  {result.backend}  {result.test}: {told}", file=sys.stderr, flush=True)
+            print(
+                f"  {len(found)}  {result.backend}  {result.test}: {told}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     with Store(FOLDER / "store") as store:
         tests = collect(store, onnxruntime.__version__)
@@ -333,7 +365,10 @@ def markdown(results: Sequence[Result]) -> str:
         lines.append(
             [
                 backend,
-                *map(str, (len(mine), count[Word.LEFT_OUT], count[Word.AGREE], count[Word.FAILED], tried)),
+                *map(
+                    str,
+                    (len(mine), count[Word.LEFT_OUT], count[Word.AGREE], count[Word.FAILED], tried),
+                ),
                 str(count[Word.FOUND]),
                 *map(str, (count[Word.NEIGHBOURS], count[Word.UNRESOLVED], count[Word.WRONG])),
                 f"{statistics.median(t.runs for t in told):.0f}" if told else "",
@@ -341,7 +376,9 @@ def markdown(results: Sequence[Result]) -> str:
             ]
         )
         how = Counter(t.signature for t in told)
-        reasons += [f"- {backend}, found by: " + ", ".join(f"{n} × {text}" for text, n in how.most_common())]
+        reasons += [
+            f"- {backend}, found by: " + ", ".join(f"{n} × {text}" for text, n in how.most_common())
+        ]
         why = Counter(r.why for r in mine if r.word is Word.LEFT_OUT)
         reasons += [f"- {backend}, left out: {n} × {text}" for text, n in why.most_common()]
         reasons += [
@@ -349,19 +386,32 @@ def markdown(results: Sequence[Result]) -> str:
             for r in mine
             if r.word in (Word.AGREE, Word.FAILED, Word.UNRESOLVED, Word.WRONG)
         ]
-    head = ["backend", "wrong tests", "left out", "agree embedded", "failed", "tried", "found", "with neighbours"]
+    head = [
+        "backend",
+        "wrong tests",
+        "left out",
+        "agree embedded",
+        "failed",
+        "tried",
+        "found",
+        "with neighbours",
+    ]
     head += ["unresolved", "wrong", "median runs", "median s"]
     return table(head, lines) + "\n\n" + "\n".join(reasons)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.embedded", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.embedded", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--only", default=",".join(SPECS), help="backends, by comma")
     parser.add_argument("--jobs", type=int, default=1, help="bisections at once")
     parser.add_argument("--limit", type=int, help="at most so many tests of each backend")
     parser.add_argument("--test", default="*", help="only tests of these names")
     parser.add_argument(
-        "--fresh", action="store_true", help="bisect anew; else what is there stands, of whatever subcut"
+        "--fresh",
+        action="store_true",
+        help="bisect anew; else what is there stands, of whatever subcut",
     )
     asked = parser.parse_args(arguments)
     if asked.fresh:

@@ -1,10 +1,13 @@
-"""Faults planted into what PyTorch's exporter writes -> does a bisection beside the module name the line of code?
+"""Faults planted into what PyTorch's exporter writes -> does a bisection beside the module name the
+line of code?
 
-    python -m benchmarks.exported [FOLDER] [--only NAME,NAME]     (where torch and onnxscript are installed)
+    python -m benchmarks.exported [FOLDER] [--only NAME,NAME]     (where torch and onnxscript are
+    installed)
 
-A fault is a wrong translation of an operator, registered with the exporter, or an edit of one node that it wrote. It is
-right if all findings are certified culprits, and all of their nodes come from lines of code that the fault concerns.
-The healthy networks must agree, as must each of their pieces (`--inside`).
+A fault is a wrong translation of an operator, registered with the exporter, or an edit of one node
+that it wrote. It is right if all findings are certified culprits, and all of their nodes come from
+lines of code that the fault concerns. The healthy networks must agree, as must each of their pieces
+(`--inside`).
 """
 
 from __future__ import annotations
@@ -63,10 +66,12 @@ class Outcome:
 
     def names(self, fault: Fault) -> bool:
         """Is the line of the fault named, and no other?"""
-        return self.certified and bool(self.named) and all(fault.code in line for line in self.named)
+        return (
+            self.certified and bool(self.named) and all(fault.code in line for line in self.named)
+        )
 
 
-# ---------------------------------------------------------------------------------------------------- edits
+# ------------------------------------------------------------ edits
 
 
 def _node(model: onnx.ModelProto, output: str) -> NodeProto:
@@ -81,7 +86,9 @@ def _attribute(output: str, **values: Any) -> Edit:
         node = _node(model, output)
         kept = [a for a in node.attribute if a.name not in values]
         del node.attribute[:]
-        node.attribute.extend([*kept, *(onnx.helper.make_attribute(k, v) for k, v in values.items())])
+        node.attribute.extend(
+            [*kept, *(onnx.helper.make_attribute(k, v) for k, v in values.items())]
+        )
 
     return edit
 
@@ -142,10 +149,12 @@ def _gates(array: Any) -> Any:
 
 
 def _without_recurrent_bias(array: Any) -> Any:
-    return np.concatenate([array[:, : array.shape[1] // 2], 0 * array[:, array.shape[1] // 2 :]], axis=1)
+    return np.concatenate(
+        [array[:, : array.shape[1] // 2], 0 * array[:, array.shape[1] // 2 :]], axis=1
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- translations
+# ------------------------------------------------------------ translations
 
 
 def _softmax() -> dict[Any, Any]:
@@ -173,7 +182,12 @@ def _max_pool() -> dict[Any, Any]:
     from onnxscript import opset18 as op
 
     def translated(
-        self: Any, kernel_size: Any, stride: Any = (), padding: Any = (0, 0), dilation: Any = (1, 1), ceil_mode: Any = 0
+        self: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = (0, 0),
+        dilation: Any = (1, 1),
+        ceil_mode: Any = 0,
     ) -> Any:
         values, _ = op.MaxPool(self, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 2, 2])
         return values
@@ -201,26 +215,59 @@ def _nms() -> dict[Any, Any]:
 FAULTS = (
     Fault("resnet18", "padding of a pooling", "self.maxpool(x)", translations=_max_pool),
     Fault("resnet18", "maximum for mean", "self.avgpool(x)", translations=_mean),
-    Fault("resnet18", "dropped bias", "self.bn1(out)", _inputs("getitem_15", lambda names: names[:2])),
-    Fault("resnet18", "flipped kernel", "self.bn2(out)", _weight("getitem_12", 1, lambda w: w[:, :, ::-1, ::-1])),
-    Fault("resnet18", "padding of a convolution", "self.bn1(out)", _attribute("getitem_39", pads=[2, 2, 0, 0])),
+    Fault(
+        "resnet18", "dropped bias", "self.bn1(out)", _inputs("getitem_15", lambda names: names[:2])
+    ),
+    Fault(
+        "resnet18",
+        "flipped kernel",
+        "self.bn2(out)",
+        _weight("getitem_12", 1, lambda w: w[:, :, ::-1, ::-1]),
+    ),
+    Fault(
+        "resnet18",
+        "padding of a convolution",
+        "self.bn1(out)",
+        _attribute("getitem_39", pads=[2, 2, 0, 0]),
+    ),
     Fault("resnet18", "leaky ReLU", "self.relu(out)", _operator("relu_9", "LeakyRelu", alpha=0.1)),
     Fault("transformer", "axis of softmax", "scores.softmax(", translations=_softmax),
     Fault("transformer", "GELU by a sigmoid", "F.gelu(", translations=_gelu),
     Fault("transformer", "epsilon", "self.norm2(x)", _attribute("layer_norm_3", epsilon=0.1)),
-    Fault("transformer", "factor of a division", "math.sqrt(", _weight("div_1", 1, lambda w: w * np.float32(2))),
-    Fault("transformer", "dropped bias", "self.down(hidden)", _weight("linear_7", 1, np.zeros_like)),
+    Fault(
+        "transformer",
+        "factor of a division",
+        "math.sqrt(",
+        _weight("div_1", 1, lambda w: w * np.float32(2)),
+    ),
+    Fault(
+        "transformer", "dropped bias", "self.down(hidden)", _weight("linear_7", 1, np.zeros_like)
+    ),
     Fault("lstm", "order of the gates", "self.lstm(x)", _lstm(1, _gates)),
     Fault("lstm", "dropped recurrent bias", "self.lstm(x)", _lstm(3, _without_recurrent_bias)),
     Fault("lstm", "another step", "states[:, -1]", _weight("select", 1, lambda index: index * 0)),
     Fault("lstm", "another activation", "torch.tanh(", _operator("tanh", "Softsign")),
-    Fault("detector", "rounding of an interpolation", "F.interpolate(",
-          _attribute("upsample_nearest2d", nearest_mode=b"ceil")),
+    Fault(
+        "detector",
+        "rounding of an interpolation",
+        "F.interpolate(",
+        _attribute("upsample_nearest2d", nearest_mode=b"ceil"),
+    ),
     Fault("detector", "slope of hardswish", "F.hardswish(", _operator("hardswish", "Mish")),
-    Fault("detector", "order of a concatenation", "torch.cat([fine, up]", _inputs("cat", lambda names: names[::-1])),
-    Fault("detector", "order of a difference", "centre - size / 2", _inputs("sub", lambda names: names[::-1])),
+    Fault(
+        "detector",
+        "order of a concatenation",
+        "torch.cat([fine, up]",
+        _inputs("cat", lambda names: names[::-1]),
+    ),
+    Fault(
+        "detector",
+        "order of a difference",
+        "centre - size / 2",
+        _inputs("sub", lambda names: names[::-1]),
+    ),
     Fault("detector", "threshold of NMS", "subcut_fixture.nms(", translations=_nms),
-)  # fmt: skip
+)
 
 
 def exported(network: str, fault: Fault | None, folder: Path) -> tuple[Path, list[str]]:
@@ -247,13 +294,21 @@ def outcome(network: str, fault: Fault | None, folder: Path) -> Outcome:
     path, words = exported(network, fault, folder)
     began = time.monotonic()
     search = bisect(
-        load(path), "ort", words, reference=parse(f"torch:{NETWORKS}:{network}"), output=folder / "out",
+        load(path),
+        "ort",
+        words,
+        reference=parse(f"torch:{NETWORKS}:{network}"),
+        output=folder / "out",
         limits=Settings(inside=fault is None),
-    )  # fmt: skip
+    )
     runs = len(list(search))
     document: Mapping[str, Any] = search.document
     findings = document["findings"]
-    lines = [s["code"] if s and s.get("code") else "?" for f in findings for s in f.get("sources") or [None]]
+    lines = [
+        s["code"] if s and s.get("code") else "?"
+        for f in findings
+        for s in f.get("sources") or [None]
+    ]
     certified = all(f["kind"] == "culprit" and f["certified"] for f in findings)
     status = "right" if document["agree"] and not findings else "wrong"
     return Outcome(status, tuple(dict.fromkeys(lines)), certified, runs, time.monotonic() - began)
@@ -274,7 +329,14 @@ def rows(faults: tuple[Fault, ...], folder: Path) -> Iterator[list[str]]:
         good = found.names(fault) if fault else found.status == "right"
         named = "; ".join(found.named) or "-"
         said = "yes" if good else "NO"
-        yield [network, fault.name if fault else "none", named, said, str(found.runs), f"{found.seconds:.0f} s"]
+        yield [
+            network,
+            fault.name if fault else "none",
+            named,
+            said,
+            str(found.runs),
+            f"{found.seconds:.0f} s",
+        ]
 
 
 def main() -> None:

@@ -1,12 +1,16 @@
-"""A runtime with known faults and a known price: onnxruntime, for `-c benchmarks/faulty.py:faults=n5+n6/n80`.
+"""A runtime with known faults and a known price: onnxruntime, for `-c
+benchmarks/faulty.py:faults=n5+n6/n80`.
 
-    faults   sets of node names, by `/`, the names in one by `+`: where all of a set are in one model, the last is wrong
-    shy      1: a set is right where a tensor between its nodes, or before them, is also read as an output
+    faults   sets of node names, by `/`, the names in one by `+`: where all of a set are in one
+    model, the last is wrong
+    shy      1: a set is right where a tensor between its nodes, or before them, is also read as an
+        output
     compile  seconds of waiting per node while a model is loaded: a converter's price
-    log      a folder, whose file `log` gets a line per load and per run: `load NODES WALL CPU`, `run 0 WALL CPU`
+    log      a folder, whose file `log` gets a line per load and per run: `load NODES WALL CPU`,
+    `run 0 WALL CPU`
 
-Without options it is plain onnxruntime on one thread, optimisations off. What it logs is what the benchmarks count, the
-same for every tool that asks it.
+Without options it is plain onnxruntime on one thread, optimisations off. What it logs is what the
+benchmarks count, the same for every tool that asks it.
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
         settings.intra_op_num_threads = 1
         settings.log_severity_level = 4
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            made.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        )
     names = [o.name for o in session.get_outputs()]
 
     def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,5 +94,7 @@ def _off(graph: Any, at: int) -> None:
     node = graph.node[at]
     name = node.output[0]
     node.output[0] = f"{name}/right"
-    graph.initializer.append(numpy_helper.from_array(np.array(AMOUNT, np.float32), f"{name}/amount"))
+    graph.initializer.append(
+        numpy_helper.from_array(np.array(AMOUNT, np.float32), f"{name}/amount")
+    )
     graph.node.insert(at + 1, helper.make_node("Add", [f"{name}/right", f"{name}/amount"], [name]))

@@ -2,10 +2,11 @@
 
     python -m benchmarks.gpu [--python PATH] [--only healthy,faults,sweep,peer]
 
-Healthy: two networks by `compare`, with TF32, the provider's default, and without. Faults: TF32 and float16 where
-float32 is claimed, and one layer in float16, each by `bisect`; `blame` says which switch is the cause. Sweep: onnx's
-operator tests. Peer: `polygraphy debug reduce` on the layer in float16, with a check of its own. `--python`: of an
-environment that has onnxruntime-gpu; else `-c cuda` makes one. Without a GPU it says so and ends.
+Healthy: two networks by `compare`, with TF32, the provider's default, and without. Faults: TF32 and
+float16 where float32 is claimed, and one layer in float16, each by `bisect`; `blame` says which
+switch is the cause. Sweep: onnx's operator tests. Peer: `polygraphy debug reduce` on the layer in
+float16, with a check of its own. `--python`: of an environment that has onnxruntime-gpu; else `-c
+cuda` makes one. Without a GPU it says so and ends.
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ def one_layer(model: onnx.ModelProto) -> onnx.ModelProto:
     inner = onnx.NodeProto()
     inner.CopyFrom(node)
     inner.input[:], inner.output[:] = [f"{n}:16" for n in node.input], [f"{made}:16"]
-    nodes[place : place + 1] = [*casts, inner, helper.make_node("Cast", [f"{made}:16"], [made], to=TensorProto.FLOAT)]
+    nodes[place : place + 1] = [
+        *casts,
+        inner,
+        helper.make_node("Cast", [f"{made}:16"], [made], to=TensorProto.FLOAT),
+    ]
     copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
@@ -115,7 +120,9 @@ class Gpu:
     def without_path(self, words: str) -> str:
         """A command as another machine would have it."""
         return (
-            words.replace(f":python={self.python}", "").replace(f",python={self.python}", "") if self.python else words
+            words.replace(f":python={self.python}", "").replace(f",python={self.python}", "")
+            if self.python
+            else words
         )
 
     def ask(self, network: Network, words: list[str], says: Any) -> Row:
@@ -123,7 +130,11 @@ class Gpu:
         given = [word for tensor in network.feeds for word in ("-i", f"{tensor}={tensor}.npy")]
         found, seconds = run([words[0], "model.onnx", *given, *words[1:]], network.folder)
         row = Row(network.name, self.without_path(" ".join(words)), says(found), seconds)
-        print(f"  {row.network}: {row.command}: {row.answer}, {row.seconds:.1f} s", file=sys.stderr, flush=True)
+        print(
+            f"  {row.network}: {row.command}: {row.answer}, {row.seconds:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
         return row
 
 
@@ -131,14 +142,20 @@ def run(words: list[str], folder: Path) -> tuple[dict[str, Any], float]:
     """The document and the seconds of a command; what it prints is kept beside."""
     begin = time.perf_counter()
     done = subprocess.run(
-        [narrow.BIN / "subcut", *words, "--json"], cwd=folder, capture_output=True, text=True, check=False
+        [narrow.BIN / "subcut", *words, "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     seconds = time.perf_counter() - begin
     stem = f"{len(list(folder.glob('*.log')))}-{words[0]}"
     (folder / f"{stem}.log").write_text(" ".join(words) + "\n" + done.stderr)
     (folder / f"{stem}.json").write_text(done.stdout)
     if done.returncode not in ANSWERED:
-        return {"says": f"exit code {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"}, seconds
+        return {
+            "says": f"exit code {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+        }, seconds
     return json.loads(done.stdout), seconds
 
 
@@ -152,7 +169,8 @@ def of_bisect(found: dict[str, Any]) -> str:
     if "outcome" not in found:
         return str(found.get("says"))
     regions = [
-        f"{f['kind']} {', '.join(f['nodes'][:3])}{' …' if len(f['nodes']) > 3 else ''}" for f in found["findings"]
+        f"{f['kind']} {', '.join(f['nodes'][:3])}{' …' if len(f['nodes']) > 3 else ''}"
+        for f in found["findings"]
     ]
     return f"{found['outcome']}: {'; '.join(regions)}" if regions else str(found["outcome"])
 
@@ -167,7 +185,9 @@ def of_sweep(found: dict[str, Any]) -> str:
     """How many tests ended how."""
     if "candidates" not in found:
         return str(found.get("says"))
-    return ", ".join(f"{number} {word}" for word, number in found["candidates"][0]["totals"].items() if number)
+    return ", ".join(
+        f"{number} {word}" for word, number in found["candidates"][0]["totals"].items() if number
+    )
 
 
 def healthy(gpu: Gpu, known: list[Network]) -> Iterator[Row]:
@@ -200,7 +220,11 @@ def peer(gpu: Gpu, network: Network) -> Row:
     runtime = ["subgraph.runtime.backends.ort", "providers=CUDAExecutionProvider"]
     try:
         names, seconds, runs = narrow.reduced(
-            network.folder / "model.onnx", values, runtime, work, python=gpu.python or sys.executable
+            network.folder / "model.onnx",
+            values,
+            runtime,
+            work,
+            python=gpu.python or sys.executable,
         )
     except (narrow.PeerFailed, OSError) as e:
         return Row(network.name, "polygraphy debug reduce", f"breaks off: {str(e)[-200:]}", 0.0)
@@ -213,7 +237,9 @@ def peer(gpu: Gpu, network: Network) -> Row:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, by comma")
     parser.add_argument("--python", default="", help="of an environment that has onnxruntime-gpu")
     asked = parser.parse_args(arguments)

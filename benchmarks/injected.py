@@ -1,7 +1,8 @@
 """A network -> how every criterion judges its windows with an injected error of known size.
 
-The error is an Add inside the candidate's model, so it flows through real nodes to the window's outputs. Its effect on
-them is measured against the same model with zeros added; without any effect it is masked, and not counted.
+The error is an Add inside the candidate's model, so it flows through real nodes to the window's
+outputs. Its effect on them is measured against the same model with zeros added; without any effect
+it is masked, and not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Site:
-    """Tensor that gets an error; `place`: in the window's first third (`early`) or its last (`late`)."""
+    """Tensor that gets an error; `place`: in the window's first third (`early`) or its last
+    (`late`)."""
 
     region: Region
     place: str
@@ -42,7 +44,11 @@ class Site:
 def measure_injected(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
     """All errors, at up to two sites of each window."""
     trials.model.values.need(trials.model.tensors())
-    sites = [site for region in windows(trials.model.graph, SIZES, task.max_windows) for site in _sites(trials, region)]
+    sites = [
+        site
+        for region in windows(trials.model.graph, SIZES, task.max_windows)
+        for site in _sites(trials, region)
+    ]
     with candidates(trials, task, folder) as (candidate_trials,):
         for site in sites:
             _inject(candidate_trials, task, site, task_result, folder)
@@ -66,7 +72,10 @@ def _inject(trials: Trials, task: Task, site: Site, task_result: TaskResult, fol
     clean_value = value(trials, site.at)
     rng = rng_of(task.network, site.region.nodes, site.at)
     scale = float(np.abs(clean_value).max(initial=0))
-    shapes = {"dense": rng.uniform(-1, 1, clean_value.shape), "single": _single(rng, clean_value.shape)}
+    shapes = {
+        "dense": rng.uniform(-1, 1, clean_value.shape),
+        "single": _single(rng, clean_value.shape),
+    }
     run = _runner(trials, site, folder)
     clean = run(np.zeros(clean_value.shape))
     if clean.failure:
@@ -96,7 +105,9 @@ def _runner(trials: Trials, site: Site, folder: Path) -> Callable[[Array], RunRe
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npy", delete=False) as file:
             np.save(file, error.astype(np.float32))
         options = {**trials.runtime.candidate.options, "at": site.at, "error": file.name}
-        return trials.with_candidate(replace(trials.runtime.candidate, options=options)).run(site.region)
+        return trials.with_candidate(replace(trials.runtime.candidate, options=options)).run(
+            site.region
+        )
 
     return run
 
@@ -109,7 +120,8 @@ def _single(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _effect(region: Region, clean: RunResult, run_result: RunResult) -> float:
-    """The largest difference at an output over its scale; infinite if values are not floats, 0 if all are equal."""
+    """The largest difference at an output over its scale; infinite if values are not floats, 0 if
+    all are equal."""
     largest = 0.0
     for name in region.outputs:
         expected, actual = (load(r.tensors[0][name], Path("/")) for r in (clean, run_result))

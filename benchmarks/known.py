@@ -1,9 +1,11 @@
-"""Are the entries of `subgraph/known/` still true? Their tests on releases -> the files, and docs/known.md.
+"""Are the entries of `subgraph/known/` still true? Their tests on releases -> the files, and
+docs/known.md.
 
     python -m benchmarks.known [--all] [tract==0.22.0 …]      without words only the page is written
 
-A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into neither. Only entries
-that do not name it yet are run, or `--all`: take the releases out of an entry whose case or tests are changed.
+A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into
+neither. Only entries that do not name it yet are run, or `--all`: take the releases out of an entry
+whose case or tests are changed.
 """
 
 from __future__ import annotations
@@ -33,13 +35,19 @@ MARK = "<!-- the tables are written by `python -m benchmarks.known` -->"
 def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
     """The entries with what their tests say of this release."""
     tests = sorted({test for entry in entries for test in entry.tests})
-    with tempfile.TemporaryDirectory() as folder, open_sweep([candidate], Path(folder), only=tests or None) as sweep:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_sweep([candidate], Path(folder), only=tests or None) as sweep,
+    ):
         version = known.release(sweep.candidates[0].about.version)
         outcomes = {row.test.name: row.results[0].outcome for row in sweep.rows()}
         for entry, example in examples(entries, sweep.scratch):
             outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     date = datetime.now(UTC).date().isoformat()
-    ends = [Counter(outcomes[name] for name in (*entry.tests, entry.path) if name in outcomes) for entry in entries]
+    ends = [
+        Counter(outcomes[name] for name in (*entry.tests, entry.path) if name in outcomes)
+        for entry in entries
+    ]
     return [_with(entry, version, end, date) for entry, end in zip(entries, ends, strict=True)]
 
 
@@ -51,15 +59,23 @@ def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) ->
     wrong, right = ({*releases} - {version} for releases in (entry.wrong, entry.right))
     (wrong if is_wrong else right).add(version)
     if not wrong:
-        print(f"{entry.path}: its one wrong release, {version}, is right; read it, and correct it or take it away")
+        print(
+            f"{entry.path}: its one wrong release, {version}, is right; read it, and correct it or"
+            " take it away"
+        )
         return entry
-    return replace(entry, wrong=sorted(wrong, key=numbers), right=sorted(right, key=numbers), date=date)
+    return replace(
+        entry, wrong=sorted(wrong, key=numbers), right=sorted(right, key=numbers), date=date
+    )
 
 
 def render(entry: Entry) -> str:
     """The entry's file."""
-    lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
-             if f.name not in ("name", "runtime", "when", "unless", "case") and getattr(entry, f.name)]  # fmt: skip
+    lines = [
+        f"{f.name} = {_toml(getattr(entry, f.name))}"
+        for f in fields(entry)
+        if f.name not in ("name", "runtime", "when", "unless", "case") and getattr(entry, f.name)
+    ]
     if (case := entry.case) is not None:
         numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
         lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
@@ -81,7 +97,10 @@ def _toml(value: str | Sequence[str]) -> str:
 
 
 def table(entries: Sequence[Entry]) -> str:
-    lines = ["| entry | nodes | what | wrong in | right in | tried | thread |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| entry | nodes | what | wrong in | right in | tried | thread |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for e in entries:
         when = ", ".join(f"{key}={value}" for key, value in e.when.items())
         unless = ", ".join(f"{key}={value}" for key, value in e.unless.items())

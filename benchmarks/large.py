@@ -1,14 +1,16 @@
-"""A model larger than memory: `subcut` within `--memory`, what each of its processes takes, and for how long.
+"""A model larger than memory: `subcut` within `--memory`, what each of its processes takes, and for
+how long.
 
     python -m benchmarks.large [--layers 40 --hidden 4096 --inner 14336 --memory 4G] [--keep FOLDER]
 
-The decoder of `fixtures.decoder` (the default: 19.5 GB of float16, 20 GB of disk) is dumped at its output, in a
-memory control group of the size of `--memory` where this machine lets one be made (version 1, as root), the files
-thrown out of the page cache before. `--memory` of the command is 15 % less: two processes share the group. Peaks are
-the largest resident size of each process, polled every 10 ms, and its part that no file backs. The floor: all weights
-read once, and the layers computed by plain onnxruntime, four of them at a time, in memory. Then a candidate that goes
-wrong in one node, and may not take more either, is bisected (`--bisect`). Exit 1 if a process takes more than the limit
-and 10 %, if it takes twice the floor, or if another node is named.
+The decoder of `fixtures.decoder` (the default: 19.5 GB of float16, 20 GB of disk) is dumped at its
+output, in a memory control group of the size of `--memory` where this machine lets one be made
+(version 1, as root), the files thrown out of the page cache before. `--memory` of the command is 15
+% less: two processes share the group. Peaks are the largest resident size of each process, polled
+every 10 ms, and its part that no file backs. The floor: all weights read once, and the layers
+computed by plain onnxruntime, four of them at a time, in memory. Then a candidate that goes wrong
+in one node, and may not take more either, is bisected (`--bisect`). Exit 1 if a process takes more
+than the limit and 10 %, if it takes twice the floor, or if another node is named.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ session.run(None, {"h0": x})
 begin = time.perf_counter()
 session.run(None, {"h0": x})
 print(time.perf_counter() - begin)
-"""
+"""  # noqa: E501
 
 WRONG = """
 import onnx, onnxruntime as ort
@@ -82,9 +84,13 @@ class Command:
             worker = b"subgraph.runtime.worker_main"
             role = words[words.index(worker) + 1].decode() if worker in words else "subcut"
             role = "reference" if role == "ort" else Path(role).name
-            lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            lines = dict(
+                line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            )
             now = [int(lines[key].split()[0]) << 10 for key in ("VmRSS", "RssAnon")]
-            self.peaks[role] = [max(pair) for pair in zip(self.peaks.get(role, [0, 0]), now, strict=True)]
+            self.peaks[role] = [
+                max(pair) for pair in zip(self.peaks.get(role, [0, 0]), now, strict=True)
+            ]
         for child in children(pid):
             self.watch(child)
 
@@ -151,7 +157,8 @@ def read(folder: Path) -> float:
 
 
 def computed(home: Path, layers: int, hidden: int, inner: int) -> float:
-    """Seconds that plain onnxruntime takes for all layers, of which it gets `TOGETHER` at a time, in memory."""
+    """Seconds that plain onnxruntime takes for all layers, of which it gets `TOGETHER` at a time,
+    in memory."""
     small = decoder.write(home / "small", TOGETHER, hidden, inner)
     words = [sys.executable, "-c", PLAIN, str(small), str(hidden), str(LENGTH)]
     seconds = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
@@ -160,16 +167,21 @@ def computed(home: Path, layers: int, hidden: int, inner: int) -> float:
 
 
 def table(name: str, done: Command) -> None:
-    sizes = ", ".join(f"{role} {rss / 2**20:.0f} ({anon / 2**20:.0f})" for role, (rss, anon) in done.peaks.items())
+    sizes = ", ".join(
+        f"{role} {rss / 2**20:.0f} ({anon / 2**20:.0f})" for role, (rss, anon) in done.peaks.items()
+    )
     print(
-        f"{name}: exit {done.code}, {done.seconds:.0f} s; MiB resident (of these anonymous) at most: {sizes}",
+        f"{name}: exit {done.code}, {done.seconds:.0f} s; MiB resident (of these anonymous) at"
+        f" most: {sizes}",
         flush=True,
     )
 
 
 def main() -> int:
     """Print what it took; 1 if a limit is not kept."""
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     words.add_argument("--layers", type=int, default=40)
     words.add_argument("--hidden", type=int, default=4096)
     words.add_argument("--inner", type=int, default=14336)
@@ -189,26 +201,56 @@ def main() -> int:
         forget(home / "m")
         once = read(home / "m")
         print(
-            f"{size / 1e9:.1f} GB, {said.layers} layers; read once: {once:.0f} s, computed: {compute:.0f} s", flush=True
+            f"{size / 1e9:.1f} GB, {said.layers} layers; read once: {once:.0f} s, computed:"
+            f" {compute:.0f} s",
+            flush=True,
         )
         last = f"h{said.layers}"
-        dump = ["dump", "m/model.onnx", last, "--shape", f"h0=1x{LENGTH}x{said.hidden}", "--memory", own]
+        dump = [
+            "dump",
+            "m/model.onnx",
+            last,
+            "--shape",
+            f"h0=1x{LENGTH}x{said.hidden}",
+            "--memory",
+            own,
+        ]
         with group(limit) as inside:
-            print(f"--memory {own}, control group: {said.memory if inside else 'none can be made here'}", flush=True)
+            print(
+                f"--memory {own}, control group:"
+                f" {said.memory if inside else 'none can be made here'}",
+                flush=True,
+            )
             forget(home / "m")
             plain = run([*dump, "-o", "plain"], home, inside)
             table("dump", plain)
             if inside:
                 top = int((inside / "memory.max_usage_in_bytes").read_text()) >> 20
-                print(f"control group: {top} MiB at most, with the page cache, of {limit >> 20}", flush=True)
+                print(
+                    f"control group: {top} MiB at most, with the page cache, of {limit >> 20}",
+                    flush=True,
+                )
             commands = [plain]
             if said.bisect:
                 guilty = said.layers * 3 // 5
                 (home / "wrong.py").write_text(WRONG % guilty)
-                bisect = ["bisect", *dump[1:2], *dump[3:], "-c", "wrong.py", "-o", "found", "--trust"]
+                bisect = [
+                    "bisect",
+                    *dump[1:2],
+                    *dump[3:],
+                    "-c",
+                    "wrong.py",
+                    "-o",
+                    "found",
+                    "--trust",
+                ]
                 commands.append(run(bisect, home, inside))
                 table(f"bisect, t{guilty} is wrong", commands[-1])
-                says = [line for line in commands[-1].said.splitlines() if line.startswith(("wrong", "unresolved"))]
+                says = [
+                    line
+                    for line in commands[-1].said.splitlines()
+                    if line.startswith(("wrong", "unresolved"))
+                ]
                 print(*says, sep="\n")
                 found = len(says) == 1 and says[0].endswith(f": t{guilty} (Tanh)")
     finally:
@@ -217,7 +259,8 @@ def main() -> int:
     most = max(rss for done in commands for rss, _ in done.peaks.values())
     times = plain.seconds / (once + compute)
     print(
-        f"largest process {most / 2**20:.0f} MiB, {most / parse_memory(own):.2f} of --memory; {times:.2f} × the floor"
+        f"largest process {most / 2**20:.0f} MiB, {most / parse_memory(own):.2f} of --memory;"
+        f" {times:.2f} × the floor"
     )
     kept = found and most <= OVER * parse_memory(own) and times <= TIMES
     return 0 if kept and not plain.code else 1

@@ -1,9 +1,11 @@
-"""A dump folder larger than memory should be: `subcut compare --recorded` on 10 GB, and what memory it takes.
+"""A dump folder larger than memory should be: `subcut compare --recorded` on 10 GB, and what memory
+it takes.
 
     python -m benchmarks.large_dump [--gb 10] [--keep FOLDER]
 
-A chain of Add and Mul, tensors of 100 MB, one layer off. RssAnon is summed over the process and all its children, every
-20 ms. Exit 1 if it is above 2 GB, or the first bad tensor is not the right one. Takes 2 times as much disk again.
+A chain of Add and Mul, tensors of 100 MB, one layer off. RssAnon is summed over the process and all
+its children, every 20 ms. Exit 1 if it is above 2 GB, or the first bad tensor is not the right one.
+Takes 2 times as much disk again.
 """
 
 from __future__ import annotations
@@ -34,11 +36,19 @@ WRONG = 0.6  # of the way
 def chain(length: int) -> onnx.ModelProto:
     """x · 0.99, + 0.01, and so on."""
     nodes = [
-        helper.make_node(("Mul", "Add")[k % 2], [f"t{k - 1}" if k else "data", f"c{k % 2}"], [f"t{k}"], f"n{k}")
+        helper.make_node(
+            ("Mul", "Add")[k % 2], [f"t{k - 1}" if k else "data", f"c{k % 2}"], [f"t{k}"], f"n{k}"
+        )
         for k in range(length)
     ]
-    constants = [numpy_helper.from_array(np.array(c, np.float32), f"c{k}") for k, c in enumerate((0.99, 0.01))]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, SHAPE) for n in ("data", f"t{length - 1}")]
+    constants = [
+        numpy_helper.from_array(np.array(c, np.float32), f"c{k}")
+        for k, c in enumerate((0.99, 0.01))
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, SHAPE)
+        for n in ("data", f"t{length - 1}")
+    ]
     graph = helper.make_graph(nodes, "large", ends[:1], ends[1:], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
@@ -65,7 +75,9 @@ def rss_anon(pid: int) -> int:
 
 def main() -> int:
     """Print what it took; 1 if a limit is not kept."""
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     words.add_argument("--gb", type=float, default=10.0)
     words.add_argument("--keep", type=Path)
     said = words.parse_args()
@@ -87,7 +99,10 @@ def main() -> int:
             "dump",
             "--json",
         ]
-        with (home / "out.json").open("wb") as out, subprocess.Popen(command, cwd=home, stdout=out) as running:
+        with (
+            (home / "out.json").open("wb") as out,
+            subprocess.Popen(command, cwd=home, stdout=out) as running,
+        ):
             while running.poll() is None:
                 most = max(most, rss_anon(running.pid))
                 time.sleep(0.02)
@@ -98,7 +113,8 @@ def main() -> int:
             shutil.rmtree(home)
     first = found["recordings"][0]["first_bad"] if "recordings" in found else found
     print(
-        f"{said.gb:g} GB in {length} tensors: {seconds:.0f} s, RssAnon at most {most / 2**30:.2f} GB, first bad {first}"
+        f"{said.gb:g} GB in {length} tensors: {seconds:.0f} s, RssAnon at most {most / 2**30:.2f}"
+        f" GB, first bad {first}"
     )
     return 0 if most <= LIMIT and first == f"t{wrong}" else 1
 

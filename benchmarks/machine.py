@@ -1,4 +1,5 @@
-"""This machine -> what a reader needs to compare figures: its class and the versions that ran on it."""
+"""This machine -> what a reader needs to compare figures: its class and the versions that ran on
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("subcut", "onnx", "onnxruntime", "numpy", "protobuf", "onnx_ir", "onnx-graphsurgeon", "polygraphy")
+PACKAGES = (
+    "subcut",
+    "onnx",
+    "onnxruntime",
+    "numpy",
+    "protobuf",
+    "onnx_ir",
+    "onnx-graphsurgeon",
+    "polygraphy",
+)
 
 
 def first(path: str, key: str) -> str:
@@ -40,7 +50,10 @@ def describe(floor: float) -> dict[str, object]:
         "cpu": first("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),
         "memory_gib": round(int(first("/proc/meminfo", "MemTotal").split()[0]) / 2**20, 1),
-        "os": f"{platform.freedesktop_os_release().get('PRETTY_NAME', '')}, Linux {platform.release()}",
+        "os": (
+            f"{platform.freedesktop_os_release().get('PRETTY_NAME', '')}, Linux"
+            f" {platform.release()}"
+        ),
         "python": platform.python_version(),
         "versions": {package: version(package) for package in PACKAGES},
         "floor_mib": round(floor, 1),

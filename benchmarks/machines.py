@@ -1,11 +1,14 @@
-"""How commands grow with devices, and what each device does when: `compare`, `sweep`, a search, and Dask's workers.
+"""How commands grow with devices, and what each device does when: `compare`, `sweep`, a search, and
+Dask's workers.
 
-    python -m benchmarks.machines [--seconds 5] [--only compare,sweep,bisect,dask] [--picture FILE.svg]
+    python -m benchmarks.machines [--seconds 5] [--only compare,sweep,bisect,dask] [--picture
+    FILE.svg]
 
-A device is a process that waits `--seconds` in each run (`benchmarks.simulated_device`), so devices share nothing but
-this machine, which also computes the reference and judges. *Busy*: the time that all devices spent in runs, over
-devices × the time from the first run's begin to the last one's end; 1 is linear. Exit 1 if `compare` or `sweep` falls
-below 1/1.15, or a search names another node. The picture has a row per device and a bar per run.
+A device is a process that waits `--seconds` in each run (`benchmarks.simulated_device`), so devices
+share nothing but this machine, which also computes the reference and judges. *Busy*: the time that
+all devices spent in runs, over devices × the time from the first run's begin to the last one's end;
+1 is linear. Exit 1 if `compare` or `sweep` falls below 1/1.15, or a search names another node. The
+picture has a row per device and a bar per run.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class Timed:
     """One command.
 
     Attributes:
-        devices: as many as it may use. seconds: of the whole command. spans: begin and end of each run, by process.
+        devices: as many as it may use. seconds: of the whole command. spans: begin and end of each
+            run, by process.
         found: the nodes that a search named.
     """
 
@@ -66,24 +70,41 @@ class Timed:
     @property
     def busy(self) -> float:
         """The share of the span in which a device is in a run."""
-        return sum(end - begin for spans in self.spans.values() for begin, end in spans) / self.span / self.devices
+        return (
+            sum(end - begin for spans in self.spans.values() for begin, end in spans)
+            / self.span
+            / self.devices
+        )
 
 
 def main() -> int:
     """Measure, print, draw; 1 if a limit is not kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     measured: dict[str, Callable[[float], Iterator[Timed]]] = {
-        "compare": compared, "sweep": swept, "bisect": bisected, "dask": on_dask,
-    }  # fmt: skip
+        "compare": compared,
+        "sweep": swept,
+        "bisect": bisected,
+        "dask": on_dask,
+    }
     found = [timed for part in options.only.split(",") for timed in measured[part](options.seconds)]
     print(machine.line(floor(), "distributed"))
     head = ["command", "devices", "runs", "from first to last run", "whole command", "busy"]
     rows = [
-        [t.name, str(t.devices), str(t.runs), f"{t.span:.1f} s", f"{t.seconds:.1f} s", f"{t.busy:.2f}"] for t in found
+        [
+            t.name,
+            str(t.devices),
+            str(t.runs),
+            f"{t.span:.1f} s",
+            f"{t.seconds:.1f} s",
+            f"{t.busy:.2f}",
+        ]
+        for t in found
     ]
     print(table(head, rows))
     limits = [Limit(f"{t.name}: times linear", LINEAR, 1 / t.busy) for t in found if not t.found]
@@ -95,7 +116,7 @@ def main() -> int:
     return int(bool(wrong) or not all(limit.kept for limit in limits))
 
 
-# ---------------------------------------------------------------------------------------------------- commands
+# ------------------------------------------------------------ commands
 
 
 def compared(seconds: float) -> Iterator[Timed]:
@@ -106,39 +127,67 @@ def compared(seconds: float) -> Iterator[Timed]:
 def swept(seconds: float) -> Iterator[Timed]:
     """Operator tests, which another sweep has collected."""
     only = [word for pattern in SWEPT for word in ("--only", pattern)]
-    yield timed("sweep", DEVICES, seconds, ["sweep", *only, "--jobs", str(DEVICES)], before=["sweep", "--only", "Abs"])
+    yield timed(
+        "sweep",
+        DEVICES,
+        seconds,
+        ["sweep", *only, "--jobs", str(DEVICES)],
+        before=["sweep", "--only", "Abs"],
+    )
 
 
 def bisected(seconds: float) -> Iterator[Timed]:
     """A wrong node that vanishes where tensors beside it are read: only halving finds it."""
     for jobs in (1, 2, 4, 8):
         yield timed(
-            "bisect", jobs, seconds, ["bisect", "m.onnx", "--jobs", str(jobs), "--json"], faults=CULPRIT, shy="1"
+            "bisect",
+            jobs,
+            seconds,
+            ["bisect", "m.onnx", "--jobs", str(jobs), "--json"],
+            faults=CULPRIT,
+            shy="1",
         )
 
 
 def on_dask(seconds: float) -> Iterator[Timed]:
     """The same comparison by a scheduler and four workers, each a process with one device."""
     with cluster(4) as address:
-        yield timed("compare, Dask", 4, seconds, ["compare", "m.onnx", "--executor", f"dask://{address}"], nodes=126)
+        yield timed(
+            "compare, Dask",
+            4,
+            seconds,
+            ["compare", "m.onnx", "--executor", f"dask://{address}"],
+            nodes=126,
+        )
 
 
 def timed(
-    name: str, devices: int, seconds: float, words: list[str], *,
-    before: list[str] | None = None, nodes: int = NODES, **faults: str,
-) -> Timed:  # fmt: skip
-    """A command with simulated devices. `before`: one with plain onnxruntime that is not measured."""
+    name: str,
+    devices: int,
+    seconds: float,
+    words: list[str],
+    *,
+    before: list[str] | None = None,
+    nodes: int = NODES,
+    **faults: str,
+) -> Timed:
+    """A command with simulated devices. `before`: one with plain onnxruntime that is not
+    measured."""
     folder = narrow.empty("machines")
     suspects.chain(folder / "m.onnx", nodes)
     (folder / "log").mkdir()
     options = {"seconds": seconds, "log": folder / "log", **faults}
-    spec = f"{simulated_device.__file__}:" + ",".join(f"{key}={value}" for key, value in options.items())
+    spec = f"{simulated_device.__file__}:" + ",".join(
+        f"{key}={value}" for key, value in options.items()
+    )
     if before:
         run([*before, "-c", "ort"], folder)
     begin = time.perf_counter()
     done = run([*words, "-c", spec, "--criterion", "numpy:rtol=1e-3"], folder)
     taken = time.perf_counter() - begin
-    named = [n for f in json.loads(done)["findings"] for n in f["nodes"]] if "--json" in words else []
+    named = (
+        [n for f in json.loads(done)["findings"] for n in f["nodes"]] if "--json" in words else []
+    )
     return Timed(name, devices, taken, spans_in(folder / "log"), tuple(named))
 
 
@@ -149,16 +198,23 @@ def run(words: list[str], folder: Path) -> str:
         RuntimeError: it failed.
     """
     command = [str(narrow.BIN / "subcut"), *words]
-    done = subprocess.run(command, cwd=folder, env=narrow.environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=narrow.environment(), capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"subcut {words}: exit code {done.returncode}\n{done.stderr}{done.stdout}")
+        raise RuntimeError(
+            f"subcut {words}: exit code {done.returncode}\n{done.stderr}{done.stdout}"
+        )
     return done.stdout
 
 
 def spans_in(folder: Path) -> Spans:
     """Begin and end of each run, by the process that noted it."""
     lines = {path.name: path.read_text().split() for path in sorted(folder.iterdir())}
-    return {name: list(zip(map(float, w[::2]), map(float, w[1::2]), strict=True)) for name, w in lines.items()}
+    return {
+        name: list(zip(map(float, w[::2]), map(float, w[1::2]), strict=True))
+        for name, w in lines.items()
+    }
 
 
 @contextmanager
@@ -172,7 +228,7 @@ def cluster(workers: int) -> Iterator[str]:
         yield local.scheduler_address.removeprefix("tcp://")
 
 
-# ---------------------------------------------------------------------------------------------------- the picture
+# ------------------------------------------------------------ the picture
 
 
 def picture(found: list[Timed]) -> str:
@@ -180,14 +236,22 @@ def picture(found: list[Timed]) -> str:
     parts = list[str]()
     y = 0.0
     for each in found:
-        parts.append(f'<text x="0" y="{y + 16:.0f}">{each.name}, {each.devices} devices, {each.runs} runs</text>')
+        parts.append(
+            f'<text x="0" y="{y + 16:.0f}">{each.name}, {each.devices} devices, {each.runs}'
+            " runs</text>"
+        )
         scale, y = (WIDTH - LEFT - 10) / each.span, y + TOP
         for k, spans in enumerate(sorted(each.spans.values())):
-            parts.append(f'<text class="soft" x="{LEFT - 8:.0f}" y="{y + 7:.0f}" text-anchor="end">{k + 1}</text>')
+            parts.append(
+                f'<text class="soft" x="{LEFT - 8:.0f}" y="{y + 7:.0f}"'
+                f' text-anchor="end">{k + 1}</text>'
+            )
             for begin, end in spans:
                 x = LEFT + (begin - each.first) * scale
                 width = max((end - begin) * scale - 1, 0.5)
-                parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW - 2}"/>')
+                parts.append(
+                    f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW - 2}"/>'
+                )
             y += ROW
         labels = ((LEFT, "start", "0 s"), (WIDTH - 10, "end", f"{each.span:.0f} s"))
         parts += [
@@ -196,12 +260,16 @@ def picture(found: list[Timed]) -> str:
         ]
         y += 24
     style = (
-        "text{font:12px system-ui,sans-serif;fill:#1d2126}.soft{font-size:9px;fill:#59616b}rect{fill:#1f5fbf}"
+        "text{font:12px"
+        " system-ui,sans-serif;fill:#1d2126}.soft{font-size:9px;fill:#59616b}rect{fill:#1f5fbf}"
         "@media(prefers-color-scheme:dark){text{fill:#e5e8eb}.soft{fill:#a3acb6}rect{fill:#7fb3ea}}"
     )
     size = f'viewBox="0 0 {WIDTH:.0f} {y:.0f}" width="{WIDTH:.0f}" height="{y:.0f}"'
     body = "\n".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img"><style>{style}</style>\n{body}\n</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}'
+        f' role="img"><style>{style}</style>\n{body}\n</svg>\n'
+    )
 
 
 if __name__ == "__main__":

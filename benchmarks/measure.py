@@ -1,11 +1,13 @@
 """Commands -> what each costs as a whole process: CPU seconds, peak memory, wall seconds.
 
-CPU is user + system time of the process and of all children it waited for (`wait4`). Peak memory is the larger of
-two readings: `ru_maxrss`, which is exact for a process alone, and the summed RSS of the process tree, polled every
-5 ms, which is what matters once there are children (pages that they share are counted in each). Both are kept.
+CPU is user + system time of the process and of all children it waited for (`wait4`). Peak memory is
+the larger of two readings: `ru_maxrss`, which is exact for a process alone, and the summed RSS of
+the process tree, polled every 5 ms, which is what matters once there are children (pages that they
+share are counted in each). Both are kept.
 
-This module is what the runner imports, and imports nothing heavy: on Linux a child's `ru_maxrss` begins with its
-parent's size before exec, so a fat runner would be measured in every child. `floor` says how much that is.
+This module is what the runner imports, and imports nothing heavy: on Linux a child's `ru_maxrss`
+begins with its parent's size before exec, so a fat runner would be measured in every child. `floor`
+says how much that is.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Task:
-    """A command to measure: `tool` at work on `subject`, writing into the folder that it is given."""
+    """A command to measure: `tool` at work on `subject`, writing into the folder that it is
+    given."""
 
     tool: str
     subject: str
@@ -90,12 +93,15 @@ def spawn(command: list[str], log: Path) -> int:
     """Start a command in a process group of its own, all that it says going to `log`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     actions = [(os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUBCUT_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("SUBCUT_")
+    }
     return os.posix_spawn(command[0], command, environment, file_actions=actions, setpgroup=0)
 
 
 def watch(pid: int) -> float:
-    """Wait until a process can be reaped, killing its group after the time limit; return the tree's peak."""
+    """Wait until a process can be reaped, killing its group after the time limit; return the tree's
+    peak."""
     peak = 0.0
     deadline = time.monotonic() + TIMEOUT_SECONDS
     descriptor = os.pidfd_open(pid)
@@ -118,7 +124,9 @@ def first_line(log: str) -> str:
     tracebacks = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
     if tracebacks:
         after = lines[tracebacks[-1] + 1 :]
-        return next((line for line in after if not line.startswith(" ")), "traceback without an error")
+        return next(
+            (line for line in after if not line.startswith(" ")), "traceback without an error"
+        )
     marked = [line for line in lines if line.startswith("[!]")]
     return (marked or lines[-1:] or ["said nothing"])[0]
 
@@ -173,7 +181,8 @@ def run_once(task: Task, scratch: Path, check: Check | None) -> tuple[Sample, in
 
 
 def interleave(tasks: list[Task], runs: int, scratch: Path, check: Check) -> list[Result]:
-    """Each task once to warm up and to be judged, then all in turn `runs` times. What fails runs no more."""
+    """Each task once to warm up and to be judged, then all in turn `runs` times. What fails runs no
+    more."""
     results = [Result(task.tool, task.subject) for task in tasks]
     for number in range(runs + 1):
         for task, result in zip(tasks, results, strict=True):
@@ -185,5 +194,8 @@ def interleave(tasks: list[Task], runs: int, scratch: Path, check: Check) -> lis
                 result.samples.append(sample)
             else:
                 result.nodes = nodes
-                print(f"  {task.subject}  {task.tool}: {problem or f'{sample.cpu:.2f} CPU s'}", file=sys.stderr)
+                print(
+                    f"  {task.subject}  {task.tool}: {problem or f'{sample.cpu:.2f} CPU s'}",
+                    file=sys.stderr,
+                )
     return results

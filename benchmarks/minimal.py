@@ -1,10 +1,12 @@
-"""Prepared ancestors.onnx and cut.onnx -> edge tensors as .npy: the least that a cut with capture must do.
+"""Prepared ancestors.onnx and cut.onnx -> edge tensors as .npy: the least that a cut with capture
+must do.
 
     python -m benchmarks.minimal ANCESTORS CUT FOLDER
 
-The yardstick for `subcut cut` with its capture. It starts where subcut's work ends: both models are ready, so it
-only loads the ancestors (optimisations off, as many threads as CPUs, all else as onnxruntime has it), runs them
-once on seeded values, saves the tensors of the edge, loads the cut and runs it once.
+The yardstick for `subcut cut` with its capture. It starts where subcut's work ends: both models are
+ready, so it only loads the ancestors (optimisations off, as many threads as CPUs, all else as
+onnxruntime has it), runs them once on seeded values, saves the tensors of the edge, loads the cut
+and runs it once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def load(model: Path) -> Any:
 def random_feeds(session: Any) -> Tensors:
     """Seeded standard normal values; all models here take float32 of fixed shapes."""
     random = np.random.default_rng(SEED)
-    return {each.name: random.standard_normal(each.shape, dtype=np.float32) for each in session.get_inputs()}
+    return {
+        each.name: random.standard_normal(each.shape, dtype=np.float32)
+        for each in session.get_inputs()
+    }
 
 
 def run(session: Any, feeds: Tensors) -> Tensors:

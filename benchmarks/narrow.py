@@ -1,8 +1,9 @@
 """A case -> what `subcut bisect` and `polygraphy debug reduce` make of it, and what it cost them.
 
-Both doubt the same candidate, `benchmarks.faulty`, judge with the same tolerance, and are counted in the candidate's
-own log. Polygraphy is used as its documentation advises: a check command of its own that feeds captured values, and the
-inputs given to it as well (`--load-inputs`), for the branches that it folds.
+Both doubt the same candidate, `benchmarks.faulty`, judge with the same tolerance, and are counted
+in the candidate's own log. Polygraphy is used as its documentation advises: a check command of its
+own that feeds captured values, and the inputs given to it as well (`--load-inputs`), for the
+branches that it folds.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Tried:
     """What a tool made of a case.
 
     Attributes:
-        runs, compiled: by the candidate's log: models that it loaded, to run each on all inputs, and their nodes.
-        sure: (runs, nodes) of these that only made sure: the baseline's second run, fresh processes.
+        runs, compiled: by the candidate's log: models that it loaded, to run each on all inputs,
+            and their nodes.
+        sure: (runs, nodes) of these that only made sure: the baseline's second run, fresh
+            processes.
         looks: (runs, nodes) of the profile and of asking whether the rest agrees.
         answer: the regions named. certified: so the tool says; polygraphy never does.
         said: what the tool counted itself, as (runs, nodes); None where it does not.
@@ -72,7 +75,8 @@ class Tried:
 
     @property
     def right(self) -> bool:
-        """Exactly the guilty nodes: ours set by set and certified, polygraphy's, which names one region, all in it."""
+        """Exactly the guilty nodes: ours set by set and certified, polygraphy's, which names one
+        region, all in it."""
         if self.said is not None:
             return self.certified and self.answer == self.case.truth
         return set().union(*self.answer) == set().union(*self.case.truth)
@@ -111,10 +115,13 @@ def logged(folder: Path) -> tuple[int, int]:
 
 def spec(**options: object) -> str:
     """The candidate with its options."""
-    return f"{BACKEND}:" + ",".join(f"{name}={value}" for name, value in options.items() if value != "")
+    return f"{BACKEND}:" + ",".join(
+        f"{name}={value}" for name, value in options.items() if value != ""
+    )
 
 
-# ------------------------------------------------------------------------------------------------ ours
+# ------------------------------------------------------------------------------------------------
+# ours
 
 
 def ours(case: Case, *, shy: bool = False) -> Tried:
@@ -140,11 +147,18 @@ def bisected(words: Words, folder: Path) -> tuple[dict[str, Any], float]:
     """The document and the wall seconds of `subcut` with these words, run in a folder."""
     begin = time.perf_counter()
     done = subprocess.run(
-        [BIN / "subcut", *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+        [BIN / "subcut", *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     seconds = time.perf_counter() - begin
     if done.returncode not in FOUND:
-        raise RuntimeError(f"subcut {words}: exit code {done.returncode}\n{done.stderr}{done.stdout}")
+        raise RuntimeError(
+            f"subcut {words}: exit code {done.returncode}\n{done.stderr}{done.stdout}"
+        )
     document: dict[str, Any] = json.loads(done.stdout)
     return document, seconds
 
@@ -155,15 +169,20 @@ def spent(document: dict[str, Any], purposes: tuple[str, ...]) -> tuple[int, int
     return runs, sum(step["count"] for step in document["steps"] if step["purpose"] in purposes)
 
 
-# ------------------------------------------------------------------------------------------------ polygraphy
+# ------------------------------------------------------------------------------------------------
+# polygraphy
 
 
 def theirs(case: Case, mode: str) -> Tried:
     """`mode`: bisect or linear."""
     folder = empty("theirs")
     runtime = [faulty.__name__, f"log={folder}", f"faults={case.faults}"]
-    names, seconds, _ = reduced(FOLDER / case.model, _captured(case.model, case.samples), runtime, folder, mode)
-    return Tried(f"polygraphy {mode}", case, *logged(folder), seconds, frozenset([names] if names else []))
+    names, seconds, _ = reduced(
+        FOLDER / case.model, _captured(case.model, case.samples), runtime, folder, mode
+    )
+    return Tried(
+        f"polygraphy {mode}", case, *logged(folder), seconds, frozenset([names] if names else [])
+    )
 
 
 def reduced(
@@ -174,7 +193,8 @@ def reduced(
     mode: str = "bisect",
     python: str = sys.executable,
 ) -> tuple[frozenset[str], float, int]:
-    """The nodes that `polygraphy debug reduce` ends with, its wall seconds, and how often it asked its check.
+    """The nodes that `polygraphy debug reduce` ends with, its wall seconds, and how often it asked
+    its check.
 
     `captured`: as `capture` gives it. `runtime`: as `benchmarks.captured` takes it, which
     `python` runs. Raises: PeerFailed.
@@ -184,14 +204,41 @@ def reduced(
     result = folder / "reduced.onnx"
     replay = folder / "replay.json"
     check: Words = [python, "-m", "benchmarks.captured", piece, values, *runtime]
-    words: Words = ["debug", "reduce", model, "-o", result, "--mode", mode, "--load-inputs", inputs, "--fail-code", "1"]
-    words += ["--iter-artifact", piece, "--save-debug-replay", replay, "--art-dir", folder / "artifacts"]
+    words: Words = [
+        "debug",
+        "reduce",
+        model,
+        "-o",
+        result,
+        "--mode",
+        mode,
+        "--load-inputs",
+        inputs,
+        "--fail-code",
+        "1",
+    ]
+    words += [
+        "--iter-artifact",
+        piece,
+        "--save-debug-replay",
+        replay,
+        "--art-dir",
+        folder / "artifacts",
+    ]
     begin = time.perf_counter()
-    done = subprocess.run([BIN / "polygraphy", *words, "--check", *check], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [BIN / "polygraphy", *words, "--check", *check], capture_output=True, text=True, check=False
+    )
     seconds = time.perf_counter() - begin
     if done.returncode:
-        raise PeerFailed(f"polygraphy {model}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
-    names = frozenset(node.name for node in onnx.load(result).graph.node) if result.exists() else frozenset()
+        raise PeerFailed(
+            f"polygraphy {model}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}"
+        )
+    names = (
+        frozenset(node.name for node in onnx.load(result).graph.node)
+        if result.exists()
+        else frozenset()
+    )
     return names, seconds, len(json.loads(replay.read_text())) if replay.exists() else 0
 
 
@@ -202,7 +249,8 @@ def _captured(model: str, samples: int) -> tuple[Path, Path]:
 
 
 def capture(model: Path, feeds: Sequence[dict[str, Any]], stem: Path) -> tuple[Path, Path]:
-    """All reference tensors of a model, as `tensor@sample` in one file, and its inputs as polygraphy takes them."""
+    """All reference tensors of a model, as `tensor@sample` in one file, and its inputs as
+    polygraphy takes them."""
     from polygraphy.json import save_json
 
     made = onnx.load(model)
@@ -211,7 +259,9 @@ def capture(model: Path, feeds: Sequence[dict[str, Any]], stem: Path) -> tuple[P
         made.graph.output.add().name = name
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     names = [o.name for o in session.get_outputs()]
     values: dict[str, Any] = {}
     for k, fed in enumerate(feeds):

@@ -1,9 +1,11 @@
 """A peer's name, a model and tensor names -> the cut as that peer makes it, in one process.
 
-    python -m benchmarks.peers NAME MODEL START_TENSORS END_TENSORS OUT        (tensors joined by commas)
+    python -m benchmarks.peers NAME MODEL START_TENSORS END_TENSORS OUT        (tensors joined by
+    commas)
 
-Each peer is used as its documentation recommends, and imported inside its function, so that a process pays only
-for its own. A peer that fails, fails: its traceback is what the benchmark records.
+Each peer is used as its documentation recommends, and imported inside its function, so that a
+process pays only for its own. A peer that fails, fails: its traceback is what the benchmark
+records.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def onnx_utils_bare(model: str, starts: list[str], ends: list[str], out: str) ->
 
 
 def onnx_ir(model: str, starts: list[str], ends: list[str], out: str) -> None:
-    """`onnx_ir.convenience.extract`; weights that were in a data file go into one beside the cut."""
+    """`onnx_ir.convenience.extract`; weights that were in a data file go into one beside the
+    cut."""
     import onnx_ir as ir
     from onnx_ir.convenience import extract
 
@@ -76,7 +79,10 @@ PEERS: dict[str, Callable[[str, list[str], list[str], str], None]] = {
 
 def main(arguments: list[str]) -> None:
     if len(arguments) != 5 or arguments[0] not in PEERS:
-        sys.exit(f"usage: python -m benchmarks.peers {'|'.join(PEERS)} MODEL START_TENSORS END_TENSORS OUT")
+        sys.exit(
+            f"usage: python -m benchmarks.peers {'|'.join(PEERS)} MODEL START_TENSORS"
+            " END_TENSORS OUT"
+        )
     name, model, starts, ends, out = arguments
     PEERS[name](model, starts.split(","), ends.split(","), out)
 

@@ -1,9 +1,12 @@
-"""A float model, samples and a limit -> what one other tool keeps in float so that the model holds it, as JSON.
+"""A float model, samples and a limit -> what one other tool keeps in float so that the model holds
+it, as JSON.
 
-    PYTHON -m benchmarks.plan_peers NAME MODEL SAMPLES LIMIT FOLDER        (LIMIT in dB, as subcut's score `sqnr`)
+    PYTHON -m benchmarks.plan_peers NAME MODEL SAMPLES LIMIT FOLDER        (LIMIT in dB, as subcut's
+    score `sqnr`)
 
-Each tool is used as its documentation says, accepts by the same score on the same samples, and runs in an environment
-that `benchmarks.plans` makes; nothing of subcut is imported but that score, which needs numpy alone.
+Each tool is used as its documentation says, accepts by the same score on the same samples, and runs
+in an environment that `benchmarks.plans` makes; nothing of subcut is imported but that score, which
+needs numpy alone.
 """
 
 from __future__ import annotations
@@ -26,11 +29,19 @@ SQNR = Path(__file__).parent.parent / "subgraph/comparison/scores/sqnr.py"
 
 
 class Question:
-    """The model, its samples, and how far a lowered model is: `score`, in dB, of a path or a loaded model."""
+    """The model, its samples, and how far a lowered model is: `score`, in dB, of a path or a loaded
+    model."""
 
     def __init__(self, model: str, samples: str, limit: float, folder: str) -> None:
-        self.model, self.samples_folder, self.limit, self.folder = model, samples, limit, Path(folder)
-        self.samples: list[Sample] = [dict(np.load(file)) for file in sorted(Path(samples).glob("*.npz"))]
+        self.model, self.samples_folder, self.limit, self.folder = (
+            model,
+            samples,
+            limit,
+            Path(folder),
+        )
+        self.samples: list[Sample] = [
+            dict(np.load(file)) for file in sorted(Path(samples).glob("*.npz"))
+        ]
         self.truth = self.run(model)
         self.sqnr: Callable[..., float] = runpy.run_path(str(SQNR))["score"]
 
@@ -38,7 +49,10 @@ class Question:
         """The outputs by name, per sample."""
         session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in self.samples]
+        return [
+            dict(zip(names, session.run(names, dict(sample)), strict=True))
+            for sample in self.samples
+        ]
 
     def score(self, model: str | bytes) -> float:
         return self.sqnr(self.run(model), self.truth)
@@ -76,17 +90,32 @@ def nncf(asked: Question) -> str:
 
 def _quantized(model: onnx.ModelProto) -> int:
     """How many nodes read a quantized activation or weight."""
-    steps = {name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    steps = {
+        name
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear"
+        for name in node.output
+    }
     own = ("QuantizeLinear", "DequantizeLinear")
-    return sum(node.op_type not in own and bool(steps & set(node.input)) for node in model.graph.node)
+    return sum(
+        node.op_type not in own and bool(steps & set(node.input)) for node in model.graph.node
+    )
 
 
 def onnxruntime(asked: Question) -> str:
-    """`qdq_loss_debug` ranks tensors; the nodes that make the worst are excluded, the shortest prefix that is accepted.
+    """`qdq_loss_debug` ranks tensors; the nodes that make the worst are excluded, the shortest
+    prefix that is accepted.
 
-    It has two errors, of a tensor's own quantizer and beside the float model: the better order counts.
+    It has two errors, of a tensor's own quantizer and beside the float model: the better order
+    counts.
     """
-    from onnxruntime.quantization import QuantFormat, QuantType, qdq_loss_debug, quant_pre_process, quantize_static
+    from onnxruntime.quantization import (
+        QuantFormat,
+        QuantType,
+        qdq_loss_debug,
+        quant_pre_process,
+        quantize_static,
+    )
 
     folder = asked.folder
     raised = folder / "raised.onnx"
@@ -101,9 +130,15 @@ def onnxruntime(asked: Question) -> str:
     def quantized(excluded: Sequence[str]) -> str:
         out = str(folder / f"int8-{len(excluded)}.onnx")
         quantize_static(
-            prepared, out, Reader(asked.samples), quant_format=QuantFormat.QDQ, per_channel=True,
-            weight_type=QuantType.QInt8, activation_type=QuantType.QUInt8, nodes_to_exclude=list(excluded),
-        )  # fmt: skip
+            prepared,
+            out,
+            Reader(asked.samples),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            activation_type=QuantType.QUInt8,
+            nodes_to_exclude=list(excluded),
+        )
         return out
 
     full = quantized([])
@@ -120,7 +155,9 @@ def onnxruntime(asked: Question) -> str:
         worst = sorted(errors, key=lambda name: errors[name].get(which, np.inf))
         order = list(dict.fromkeys(makers[name] for name in worst if name in makers))
         order += [node.name for node in model.graph.node if node.name not in order]
-        return order[: _shortest(len(order), lambda k: asked.score(quantized(order[:k])) >= asked.limit)]
+        return order[
+            : _shortest(len(order), lambda k: asked.score(quantized(order[:k])) >= asked.limit)
+        ]
 
     best = min(excluded("qdq_err"), excluded("xmodel_err"), key=len)
     return asked.to_json(quantized(best), len(best), len(model.graph.node))
@@ -142,7 +179,8 @@ def _shortest(most: int, accepts: Callable[[int], bool]) -> int:
 
 
 def onnxconverter_common(asked: Question) -> str:
-    """`auto_convert_mixed_precision`; it validates on one sample. Some operators, as Max, it never converts."""
+    """`auto_convert_mixed_precision`; it validates on one sample. Some operators, as Max, it never
+    converts."""
     from onnxconverter_common import auto_mixed_precision  # type: ignore[import-not-found]
 
     model = onnx.load(asked.model)
@@ -170,7 +208,8 @@ def onnxconverter_common(asked: Question) -> str:
 
 
 def modelopt(asked: Question) -> str:
-    """`modelopt.onnx.autocast`: a node stays where a value is beyond 512, its default; it takes no limit."""
+    """`modelopt.onnx.autocast`: a node stays where a value is beyond 512, its default; it takes no
+    limit."""
     from modelopt.onnx import autocast  # type: ignore[import-not-found]
 
     sorted_out: list[tuple[list[str], list[str]]] = []
@@ -181,7 +220,9 @@ def modelopt(asked: Question) -> str:
         return sorted_out[-1]
 
     autocast.convert.NodeClassifier.run = noted
-    best = autocast.convert_to_mixed_precision(asked.model, keep_io_types=True, calibration_data=asked.samples_folder)
+    best = autocast.convert_to_mixed_precision(
+        asked.model, keep_io_types=True, calibration_data=asked.samples_folder
+    )
     low, high = sorted_out[-1]
     return asked.to_json(best.SerializeToString(), len(high), len(low) + len(high))
 
@@ -196,7 +237,9 @@ PEERS: dict[str, Callable[[Question], str]] = {
 
 def main(words: list[str]) -> None:
     if len(words) != 5 or words[0] not in PEERS:
-        sys.exit(f"usage: python -m benchmarks.plan_peers {'|'.join(PEERS)} MODEL SAMPLES LIMIT FOLDER")
+        sys.exit(
+            f"usage: python -m benchmarks.plan_peers {'|'.join(PEERS)} MODEL SAMPLES LIMIT FOLDER"
+        )
     name, model, samples, limit, folder = words
     print(PEERS[name](Question(model, samples, float(limit), folder)))
 

@@ -1,14 +1,16 @@
-"""What `subcut plan` keeps in float on trained models, beside what four other tools keep for the same limit.
+"""What `subcut plan` keeps in float on trained models, beside what four other tools keep for the
+same limit.
 
     python -m benchmarks.plans [--only NAME…] [--cells PRECISION/TOOL…] [--seconds 60]
 
 It prints a table in Markdown, and goes on where it was stopped.
 
-Each model is fed four samples: the inputs of `benchmarks.trained`, moved along the last axis. A lowered model is
-accepted from 25 dB (int8) or 60 dB (float16) of signal to quantization noise on, of its worst output; where int8 is
-accepted at once, it is asked for 10 dB more, too. Places are counted as each tool counts: subcut by nodes and outputs,
-NNCF by nodes that it quantizes, the others by nodes. No other tool plans dynamic int8. The others have twice the
-seconds, in environments of their own, in `build/plans`.
+Each model is fed four samples: the inputs of `benchmarks.trained`, moved along the last axis. A
+lowered model is accepted from 25 dB (int8) or 60 dB (float16) of signal to quantization noise on,
+of its worst output; where int8 is accepted at once, it is asked for 10 dB more, too. Places are
+counted as each tool counts: subcut by nodes and outputs, NNCF by nodes that it quantizes, the
+others by nodes. No other tool plans dynamic int8. The others have twice the seconds, in
+environments of their own, in `build/plans`.
 """
 
 from __future__ import annotations
@@ -32,10 +34,14 @@ from benchmarks.trained import Array, Trained
 
 FOLDER = Path("build/plans")
 ANSWERS = FOLDER / "answers.json"
-PINNED = {  # by environment; ModelOpt asks for older packages, and for CUDA's, which it does not need here
+# by environment; ModelOpt asks for older packages, and for CUDA's, which it does not need here
+PINNED = {
     "others": "nncf==3.4.0 onnxruntime==1.32.0 onnxconverter-common==1.16.0 onnx==1.23.2",
-    "ModelOpt": "nvidia-modelopt==0.47.0 torch==2.13.0 onnxruntime==1.24.2 onnx==1.21.0 onnxconverter-common==1.16.0 "
-    "onnx-graphsurgeon==0.6.1 polygraphy==0.53.6 onnxslim==0.1.98 onnxscript==0.7.2 lief==1.0.0 cppimport==26.4.17",
+    "ModelOpt": (
+        "nvidia-modelopt==0.47.0 torch==2.13.0 onnxruntime==1.24.2 onnx==1.21.0"
+        " onnxconverter-common==1.16.0 onnx-graphsurgeon==0.6.1 polygraphy==0.53.6 onnxslim==0.1.98"
+        " onnxscript==0.7.2 lief==1.0.0 cppimport==26.4.17"
+    ),
 }
 LIMITS = {"int8": 25.0, "int8 dynamic": 25.0, "float16": 60.0}  # dB
 STRICT = "int8, 10 dB more"  # than int8 reaches, where that is accepted at once
@@ -47,7 +53,12 @@ PEERS = {
 }
 SAMPLES = 4
 STEP = 5  # elements by which a sample is moved
-NOT_FLOAT = ("captcha-int8", "embedding-int8", "arabic-int8", "voice-if")  # quantized already, or all of it in an If
+NOT_FLOAT = (
+    "captcha-int8",
+    "embedding-int8",
+    "arabic-int8",
+    "voice-if",
+)  # quantized already, or all of it in an If
 
 Answer = dict[str, Any]
 
@@ -72,16 +83,19 @@ def peers_python(tool: str) -> str:
     python = FOLDER / f"environment-{name}/bin/python"
     if not python.exists():
         venv.create(FOLDER / f"environment-{name}", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PINNED[name].split()], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *PINNED[name].split()], check=True
+        )
     return str(python)
 
 
 def dynamic(model: Trained, folder: Path) -> Path:
     """The dynamic int8 model, as onnxruntime makes it."""
     script = (
-        "import sys; from onnxruntime.quantization import quantize_dynamic; "
-        "from onnxruntime.quantization.shape_inference import quant_pre_process; "
-        "quant_pre_process(sys.argv[1], sys.argv[2], skip_symbolic_shape=True); quantize_dynamic(*sys.argv[2:])"
+        "import sys; from onnxruntime.quantization import quantize_dynamic; from"
+        " onnxruntime.quantization.shape_inference import quant_pre_process;"
+        " quant_pre_process(sys.argv[1], sys.argv[2], skip_symbolic_shape=True);"
+        " quantize_dynamic(*sys.argv[2:])"
     )
     prepared = folder / "prepared.onnx"
     lowered = folder / "dynamic.onnx"
@@ -92,7 +106,9 @@ def dynamic(model: Trained, folder: Path) -> Path:
 
 def ours(model: Trained, precision: str, limit: float, folder: Path, seconds: float) -> Answer:
     """`subcut plan --json`, or why it has none."""
-    pair = {"int8": ["--to", "int8"], STRICT: ["--to", "int8"], "float16": ["--to", "fp16"]}.get(precision)
+    pair = {"int8": ["--to", "int8"], STRICT: ["--to", "int8"], "float16": ["--to", "fp16"]}.get(
+        precision
+    )
     try:
         pair = pair or ["--candidate-model", str(dynamic(model, folder))]
     except subprocess.CalledProcessError as e:
@@ -117,7 +133,13 @@ def ours(model: Trained, precision: str, limit: float, folder: Path, seconds: fl
     kept = answer["kept"]
     places = answer["places"]
     runs = answer["runs"]
-    return {"kept": len(kept), "places": places, "runs": runs, "score": answer["score"], "minimal": answer["minimal"]}
+    return {
+        "kept": len(kept),
+        "places": places,
+        "runs": runs,
+        "score": answer["score"],
+        "minimal": answer["minimal"],
+    }
 
 
 def peer(name: str, model: Trained, limit: float, folder: Path, seconds: float) -> Answer:
@@ -125,11 +147,21 @@ def peer(name: str, model: Trained, limit: float, folder: Path, seconds: float) 
     command = [peers_python(name), "-m", "benchmarks.plan_peers", name, str(model.path)]
     command += [str(write_samples(model)), str(limit), str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * seconds)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=2 * seconds
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"not done in {2 * seconds:g} s"}
-    lines = done.stdout.strip().splitlines() if not done.returncode else done.stderr.strip().splitlines()
-    return dict(json.loads(lines[-1])) if not done.returncode else {"error": lines[-1] if lines else "no answer"}
+    lines = (
+        done.stdout.strip().splitlines()
+        if not done.returncode
+        else done.stderr.strip().splitlines()
+    )
+    return (
+        dict(json.loads(lines[-1]))
+        if not done.returncode
+        else {"error": lines[-1] if lines else "no answer"}
+    )
 
 
 def ask(model: Trained, precision: str, tool: str, limit: float, seconds: float) -> Answer:
@@ -179,7 +211,8 @@ def cell(answer: Answer | None) -> str:
     score = answer["score"] if isinstance(answer["score"], float) else answer["score"]["plan"]
     missed = f" ({score:.1f} dB: missed)" if score < answer["limit"] else ""
     return (
-        f"{answer['kept']} of {answer['places']}{'*' * answer.get('minimal', False)}{missed}, {answer['seconds']:.0f} s"
+        f"{answer['kept']} of {answer['places']}{'*' * answer.get('minimal', False)}{missed},"
+        f" {answer['seconds']:.0f} s"
     )
 
 
@@ -196,7 +229,9 @@ def table(known: dict[str, Answer]) -> Iterator[str]:
         cells = [cell(known.get(f"{name}/{precision}/{tool}")) for precision, tool in columns]
         yield f"| {name} | {' | '.join(cells)} |"
         if asked := known.get(f"{name}/{STRICT}/subcut"):
-            more = [cell(known.get(f"{name}/{STRICT}/{tool}")) for tool in ("subcut", *PEERS[STRICT])]
+            more = [
+                cell(known.get(f"{name}/{STRICT}/{tool}")) for tool in ("subcut", *PEERS[STRICT])
+            ]
             yield f"| {name}, {asked['limit']:.0f} dB | {' | '.join(more)} | | | | |"
 
 
@@ -210,7 +245,10 @@ def beside(known: dict[str, Answer]) -> Iterator[str]:
                 ratios.append(ours["kept"] / theirs["kept"])
         if ratios:
             median = statistics.median(ratios)
-            yield f"{tool}: {median:.2f} times as many in the median of {len(ratios)} where both keep some"
+            yield (
+                f"{tool}: {median:.2f} times as many in the median of {len(ratios)} where both keep"
+                " some"
+            )
 
 
 def main() -> None:

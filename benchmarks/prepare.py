@@ -1,4 +1,5 @@
-"""A model and an edge -> what is right for it, and the files that benchmarks.minimal runs. Not timed.
+"""A model and an edge -> what is right for it, and the files that benchmarks.minimal runs. Not
+timed.
 
     python -m benchmarks.prepare MODEL START_TENSORS END_TENSORS PREFIX
 
@@ -6,8 +7,9 @@ PREFIX.npz            the edge's tensors in one run of the *whole* model, read t
 PREFIX.ancestors.onnx from the model's inputs to the edge, the cut's own nodes among them
 PREFIX.cut.onnx       the cut alone
 
-The whole model's values owe nothing to any extraction, so they judge every tool, and the two files as well.
-PREFIX must lie beside the model: files made of a model with external data go on using its data file.
+The whole model's values owe nothing to any extraction, so they judge every tool, and the two files
+as well. PREFIX must lie beside the model: files made of a model with external data go on using its
+data file.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def is_current(prefix: str, model: Path) -> bool:
 
 
 def needed(graph: onnx.GraphProto, stops: list[str], targets: list[str]) -> list[onnx.NodeProto]:
-    """The nodes that make `targets` from `stops`, in the graph's order (bodies are not looked into)."""
+    """The nodes that make `targets` from `stops`, in the graph's order (bodies are not looked
+    into)."""
     maker = {output: node for node in graph.node for output in node.output}
     seen = set(stops)
     kept: set[str] = set()
@@ -78,7 +81,9 @@ def tap(model: Path, graph: onnx.GraphProto, tensors: list[str], to: Path) -> No
         file.write(more.SerializeToString())
 
 
-def whole_values(model: Path, graph: onnx.GraphProto, tensors: list[str], prefix: str) -> minimal.Tensors:
+def whole_values(
+    model: Path, graph: onnx.GraphProto, tensors: list[str], prefix: str
+) -> minimal.Tensors:
     tapped = Path(prefix + ".tapped.onnx")
     try:
         tap(model, graph, tensors, tapped)

@@ -1,13 +1,15 @@
-"""`make bench`: real runtimes. Are their real bugs found, and is nothing blamed where they are right?
+"""`make bench`: real runtimes. Are their real bugs found, and is nothing blamed where they are
+right?
 
     python -m benchmarks.real [--only cases,controls,models] [--runtimes ort,openvino,…]
 
-Cases: the bugs in `fixtures/cases/`, whose truth is known, by one plain `subcut bisect`; beside it `polygraphy debug
-reduce` with a check of its own that feeds captured values to the same runtime (`benchmarks.captured`). Controls: onnx's
-nine light networks on each runtime in float32, where only an operator that fails on its own may be blamed. Models: a
-candidate that is another model, made from the ResNet-50 at full width and a small transformer: static int8 by
-onnxruntime (QDQ, QOperator), its float16 converter, its offline-optimised model, another layout. Exit 1 if an answer is
-wrong.
+Cases: the bugs in `fixtures/cases/`, whose truth is known, by one plain `subcut bisect`; beside it
+`polygraphy debug reduce` with a check of its own that feeds captured values to the same runtime
+(`benchmarks.captured`). Controls: onnx's nine light networks on each runtime in float32, where only
+an operator that fails on its own may be blamed. Models: a candidate that is another model, made
+from the ResNet-50 at full width and a small transformer: static int8 by onnxruntime (QDQ,
+QOperator), its float16 converter, its offline-optimised model, another layout. Exit 1 if an answer
+is wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ PARTS = ("cases", "controls", "models")
 
 @dataclass(frozen=True)
 class Bug:
-    """A case and a candidate. `truth`: the nodes of the smallest region; none where nothing may be blamed."""
+    """A case and a candidate. `truth`: the nodes of the smallest region; none where nothing may be
+    blamed."""
 
     case: str
     candidate: str
@@ -73,7 +76,8 @@ class Answer:
 
     Attributes:
         agree: how, where they do, else "".
-        blamed: regions that it calls culprits. kinds: of all its findings. certified: all of those blamed.
+        blamed: regions that it calls culprits. kinds: of all its findings. certified: all of those
+            blamed.
         claims: the precision that the candidate computes in.
     """
 
@@ -138,9 +142,12 @@ def tried(bug: Bug) -> tuple[Answer, Peer]:
 
 
 def right(bug: Bug, answer: Answer) -> bool:
-    """The smallest region, certified; where nothing is to blame, nothing is blamed, and it agrees unless it may not."""
+    """The smallest region, certified; where nothing is to blame, nothing is blamed, and it agrees
+    unless it may not."""
     if bug.truth:
-        return answer.certified and [sorted(nodes) for nodes in answer.blamed] == [sorted(bug.truth)]
+        return answer.certified and [sorted(nodes) for nodes in answer.blamed] == [
+            sorted(bug.truth)
+        ]
     return not answer.blamed and bool(answer.agree or bug.criterion)
 
 
@@ -155,7 +162,8 @@ def controls(candidates: Sequence[str]) -> list[Answer]:
 
 @dataclass(frozen=True)
 class Other:
-    """Another model as the candidate. `costly`: [operator, node, share of the error, what is left of it without]."""
+    """Another model as the candidate. `costly`: [operator, node, share of the error, what is left
+    of it without]."""
 
     network: str
     form: str
@@ -191,23 +199,35 @@ def models() -> list[Other]:
     return found
 
 
-def other(name: str, network: onnx.ModelProto, form: str, made: onnx.ModelProto, feeds: dict[str, Any]) -> Other:
+def other(
+    name: str, network: onnx.ModelProto, form: str, made: onnx.ModelProto, feeds: dict[str, Any]
+) -> Other:
     folder = narrow.empty("models")
     onnx.save(network, folder / "model.onnx")
     onnx.save(made, folder / "other.onnx")
     words: narrow.Words = ["bisect", "model.onnx", "--candidate-model", "other.onnx", "--json"]
-    if form.startswith("int8"):  # without VNNI onnxruntime's sums of int8 saturate: a bug that is not asked about here
+    if form.startswith(
+        "int8"
+    ):  # without VNNI onnxruntime's sums of int8 saturate: a bug that is not asked about here
         words += ["-c", "ort:session.x64quantprecision=1"]
     for tensor, value in feeds.items():
         np.save(folder / f"{tensor}.npy", value)
         words += ["-i", f"{tensor}={tensor}.npy"]
     document, seconds = narrow.bisected(words, folder)
     theirs = document["other_model"]
-    costly = [[n["op"], n["node"], n["explains"], n["remains"]] for n in theirs.get("nodes", ())[:2]]
+    costly = [
+        [n["op"], n["node"], n["explains"], n["remains"]] for n in theirs.get("nodes", ())[:2]
+    ]
     agrees = AGREES.get(document["outcome"], "").format(document["candidate"]["precision"])
     clipped = len(theirs.get("saturated", ()))
-    answer = Other(name, form, agrees, theirs["matched"], costly, clipped, document["trials"], seconds)
-    print(f"  {name}, {form}: {agrees or document['outcome']}, {seconds:.1f} s", file=sys.stderr, flush=True)
+    answer = Other(
+        name, form, agrees, theirs["matched"], costly, clipped, document["trials"], seconds
+    )
+    print(
+        f"  {name}, {form}: {agrees or document['outcome']}, {seconds:.1f} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return answer
 
 
@@ -216,25 +236,45 @@ def limits(
 ) -> Iterator[Limit]:
     """No wrong answer."""
     if cases:
-        wrong = [f"{bug.case} on {bug.candidate}" for bug, answer, _ in cases if not right(bug, answer)]
+        wrong = [
+            f"{bug.case} on {bug.candidate}" for bug, answer, _ in cases if not right(bug, answer)
+        ]
         yield Limit("cases: answers that are not the truth", 0, len(wrong), "; ".join(wrong))
     if others:
         off = [f"{o.network}, {o.form}" for o in others if not o.agrees]
         yield Limit("right conversions that do not agree", 0, len(off), "; ".join(off))
     if healthy:
         several = [f"{a.model} on {a.candidate}" for a in healthy if not a.agree and not _single(a)]
-        yield Limit("light networks: neither agree nor blame a single node", 0, len(several), "; ".join(several))
+        yield Limit(
+            "light networks: neither agree nor blame a single node",
+            0,
+            len(several),
+            "; ".join(several),
+        )
 
 
 def _single(answer: Answer) -> bool:
-    return answer.certified and bool(answer.blamed) and all(len(nodes) == 1 for nodes in answer.blamed)
+    return (
+        answer.certified and bool(answer.blamed) and all(len(nodes) == 1 for nodes in answer.blamed)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ rendering
+# ------------------------------------------------------------------------------------------------
+# rendering
 
 
 def cases_table(cases: Sequence[tuple[Bug, Answer, Peer]]) -> str:
-    head = ["case", "candidate", "answer", "certified", "runs", "s", "polygraphy: nodes", "runs", "s"]
+    head = [
+        "case",
+        "candidate",
+        "answer",
+        "certified",
+        "runs",
+        "s",
+        "polygraphy: nodes",
+        "runs",
+        "s",
+    ]
     lines = []
     for bug, a, peer in cases:
         theirs = "breaks off" if peer.problem else str(len(peer.nodes)) if peer.nodes else "none"
@@ -251,7 +291,9 @@ def cases_table(cases: Sequence[tuple[Bug, Answer, Peer]]) -> str:
 
 def said(answer: Answer) -> str:
     """`Pad, MaxPool`, `they agree`, or what else it found."""
-    return answer.agree or "; ".join(", ".join(ops) for ops in answer.ops) or ", ".join(answer.kinds)
+    return (
+        answer.agree or "; ".join(", ".join(ops) for ops in answer.ops) or ", ".join(answer.kinds)
+    )
 
 
 def controls_table(found: Sequence[Answer]) -> str:
@@ -272,22 +314,30 @@ def models_table(found: Sequence[Other]) -> str:
             for op, node, share, left in o.costly
             if share is not None
         )
-        lines.append([o.network, o.form, o.agrees, o.matched, costly, str(o.runs), f"{o.seconds:.1f}"])
+        lines.append(
+            [o.network, o.form, o.agrees, o.matched, costly, str(o.runs), f"{o.seconds:.1f}"]
+        )
     return table(head, lines)
 
 
 def _tell(answer: Answer) -> None:
     print(
-        f"  {answer.model} on {answer.candidate}: {said(answer)}, {answer.seconds:.1f} s", file=sys.stderr, flush=True
+        f"  {answer.model} on {answer.candidate}: {said(answer)}, {answer.seconds:.1f} s",
+        file=sys.stderr,
+        flush=True,
     )
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.real", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.real", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, by comma")
     parser.add_argument("--runtimes", default="", help="only these, by comma")
     asked = parser.parse_args(arguments)
-    wanted = [word for word in asked.runtimes.split(",") if word] or [c.partition(":")[0] for c in CANDIDATES]
+    wanted = [word for word in asked.runtimes.split(",") if word] or [
+        c.partition(":")[0] for c in CANDIDATES
+    ]
     cases = []
     healthy = []
     others = []
@@ -307,10 +357,15 @@ def main(arguments: list[str]) -> int:
     texts += [controls_table(healthy)] if healthy else []
     texts += [models_table(others)] if others else []
     text = "\n\n".join([*texts, verdicts(kept)])
-    data = {"cases": [[asdict(part) for part in row] for row in cases], "controls": list(map(asdict, healthy))}
+    data = {
+        "cases": [[asdict(part) for part in row] for row in cases],
+        "controls": list(map(asdict, healthy)),
+    }
     data["models"] = list(map(asdict, others))
     (narrow.FOLDER / "real.md").write_text(text + "\n")
-    (narrow.FOLDER / "real.json").write_text(json.dumps({"command": command, **data}, indent=1) + "\n")
+    (narrow.FOLDER / "real.json").write_text(
+        json.dumps({"command": command, **data}, indent=1) + "\n"
+    )
     print(text)
     return 0 if all(limit.kept for limit in kept) else 1
 

@@ -1,8 +1,10 @@
-"""The recipes of docs/candidates/ → a line each: does it install here, does it run, what do compare and bisect say.
+"""The recipes of docs/candidates/ → a line each: does it install here, does it run, what do compare
+and bisect say.
 
-A recipe is a page, `NAME.md`, and a folder, `NAME/`, of scripts with a `requirements.txt`. Each is done as its page
-tells the reader: the folder copied, a `.venv` made in it, the table of the page written to `subcut.toml`. The board of
-the ssh recipe is this machine: an sshd on a port of its own, with keys of its own, as the current user.
+A recipe is a page, `NAME.md`, and a folder, `NAME/`, of scripts with a `requirements.txt`. Each is
+done as its page tells the reader: the folder copied, a `.venv` made in it, the table of the page
+written to `subcut.toml`. The board of the ssh recipe is this machine: an sshd on a port of its own,
+with keys of its own, as the current user.
 
     python -m benchmarks.recipes [NAME…]      all, or some; in build/recipes/
 """
@@ -32,7 +34,10 @@ PAGES = ROOT / "docs" / "candidates"
 BUILD = ROOT / "build" / "recipes"
 SUBCUT = Path(sys.executable).with_name("subcut")
 SSHD = Path("/usr/sbin/sshd")
-NETWORK, AT = "vision", ("*Gemm", "*Softmax")  # each tensor is a start of the candidate's Python or two: only a few
+NETWORK, AT = (
+    "vision",
+    ("*Gemm", "*Softmax"),
+)  # each tensor is a start of the candidate's Python or two: only a few
 INSTALLING, ASKING = 900, 1800  # seconds
 SAYS = {0: "agrees", 1: "disagrees", 4: "cannot run", 5: "unresolved"}  # subcut's exit codes
 
@@ -66,7 +71,9 @@ class Recipe:
     @property
     def last_run(self) -> str:
         """`Last run DATE: …` or `Never run here: …`."""
-        found = re.search(r"^(Last run \d{4}-\d\d-\d\d: .+|Never run here: .+)$", self.text, re.MULTILINE)
+        found = re.search(
+            r"^(Last run \d{4}-\d\d-\d\d: .+|Never run here: .+)$", self.text, re.MULTILINE
+        )
         if not found:
             raise ValueError(f"{self.name}.md does not say when it was run")
         return found[0]
@@ -83,11 +90,12 @@ def recipes() -> list[Recipe]:
     return [Recipe(p.stem) for p in sorted(PAGES.glob("*.md")) if p.stem != "README"]
 
 
-# ---------------------------------------------------------------------------------------------------- a board
+# ------------------------------------------------------------ a board
 
 
 class Sshd:
-    """An sshd on this machine that lets one key in: what stands for a board. Its files lie in `folder`."""
+    """An sshd on this machine that lets one key in: what stands for a board. Its files lie in
+    `folder`."""
 
     def __init__(self, folder: Path) -> None:
         """Raises: OSError: there is no sshd or ssh-keygen here, or it does not start."""
@@ -96,7 +104,9 @@ class Sshd:
         self.process: subprocess.Popen[bytes] | None = None
         for key in ("host", "client"):
             (folder / key).unlink(missing_ok=True)
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True
+            )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -113,7 +123,9 @@ class Sshd:
         """
         (folder / "sshd_config").write_text(lines, encoding="utf-8")
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # where root's sshd locks itself in; a service would make it
+            Path("/run/sshd").mkdir(
+                exist_ok=True
+            )  # where root's sshd locks itself in; a service would make it
 
     def config(self) -> str:
         """An ssh_config in which this is `board`."""
@@ -132,10 +144,14 @@ class Sshd:
     def start(self) -> None:
         """Listen, in a process group of its own: its connections go down with it."""
         self.process = subprocess.Popen(
-            [SSHD, "-D", "-f", self.folder / "sshd_config", "-E", self.folder / "log"], stdin=subprocess.DEVNULL
+            [SSHD, "-D", "-f", self.folder / "sshd_config", "-E", self.folder / "log"],
+            stdin=subprocess.DEVNULL,
         )
         for _ in range(100):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 1),
+            ):
                 return
             time.sleep(0.05)
         raise OSError(f"sshd does not start: {(self.folder / 'log').read_text(encoding='utf-8')}")
@@ -179,7 +195,7 @@ def board(recipe: Recipe, place: Path) -> Iterator[Sshd | None]:
         sshd.kill()
 
 
-# ---------------------------------------------------------------------------------------------------- trying
+# ------------------------------------------------------------ trying
 
 
 def prepare(recipe: Recipe, place: Path) -> None:
@@ -209,18 +225,40 @@ def install(recipe: Recipe, place: Path) -> str:
         "requirements.txt",
     ]
     subprocess.run([sys.executable, "-m", "venv", ".venv"], cwd=place, check=True)
-    done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=INSTALLING, check=False)
+    done = subprocess.run(
+        words, cwd=place, capture_output=True, text=True, timeout=INSTALLING, check=False
+    )
     if done.returncode:
-        return next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), done.stderr[-200:])
+        return next(
+            (line for line in done.stderr.splitlines() if line.startswith("ERROR")),
+            done.stderr[-200:],
+        )
     mark.write_text(wanted, encoding="utf-8")
     return ""
 
 
 def ask(recipe: Recipe, place: Path, command: str, *words: str) -> str:
     """What `subcut COMMAND` says of the network, in a word; all of it goes to COMMAND.txt."""
-    line: list[str | Path] = [SUBCUT, command, f"{NETWORK}.onnx", "-c", recipe.candidate, "--trust", "--fresh", *words]
+    line: list[str | Path] = [
+        SUBCUT,
+        command,
+        f"{NETWORK}.onnx",
+        "-c",
+        recipe.candidate,
+        "--trust",
+        "--fresh",
+        *words,
+    ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SUBCUT_")}
-    done = subprocess.run(line, cwd=place, env=environment, capture_output=True, text=True, timeout=ASKING, check=False)
+    done = subprocess.run(
+        line,
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=ASKING,
+        check=False,
+    )
     (place / f"{command}.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     return SAYS.get(done.returncode, f"exit code {done.returncode}")
 
@@ -238,7 +276,10 @@ def try_out(recipe: Recipe) -> list[str]:
         start = time.monotonic()
         with board(recipe, place):
             at = [word for name in AT for word in ("--at", name)]
-            found = [ask(recipe, place, "compare", *at), ask(recipe, place, "bisect", "--repeat", "2", "--force")]
+            found = [
+                ask(recipe, place, "compare", *at),
+                ask(recipe, place, "bisect", "--repeat", "2", "--force"),
+            ]
     except (OSError, subprocess.SubprocessError) as e:
         return [recipe.name, version, f"did not run: {e}"]
     return [recipe.name, version, *found, f"{time.monotonic() - start:.0f}"]
@@ -252,7 +293,11 @@ def main(names: Sequence[str] = ()) -> int:
     for recipe in chosen:
         row = try_out(recipe)
         bad |= len(row) == 5 and set(row[2:4]) != {SAYS[0]}
-        print(" ".join(f"{cell:<{width}}" for cell, width in zip(row, (10, 28, 12, 12, 7), strict=False)).rstrip())
+        print(
+            " ".join(
+                f"{cell:<{width}}" for cell, width in zip(row, (10, 28, 12, 12, 7), strict=False)
+            ).rstrip()
+        )
     return int(bad)
 
 

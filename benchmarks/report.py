@@ -13,7 +13,9 @@ SCHEMA = "subcut.bench-cut/1"
 CPU_SECONDS = {"A": 0.15, "B": 0.40, "C": 0.20, "D": 0.20}
 PEAK_MIB = {"A": 60.0, "B": 130.0, "C": 60.0, "D": 60.0}
 CAPTURE_RATIO = 1.25
-DOUBLING_RATIO = 2.0 * 1.05  # twice the nodes, at most twice the time; 5 % is the noise between runs
+DOUBLING_RATIO = (
+    2.0 * 1.05
+)  # twice the nodes, at most twice the time; 5 % is the noise between runs
 
 OURS = "subcut"
 MINIMAL = "minimal"
@@ -79,7 +81,9 @@ def cut_limits(results: list[Result]) -> Iterator[Limit]:
         yield Limit(f"{name}: peak MiB", PEAK_MIB[name], value(ours, "peak"), ours.problem)
         peers = [each for each in results if each.subject == ours.subject and each.tool != OURS]
         for what in ("cpu", "peak"):
-            right = [(found, each.tool) for each in peers if (found := value(each, what)) is not None]
+            right = [
+                (found, each.tool) for each in peers if (found := value(each, what)) is not None
+            ]
             if right:
                 best, tool = min(right)
                 yield Limit(f"{name}: {UNITS[what]}, best peer", best, value(ours, what), tool)
@@ -126,7 +130,8 @@ def table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def figures(result: Result) -> str:
-    """`0.05 / 17`: CPU seconds and peak MiB; `failed` or `wrong` where the output cannot be used."""
+    """`0.05 / 17`: CPU seconds and peak MiB; `failed` or `wrong` where the output cannot be
+    used."""
     if result.problem:
         return "wrong" if result.nodes is not None else "failed"
     return f"{result.median('cpu'):.2f} / {result.median('peak'):.0f}"
@@ -135,7 +140,9 @@ def figures(result: Result) -> str:
 def overview(results: list[Result]) -> str:
     """Tools down, models across."""
     names = subjects(results)
-    rows = [[tool, *(figures(at(results, tool, name)) for name in names)] for tool in tools(results)]
+    rows = [
+        [tool, *(figures(at(results, tool, name)) for name in names)] for tool in tools(results)
+    ]
     return table(["CPU s / peak MiB", *(name.split()[0] for name in names)], rows)
 
 
@@ -144,10 +151,22 @@ def details(results: list[Result]) -> str:
     for each in results:
         medians = [value(each, what) for what in ("cpu", "wall", "maxrss", "tree")]
         formats = ("{:.3f}", "{:.3f}", "{:.0f}", "{:.0f}")
-        cells = ["" if found is None else shape.format(found) for shape, found in zip(formats, medians, strict=True)]
+        cells = [
+            "" if found is None else shape.format(found)
+            for shape, found in zip(formats, medians, strict=True)
+        ]
         nodes = "" if each.nodes is None else str(each.nodes)
         rows.append([each.subject, each.tool, *cells, nodes, each.problem or "right"])
-    head = ["model, edge", "tool", "CPU s", "wall s", "ru_maxrss MiB", "tree MiB", "nodes", "output"]
+    head = [
+        "model, edge",
+        "tool",
+        "CPU s",
+        "wall s",
+        "ru_maxrss MiB",
+        "tree MiB",
+        "nodes",
+        "output",
+    ]
     return table(head, rows)
 
 
@@ -171,10 +190,10 @@ def machine_text(bench: Bench) -> str:
     assert isinstance(versions, dict)
     named = ", ".join(f"{name} {number}" for name, number in versions.items())
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['os']}, "
-        f"Python {machine['python']}; {named}. Medians of {bench.runs} runs each, tools in turn, after one to "
-        f"warm up; files in the page cache. Peak is the larger of ru_maxrss and the polled sum of the process "
-        f"tree; an empty process shows {machine['floor_mib']} MiB."
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['os']},"
+        f" Python {machine['python']}; {named}. Medians of {bench.runs} runs each, tools in turn,"
+        " after one to warm up; files in the page cache. Peak is the larger of ru_maxrss and the"
+        f" polled sum of the process tree; an empty process shows {machine['floor_mib']} MiB."
     )
 
 

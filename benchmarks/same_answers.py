@@ -1,20 +1,22 @@
-"""Does a change keep every answer of the command line? Run many command lines before and after, and compare.
+"""Does a change keep every answer of the command line? Run many command lines before and after, and
+compare.
 
     python -m benchmarks.same_answers run OUT [--subcut PATH] [--only GLOB] [--given OUT2]
     python -m benchmarks.same_answers compare A B [--only GLOB] [--lines N] [--no-files]
 
-`run` prepares the folders of `fixtures.given`, runs the command lines of `same_answers.txt` in fresh copies of them,
-two groups at a time, and keeps per command the exit code, standard output, standard error, and each file that was
-written, changed or removed. Times, paths, memory and versions are masked (`benchmarks.answers`). With `--given` the
-folders that an earlier run prepared are used, so that a change of the fixtures changes no answer. PATH is the `subcut`
-of any environment; without it, the one beside this Python.
+`run` prepares the folders of `fixtures.given`, runs the command lines of `same_answers.txt` in
+fresh copies of them, two groups at a time, and keeps per command the exit code, standard output,
+standard error, and each file that was written, changed or removed. Times, paths, memory and
+versions are masked (`benchmarks.answers`). With `--given` the folders that an earlier run prepared
+are used, so that a change of the fixtures changes no answer. PATH is the `subcut` of any
+environment; without it, the one beside this Python.
 
-`compare` shows for each command what differs, as a unified diff; JSON is compared as parsed values. A command that was
-not run before, or is no longer, is named. Exit code 1 if anything differs.
+`compare` shows for each command what differs, as a unified diff; JSON is compared as parsed values.
+A command that was not run before, or is no longer, is named. Exit code 1 if anything differs.
 
 Typical use: `run build/before --subcut BASE/.venv/bin/subcut` once, then after each step
-`run build/after --given build/before` and `compare build/before build/after`. Both runs belong on one machine: errors
-of floating point are compared digit by digit.
+`run build/after --given build/before` and `compare build/before build/after`. Both runs belong on
+one machine: errors of floating point are compared digit by digit.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Group:
 
 @dataclass
 class Answer:
-    """What one command did; `files`: path -> digest of what was written, "removed" if it is gone."""
+    """What one command did; `files`: path -> digest of what was written, "removed" if it is
+    gone."""
 
     command: str
     code: int | str
@@ -88,7 +91,9 @@ def groups() -> Iterator[Group]:
     for part in text.split("\n[")[1:]:
         head, *lines = part.splitlines()
         folder, title = head.split("] ")
-        yield Group(f"{folder}: {title}", folder, tuple(line for line in lines if line and line[0] != "#"))
+        yield Group(
+            f"{folder}: {title}", folder, tuple(line for line in lines if line and line[0] != "#")
+        )
     rows = [_row(k) for k in range(len(graphs.CASES))]
     for first in range(0, len(rows), ROWS):
         yield Group(f"table: rows from {first}", "table", tuple(rows[first : first + ROWS]))
@@ -98,25 +103,37 @@ def _row(k: int) -> str:
     """The cut of a row of the table of hard models."""
     case = graphs.CASES[k]
     ends = [*(f"--start={word}" for word in case.start), *(f"--end={word}" for word in case.end)]
-    return shlex.join(["in", given.table_name(k), "subcut", "cut", "model.onnx", *ends, *case.options])
+    return shlex.join(
+        ["in", given.table_name(k), "subcut", "cut", "model.onnx", *ends, *case.options]
+    )
 
 
 # Running
 
 
-def run(out: Path, subcut: Path, *, only: str, prepared: Path | None, jobs: int, limit: float) -> None:
-    """Run the groups whose titles match, and write their answers below a folder, in the place of earlier ones."""
+def run(
+    out: Path, subcut: Path, *, only: str, prepared: Path | None, jobs: int, limit: float
+) -> None:
+    """Run the groups whose titles match, and write their answers below a folder, in the place of
+    earlier ones."""
     chosen = [group for group in groups() if fnmatch(group.title, only)]
     out.mkdir(parents=True, exist_ok=True)
     if prepared is None:
         prepared = out / "given"
-        for name in sorted({group.folder for group in chosen if not (prepared / group.folder).exists()}):
+        for name in sorted(
+            {group.folder for group in chosen if not (prepared / group.folder).exists()}
+        ):
             given.write(name, prepared / name, subcut)
     runner = Runner(subcut.absolute(), prepared.absolute(), out, limit)
     began = time.monotonic()
     with ThreadPoolExecutor(jobs) as threads:
-        for group, found in zip(chosen, threads.map(lambda g: run_group(runner, g), chosen), strict=True):
-            print(f"{sum(a.seconds for a in found):6.1f} s  {len(found):3} commands  {group.title}", flush=True)
+        for group, found in zip(
+            chosen, threads.map(lambda g: run_group(runner, g), chosen), strict=True
+        ):
+            print(
+                f"{sum(a.seconds for a in found):6.1f} s  {len(found):3} commands  {group.title}",
+                flush=True,
+            )
     print(f"{sum(len(g.commands) for g in chosen)} commands in {time.monotonic() - began:.0f} s")
 
 
@@ -143,7 +160,9 @@ def run_group(runner: Runner, group: Group) -> list[Answer]:
     return found
 
 
-def _answer(runner: Runner, command: str, here: Path, home: Path, places: Mapping[str, str]) -> Answer:
+def _answer(
+    runner: Runner, command: str, here: Path, home: Path, places: Mapping[str, str]
+) -> Answer:
     """Run one command to its end, or to the limit of time."""
     words = shlex.split(command)
     folder = here
@@ -152,8 +171,12 @@ def _answer(runner: Runner, command: str, here: Path, home: Path, places: Mappin
     program = {"subcut": runner.subcut, "python": runner.python}[words[0]]
     before = answers.files(here)
     began = time.monotonic()
-    code, out, err = _ended([str(program), *words[1:]], folder, _environment(runner, home), runner.limit)
-    answer = Answer(command, code, answers.answer_text(out, places), answers.answer_text(err, places))
+    code, out, err = _ended(
+        [str(program), *words[1:]], folder, _environment(runner, home), runner.limit
+    )
+    answer = Answer(
+        command, code, answers.answer_text(out, places), answers.answer_text(err, places)
+    )
     answer.seconds = round(time.monotonic() - began, 2)
     after = answers.files(here)
     answer.files = {name: "removed" for name in before if name not in after}
@@ -172,12 +195,19 @@ def _kept(runner: Runner, name: str, data: bytes, places: Mapping[str, str]) -> 
     return digest
 
 
-def _ended(words: Sequence[str], folder: Path, env: Mapping[str, str], limit: float) -> tuple[int | str, str, str]:
+def _ended(
+    words: Sequence[str], folder: Path, env: Mapping[str, str], limit: float
+) -> tuple[int | str, str, str]:
     """Exit code, or "limit", and both streams; what a command has started ends with it."""
     process = subprocess.Popen(
-        words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        words,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         out, err = process.communicate(timeout=limit)
         code: int | str = process.returncode
@@ -242,7 +272,9 @@ def read(folder: Path) -> dict[tuple[str, str, int], Answer]:
     return found
 
 
-def differences(old: Answer, new: Answer, a: Path, b: Path, lines: int, with_files: bool) -> Iterator[str]:
+def differences(
+    old: Answer, new: Answer, a: Path, b: Path, lines: int, with_files: bool
+) -> Iterator[str]:
     """What differs between two answers, a text each."""
     if old.code != new.code:
         yield f"  exit code {old.code} -> {new.code}"
@@ -265,7 +297,9 @@ def _diff(what: str, left: str, right: str, lines: int) -> Iterator[str]:
     """A unified diff, the first lines of it."""
     if left == right:
         return
-    found = list(difflib.unified_diff(left.splitlines(), right.splitlines(), what, what, lineterm="", n=1))
+    found = list(
+        difflib.unified_diff(left.splitlines(), right.splitlines(), what, what, lineterm="", n=1)
+    )
     yield from (f"    {line[:300]}" for line in found[:lines])
     if len(found) > lines:
         yield f"    … {len(found) - lines} more lines"
@@ -275,29 +309,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, or compare."""
     options = _options(arguments)
     if options.job == "compare":
-        found = compare(options.a, options.b, only=options.only, lines=options.lines, with_files=options.files)
+        found = compare(
+            options.a, options.b, only=options.only, lines=options.lines, with_files=options.files
+        )
         return 1 if found else 0
-    prepared = options.given and (options.given / "given" if (options.given / "given").is_dir() else options.given)
-    run(options.out, options.subcut, only=options.only, prepared=prepared, jobs=options.jobs, limit=options.limit)
+    prepared = options.given and (
+        options.given / "given" if (options.given / "given").is_dir() else options.given
+    )
+    run(
+        options.out,
+        options.subcut,
+        only=options.only,
+        prepared=prepared,
+        jobs=options.jobs,
+        limit=options.limit,
+    )
     return 0
 
 
 def _options(arguments: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     jobs = parser.add_subparsers(dest="job", required=True)
     runs = jobs.add_parser("run", help="run the commands and keep their answers")
-    runs.add_argument("out", type=Path, metavar="OUT", help="a new folder; in an old one, groups are run again")
-    runs.add_argument("--subcut", type=Path, default=Path(sys.executable).with_name("subcut"), metavar="PATH")
-    runs.add_argument("--given", type=Path, metavar="OUT2", help="an earlier run, whose prepared folders are used")
-    runs.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="groups at a time (default 2)")
-    runs.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="per command (default 120)")
+    runs.add_argument(
+        "out", type=Path, metavar="OUT", help="a new folder; in an old one, groups are run again"
+    )
+    runs.add_argument(
+        "--subcut", type=Path, default=Path(sys.executable).with_name("subcut"), metavar="PATH"
+    )
+    runs.add_argument(
+        "--given", type=Path, metavar="OUT2", help="an earlier run, whose prepared folders are used"
+    )
+    runs.add_argument(
+        "--jobs", type=int, default=JOBS, metavar="N", help="groups at a time (default 2)"
+    )
+    runs.add_argument(
+        "--limit", type=float, default=LIMIT, metavar="SECONDS", help="per command (default 120)"
+    )
     compares = jobs.add_parser("compare", help="show what differs between two runs")
     compares.add_argument("a", type=Path, metavar="A")
     compares.add_argument("b", type=Path, metavar="B")
-    compares.add_argument("--lines", type=int, default=30, metavar="N", help="of a diff that are shown (default 30)")
-    compares.add_argument("--no-files", dest="files", action="store_false", help="compare exit codes and streams only")
+    compares.add_argument(
+        "--lines", type=int, default=30, metavar="N", help="of a diff that are shown (default 30)"
+    )
+    compares.add_argument(
+        "--no-files", dest="files", action="store_false", help="compare exit codes and streams only"
+    )
     for job in (runs, compares):
-        job.add_argument("--only", default="*", metavar="GLOB", help="only groups whose title matches")
+        job.add_argument(
+            "--only", default="*", metavar="GLOB", help="only groups whose title matches"
+        )
     return parser.parse_args(arguments)
 
 

@@ -1,12 +1,14 @@
-"""`make bench`: how many runs it takes to find what is wrong, beside polygraphy; what that costs; how it grows.
+"""`make bench`: how many runs it takes to find what is wrong, beside polygraphy; what that costs;
+how it grows.
 
     python -m benchmarks.search [--quick] [--linear] [--only table,compiling,growth]
 
-Table: chains of 256 nodes and a join of two branches, a candidate whose wrong nodes are known, both tools run for real;
-runs and nodes compiled are counted in the candidate's own log (`benchmarks.narrow`). Compiling: the full ResNet-50 and
-a candidate that takes long to compile (`benchmarks.compiling`). Growth: chains of 1,000 to 50,000 nodes
-(`benchmarks.growth`). `--linear` runs polygraphy's linear mode on one case of each kind, not only of two kinds (about
-400 runs each); `--quick` leaves it out, with the larger part of the cases. Exit 1 if a limit is not kept.
+Table: chains of 256 nodes and a join of two branches, a candidate whose wrong nodes are known, both
+tools run for real; runs and nodes compiled are counted in the candidate's own log
+(`benchmarks.narrow`). Compiling: the full ResNet-50 and a candidate that takes long to compile
+(`benchmarks.compiling`). Growth: chains of 1,000 to 50,000 nodes (`benchmarks.growth`). `--linear`
+runs polygraphy's linear mode on one case of each kind, not only of two kinds (about 400 runs each);
+`--quick` leaves it out, with the larger part of the cases. Exit 1 if a limit is not kept.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ VANISHED = narrow.SHY
 BISECT = "polygraphy bisect"
 LINEAR = "polygraphy linear"
 OF_PEER = 0.75  # of polygraphy's runs and nodes
-RUNS_SHOWN, RUNS_VANISHED = 4, 12  # one culprit: baseline, profile, itself, the rest; log2 256 + 2, profile, the rest
+RUNS_SHOWN, RUNS_VANISHED = (
+    4,
+    12,
+)  # one culprit: baseline, profile, itself, the rest; log2 256 + 2, profile, the rest
 COMPILED = 2.5  # times the nodes of the model
 INTERACTION = {TWO: 9, THREE: 15}  # runs
 PARTS = ("table", "compiling", "growth")
@@ -89,7 +94,8 @@ def cases(quick: bool) -> list[Case]:
 
 
 def attempts(chosen: Sequence[Case], linear: frozenset[str]) -> list[Tried]:
-    """Each case by each tool; the linear mode on the first case of the kinds in `linear`. Told as they come."""
+    """Each case by each tool; the linear mode on the first case of the kinds in `linear`. Told as
+    they come."""
     narrow.prepare()
     found = []
     for case in chosen:
@@ -103,7 +109,10 @@ def attempts(chosen: Sequence[Case], linear: frozenset[str]) -> list[Tried]:
         for tool in tools:
             t = tool()
             found.append(t)
-            told = f"{t.runs} runs, {t.compiled} nodes, {t.seconds:.1f} s, {'right' if t.right else 'wrong'}"
+            told = (
+                f"{t.runs} runs, {t.compiled} nodes, {t.seconds:.1f} s,"
+                f" {'right' if t.right else 'wrong'}"
+            )
             print(f"  {case.kind} {case.faults}  {t.tool}: {told}", file=sys.stderr, flush=True)
     return found
 
@@ -111,10 +120,14 @@ def attempts(chosen: Sequence[Case], linear: frozenset[str]) -> list[Tried]:
 def rows(tried: Sequence[Tried]) -> list[Row]:
     """One per kind and tool, in the order in which they came."""
     keys = dict.fromkeys((t.case.kind, t.tool) for t in tried)
-    return [Row(kind, tool, tuple(t for t in tried if (t.case.kind, t.tool) == (kind, tool))) for kind, tool in keys]
+    return [
+        Row(kind, tool, tuple(t for t in tried if (t.case.kind, t.tool) == (kind, tool)))
+        for kind, tool in keys
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ limits
+# ------------------------------------------------------------------------------------------------
+# limits
 
 
 def limits(found: Sequence[Row]) -> Iterator[Limit]:
@@ -134,10 +147,19 @@ def limits(found: Sequence[Row]) -> Iterator[Limit]:
     yield Limit("1 culprit, compiled ÷ polygraphy's", OF_PEER, nodes)
     for kind, most in INTERACTION.items():
         yield Limit(f"{kind}, runs", most, at[kind, SHOWN].mean(needed_runs))
-    yield Limit("join: nodes of the answer beyond the truth", 0, abs(at[JOIN, SHOWN].mean(lambda t: t.size) - 3))
+    yield Limit(
+        "join: nodes of the answer beyond the truth",
+        0,
+        abs(at[JOIN, SHOWN].mean(lambda t: t.size) - 3),
+    )
     wrong = sorted({row.kind for row in found if row.tool in (SHOWN, VANISHED) and not row.right})
     yield Limit("answers that are not exactly the truth", 0, len(wrong), ", ".join(wrong))
-    off = [f"{t.case.kind}: {t.said} ≠ {(t.runs, t.compiled)}" for row in found for t in row.tried if miscounted(t)]
+    off = [
+        f"{t.case.kind}: {t.said} ≠ {(t.runs, t.compiled)}"
+        for row in found
+        for t in row.tried
+        if miscounted(t)
+    ]
     yield Limit("counts that differ from the candidate's log", 0, len(off), "; ".join(off[:2]))
 
 
@@ -145,7 +167,8 @@ def miscounted(t: Tried) -> bool:
     return t.said is not None and t.said != (t.runs, t.compiled)
 
 
-# ------------------------------------------------------------------------------------------------ rendering
+# ------------------------------------------------------------------------------------------------
+# rendering
 
 
 def markdown(found: Sequence[Row]) -> str:
@@ -160,28 +183,42 @@ def markdown(found: Sequence[Row]) -> str:
             [
                 row.kind + number,
                 row.tool,
-                f"{row.mean(needed_runs):.1f}" + (f" (+ {row.mean(lambda t: t.sure[0]):.1f})" if mine else ""),
+                f"{row.mean(needed_runs):.1f}"
+                + (f" (+ {row.mean(lambda t: t.sure[0]):.1f})" if mine else ""),
                 f"{row.mean(needed_times):.1f}"
-                + (f" (+ {row.mean(lambda t: t.sure[1] / narrow.nodes_of(t.case)):.1f})" if mine else ""),
+                + (
+                    f" (+ {row.mean(lambda t: t.sure[1] / narrow.nodes_of(t.case)):.1f})"
+                    if mine
+                    else ""
+                ),
                 f"{row.mean(lambda t: t.seconds):.1f}",
                 f"{size:.3g} → {truth:.3g}",
                 "yes" if row.right else "**no**",
             ]
         )
-    return table(["fault", "tool", "runs", "compiled / N", "seconds", "nodes: answer → truth", "right"], lines)
+    return table(
+        ["fault", "tool", "runs", "compiled / N", "seconds", "nodes: answer → truth", "right"],
+        lines,
+    )
 
 
 NOTE = """Means. In brackets: runs, and nodes, that only make sure (the whole model once more in another process, the
 answer in fresh processes); polygraphy has none of these. N = 256, for the join and the two inputs 37. Probe-sensitive:
 reading intermediate tensors makes the fault vanish, so that a profile shows nothing. Polygraphy's linear mode was run
 on the first case of a kind only. Its seconds hold a Python and an onnxruntime that start for each check,
-ours those that start for fresh processes."""
+ours those that start for fresh processes."""  # noqa: E501
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer cases, smaller models, no linear mode")
-    parser.add_argument("--linear", action="store_true", help="polygraphy's linear mode on each kind")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.search", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer cases, smaller models, no linear mode"
+    )
+    parser.add_argument(
+        "--linear", action="store_true", help="polygraphy's linear mode on each kind"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, by comma")
     asked = parser.parse_args(arguments)
     parts = asked.only.split(",")
@@ -191,7 +228,11 @@ def main(arguments: list[str]) -> int:
     data: dict[str, object] = {}
     if "table" in parts:
         chosen = cases(asked.quick)
-        kinds = frozenset(c.kind for c in chosen) if asked.linear else frozenset(() if asked.quick else (ONE, JOIN))
+        kinds = (
+            frozenset(c.kind for c in chosen)
+            if asked.linear
+            else frozenset(() if asked.quick else (ONE, JOIN))
+        )
         found = rows(attempts(chosen, kinds))
         kept += limits(found)
         data["table"] = [_plain(t) for row in found for t in row.tried]
@@ -210,14 +251,27 @@ def main(arguments: list[str]) -> int:
     data["limits"] = [asdict(limit) | {"kept": limit.kept} for limit in kept]
     text = "\n\n".join(texts)
     (narrow.FOLDER / "search.md").write_text(text + "\n")
-    (narrow.FOLDER / "search.json").write_text(json.dumps({"command": command, **data}, indent=1) + "\n")
+    (narrow.FOLDER / "search.json").write_text(
+        json.dumps({"command": command, **data}, indent=1) + "\n"
+    )
     print(text)
     return 0 if all(limit.kept for limit in kept) else 1
 
 
 def _plain(t: Tried) -> dict[str, object]:
-    whole = {"kind": t.case.kind, "tool": t.tool, "truth": t.case.sets, "answer": sorted(map(sorted, t.answer))}
-    return whole | {"runs": t.runs, "compiled": t.compiled, "sure": t.sure, "looks": t.looks, "seconds": t.seconds}
+    whole = {
+        "kind": t.case.kind,
+        "tool": t.tool,
+        "truth": t.case.sets,
+        "answer": sorted(map(sorted, t.answer)),
+    }
+    return whole | {
+        "runs": t.runs,
+        "compiled": t.compiled,
+        "sure": t.sure,
+        "looks": t.looks,
+        "seconds": t.seconds,
+    }
 
 
 if __name__ == "__main__":

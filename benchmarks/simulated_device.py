@@ -1,8 +1,9 @@
-"""A device that takes its time: onnxruntime behind a pause, for `-c benchmarks/simulated_device.py:seconds=4,log=DIR`.
+"""A device that takes its time: onnxruntime behind a pause, for `-c
+benchmarks/simulated_device.py:seconds=4,log=DIR`.
 
 seconds  that a load takes
-log      a folder, whose file of the process's number gets a line `BEGIN END` per run, by `time.time`
-faults   as of `benchmarks.faulty`
+log      a folder, whose file of the process's number gets a line `BEGIN END` per run, by
+`time.time` faults   as of `benchmarks.faulty`
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Slices of a tensor: how far the worst one is off, and faults put into one of them.
 
-A scale for a whole tensor hides a fault of a part: boxes beside scores, one channel, one token. What is measured here
-knows nothing of noise or of any criterion.
+A scale for a whole tensor hides a fault of a part: boxes beside scores, one channel, one token.
+What is measured here knows nothing of noise or of any criterion.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ class Slice:
 
 
 def slices(reference: Array) -> list[Slice]:
-    """The whole tensor, and each index of each axis; on a distribution, the axis of its classes is left out."""
+    """The whole tensor, and each index of each axis; on a distribution, the axis of its classes is
+    left out."""
     classes = _classes(reference)
-    axes = [a for a, n in enumerate(reference.shape) if n > 1 and a != classes and reference.size // n >= SMALLEST]
+    axes = [
+        a
+        for a, n in enumerate(reference.shape)
+        if n > 1 and a != classes and reference.size // n >= SMALLEST
+    ]
     return [Slice(), *(Slice(axis, k) for axis in axes for k in range(reference.shape[axis]))]
 
 
@@ -49,12 +54,17 @@ def _classes(reference: Array) -> int | None:
     """The last axis along which values sum to 1."""
     if not reference.size or reference.min() < 0:
         return None
-    axes = [a for a, n in enumerate(reference.shape) if n > 1 and np.abs(reference.sum(a) - 1).max() <= 1e-3]
+    axes = [
+        a
+        for a, n in enumerate(reference.shape)
+        if n > 1 and np.abs(reference.sum(a) - 1).max() <= 1e-3
+    ]
     return axes[-1] if axes else None
 
 
 def worst_slice(reference: Array, candidate: Array) -> tuple[float, str]:
-    """The largest error of a slice over its scale, and which; infinite where shapes differ or NaN comes in."""
+    """The largest error of a slice over its scale, and which; infinite where shapes differ or NaN
+    comes in."""
     a, b = (np.asarray(x, np.float64) for x in (reference, candidate))
     if a.shape != b.shape or not np.isfinite(b).all():
         return np.inf, "shape" if a.shape != b.shape else "not finite"
@@ -77,8 +87,9 @@ def _scale(values: Array, each: Slice) -> float:
 def faults(values: Array, rng: np.random.Generator) -> Iterator[tuple[str, float, Array]]:
     """Kind, size and the values with a fault in one slice: as kernels and converters make them.
 
-    bias: a class or channel is shifted. gain: it is scaled (0.5: by half). scale: all values times 1.5 … 1.011.
-    swapped: two indices of an axis change places. token: one takes another's values. flat: a slice is constant.
+    bias: a class or channel is shifted. gain: it is scaled (0.5: by half). scale: all values times
+    1.5 … 1.011. swapped: two indices of an axis change places. token: one takes another's values.
+    flat: a slice is constant.
     """
     parts = [each for each in slices(values) if each.axis != WHOLE]
     part = parts[rng.integers(len(parts))] if parts else Slice()

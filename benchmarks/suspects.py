@@ -1,6 +1,8 @@
-"""Models whose guilty nodes are known: chains, and two branches that join. Nothing in them hides an error.
+"""Models whose guilty nodes are known: chains, and two branches that join. Nothing in them hides an
+error.
 
-A chain goes round x · 1.25, − 0.3, · 0.8, + 0.25: its values, and an error in them, keep their scale at any length.
+A chain goes round x · 1.25, − 0.3, · 0.8, + 0.25: its values, and an error in them, keep their
+scale at any length.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def _save(path: Path, nodes: Iterable[onnx.NodeProto]) -> None:
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, WIDTH]) for n in ("x", "y")]
     weights = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in CONSTANTS.items()]
     graph = helper.make_graph(list(nodes), "suspects", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
 
 
 def sample(number: int) -> Array:
@@ -86,12 +90,14 @@ def sample(number: int) -> Array:
 
 
 def together(kind: str, length: int, count: int) -> list[Case]:
-    """Runs of so many consecutive nodes of the chain that are wrong together: one, seeded, in each of `count` equal
-    parts of the chain, since what a search compiles depends on the place."""
+    """Runs of so many consecutive nodes of the chain that are wrong together: one, seeded, in each
+    of `count` equal parts of the chain, since what a search compiles depends on the place."""
     rng = random.Random(length)
     room = (NODES - length) / count
     starts = [max(1, int((part + rng.random()) * room)) for part in range(count)]
-    return [Case(kind, "chain.onnx", (tuple(f"n{i}" for i in range(s, s + length)),)) for s in starts]
+    return [
+        Case(kind, "chain.onnx", (tuple(f"n{i}" for i in range(s, s + length)),)) for s in starts
+    ]
 
 
 def apart(kind: str, number: int, count: int) -> list[Case]:

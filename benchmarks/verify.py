@@ -2,7 +2,8 @@
 
     python -m benchmarks.verify CUT START_TENSORS END_TENSORS VALUES.npz
 
-Prints one JSON document: {"nodes": 17, "problem": ""}. Right means bit-identical, at the same thread count.
+Prints one JSON document: {"nodes": 17, "problem": ""}. Right means bit-identical, at the same
+thread count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A network -> its windows, and how every criterion judges them on healthy candidates.
 
-A window is a number of consecutive nodes in topological order. It runs once per candidate, as a trial on captured
-values; all criteria judge that one result. Everything is seeded.
+A window is a number of consecutive nodes in topological order. It runs once per candidate, as a
+trial on captured values; all criteria judge that one result. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -41,13 +41,23 @@ from subgraph.verdict import Verdict
 
 OURS = "noise"
 STRICT = ROUNDING_ALONE
-CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
+CRITERIA = (
+    OURS,
+    STRICT,
+    "numpy:rtol=1e-3,atol=1e-5",
+    "cosine>0.999",
+    "tnn",
+    "msaccucmp",
+    "max_rel<1e-3",
+)
 RULES = {criterion: parse_criterion(criterion) for criterion in CRITERIA}
 LISTED = "approximate kernel"  # a label: agrees, but reports name it
 SIZES = (1, 2, 4, 8, 16, 32)  # nodes of a window
 LEVELS = ("basic", "extended", "all")
 ORT = Candidate("ort", "ort", {"threads": 1})
-OTHERS = {"openvino": Candidate("openvino", "openvino", {"precision": "f32"})}  # of another maker, in float32
+OTHERS = {
+    "openvino": Candidate("openvino", "openvino", {"precision": "f32"})
+}  # of another maker, in float32
 ALTERED = str(Path(__file__).with_name("altered.py"))
 
 Array = npt.NDArray[Any]
@@ -60,7 +70,8 @@ class Task:
     Attributes:
         injects: errors are put in. max_windows: of each size, 0 for all.
         quantized: it quantizes itself, and is held to its own steps.
-        group: "own", "light" or "trained". inputs: values of option `-i`. nodes: only this window, and the whole.
+        group: "own", "light" or "trained". inputs: values of option `-i`. nodes: only this window,
+            and the whole.
     """
 
     network: str
@@ -87,8 +98,8 @@ class Row:
         statuses: by criterion: agree, fail, unresolved, or `LISTED`.
         why: of `noise`, with the output that decides; error: its largest error over its scale.
         at, error_size, error_shape, place: of an injected error.
-        arrives: its effect at the outputs over their scale; in trained models and on healthy candidates, the error of
-            the worst slice over that slice's scale.
+        arrives: its effect at the outputs over their scale; in trained models and on healthy
+            candidates, the error of the worst slice over that slice's scale.
     """
 
     network: str
@@ -113,7 +124,8 @@ class TaskResult:
     """Result of a task.
 
     Attributes:
-        absent: number of windows that the candidate refused, by reason: mostly, the converted model lacks them.
+        absent: number of windows that the candidate refused, by reason: mostly, the converted model
+            lacks them.
         masked: number of injected errors without any effect at the outputs.
         broken: why the network could not be converted.
     """
@@ -152,7 +164,9 @@ def candidates(trials: Trials, task: Task, folder: Path) -> Iterator[list[Trials
     """
     if task.candidate == "ort" and not task.injects:
         options = [(level, {"threads": 1, "opt": level}) for level in LEVELS]
-        yield [trials.with_candidate(Candidate(f"ort {level}", "ort", each)) for level, each in options]
+        yield [
+            trials.with_candidate(Candidate(f"ort {level}", "ort", each)) for level, each in options
+        ]
         return
     if task.candidate in OTHERS:
         other = OTHERS[task.candidate]
@@ -176,13 +190,16 @@ def _converted(trials: Trials, task: Task, folder: Path) -> dict[str, Any]:
     return {"model": str(path)}
 
 
-# ---------------------------------------------------------------------------------------------------- windows
+# ------------------------------------------------------------ windows
 
 
 def windows(graph: Graph, sizes: tuple[int, ...], max_windows: int = 0) -> list[Region]:
-    """Windows of each size, half overlapping, without nodes that compute shapes; at most `max_windows` of a size."""
+    """Windows of each size, half overlapping, without nodes that compute shapes; at most
+    `max_windows` of a size."""
     kinds = graph.kinds(name for names in graph.makes for name in names)
-    order = [i for i in graph.in_order(range(len(graph.nodes))) if not _is_fixed(kinds, graph.makes[i])]
+    order = [
+        i for i in graph.in_order(range(len(graph.nodes))) if not _is_fixed(kinds, graph.makes[i])
+    ]
     found = []
     for size in (n for n in sizes if n < len(order)):
         starts = list(range(0, len(order) - size + 1, max(size // 2, 1)))
@@ -207,10 +224,13 @@ def _window_fields(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
     if whole:
         return {"window": f"whole ({len(region.nodes)})", "size": 0}
     labels = [graph.label(region.nodes[k]) for k in (0, -1)]
-    return {"window": " … ".join(dict.fromkeys(labels)) + f" ({len(region.nodes)})", "size": len(region.nodes)}
+    return {
+        "window": " … ".join(dict.fromkeys(labels)) + f" ({len(region.nodes)})",
+        "size": len(region.nodes),
+    }
 
 
-# ---------------------------------------------------------------------------------------------------- healthy
+# ------------------------------------------------------------ healthy
 
 
 def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
@@ -225,7 +245,9 @@ def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder:
                     task_result.absent[run_result.failure.why] += 1
                     continue
                 whole = k == len(selected) - 1
-                task_result.rows.append(judge_window(candidate_trials, task, region, run_result, whole))
+                task_result.rows.append(
+                    judge_window(candidate_trials, task, region, run_result, whole)
+                )
     except Unconverted as e:
         task_result.broken = str(e)
 
@@ -233,15 +255,24 @@ def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder:
 def _regions(trials: Trials, task: Task) -> list[Region]:
     """The windows, and the whole model as the last."""
     if task.nodes:
-        nodes = [i for i in range(len(trials.model.graph.nodes)) if trials.model.graph.nodes[i].name in task.nodes]
+        nodes = [
+            i
+            for i in range(len(trials.model.graph.nodes))
+            if trials.model.graph.nodes[i].name in task.nodes
+        ]
         return [regions.of_nodes(trials.model.graph, nodes), trials.model.whole()]
     return [*windows(trials.model.graph, SIZES, task.max_windows), trials.model.whole()]
 
 
 def judge_window(
-    trials: Trials, task: Task, region: Region, run_result: RunResult, whole: bool = False,
-    criteria: Sequence[str] = CRITERIA, **injected: Any,
-) -> Row:  # fmt: skip
+    trials: Trials,
+    task: Task,
+    region: Region,
+    run_result: RunResult,
+    whole: bool = False,
+    criteria: Sequence[str] = CRITERIA,
+    **injected: Any,
+) -> Row:
     """Judge one result by these criteria; `injected`: more fields of the row."""
     if "arrives" not in injected:
         injected["arrives"] = worst_output(trials, region, run_result)
@@ -267,12 +298,15 @@ def judge_window(
 
 
 def worst_output(trials: Trials, region: Region, run_result: RunResult) -> float:
-    """The largest error of a slice of a float output over that slice's scale; 0 where there are none."""
+    """The largest error of a slice of a float output over that slice's scale; 0 where there are
+    none."""
     if run_result.failure:
         return 0.0
     expected = trials.model.values.records[0]
     made = run_result.tensors[0]
-    names = [n for n in region.outputs if n in made and made[n].dtype == expected[n].dtype == "float32"]
+    names = [
+        n for n in region.outputs if n in made and made[n].dtype == expected[n].dtype == "float32"
+    ]
     return max((worst_slice(read(expected[n]), read(made[n]))[0] for n in names), default=0.0)
 
 

@@ -1,4 +1,5 @@
-"""The command line -> a page per command, written when the site is built: what `--help` shows, as headings and lists.
+"""The command line -> a page per command, written when the site is built: what `--help` shows, as
+headings and lists.
 
 The pages go to docs/commands/ and are not committed.
 """
@@ -27,7 +28,10 @@ def pages() -> dict[str, str]:
     group: Any = typer.main.get_command(cli.app)
     with group.make_context("subcut", [], resilient_parsing=True) as top:
         commands = {name: group.get_command(top, name) for name in group.list_commands(top)}
-        result = {f"{name}.md": "\n".join(_page(command, top, f"subcut {name}")) for name, command in commands.items()}
+        result = {
+            f"{name}.md": "\n".join(_page(command, top, f"subcut {name}"))
+            for name, command in commands.items()
+        }
         result["index.md"] = "\n".join(_index(group, top, commands))
     return result
 
@@ -98,7 +102,11 @@ def _options(command: Any, ctx: Any, level: str = "#") -> Iterator[str]:
 def _examples(paragraph: str) -> str:
     """A paragraph of examples as a block of code; empty for any other."""
     title, _, lines = paragraph.partition("\n")
-    return f"**{title}**\n\n```sh\n{inspect.cleandoc(lines)}\n```" if title.startswith("Example") else ""
+    return (
+        f"**{title}**\n\n```sh\n{inspect.cleandoc(lines)}\n```"
+        if title.startswith("Example")
+        else ""
+    )
 
 
 def _paragraphs(text: str | None) -> list[str]:
@@ -106,7 +114,11 @@ def _paragraphs(text: str | None) -> list[str]:
 
 
 def _markdown(text: str) -> str:
-    """Plain text as Markdown that shows the same; options, and what stands between backticks, as code."""
+    """Plain text as Markdown that shows the same; options, and what stands between backticks, as
+    code."""
     words = " ".join(text.split()).split("`")
     plain = (OPTION.sub(r"`\1`", SPECIAL.sub(r"\\\1", part)) for part in words[::2])
-    return "".join(part + (f"`{code}`" if code else "") for part, code in zip_longest(plain, words[1::2], fillvalue=""))
+    return "".join(
+        part + (f"`{code}`" if code else "")
+        for part, code in zip_longest(plain, words[1::2], fillvalue="")
+    )

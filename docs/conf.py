@@ -17,7 +17,13 @@ from subgraph.version import __version__  # noqa: E402
 project = "subcut"
 release = __version__
 copyright = "the authors of subcut"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_pages", "notebook_page"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "command_pages",
+    "notebook_page",
+]
 exclude_patterns = ["requirements.lock", "candidates/*/*"]
 
 myst_enable_extensions = ["deflist", "colon_fence"]

@@ -30,7 +30,7 @@ JSON, decides about the [exit code](scripts.md#exit-codes). If a plugin raises a
 code, the code is `""`.
 
 <!-- `make errors` writes this page from errors.toml. -->
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)

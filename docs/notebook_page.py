@@ -1,6 +1,7 @@
 """notebook.ipynb -> a page of the site, with the outputs that are stored in it.
 
-The page is not committed. (myst-nb would do it with forty more packages, since it can run notebooks too; a test does.)
+The page is not committed. (myst-nb would do it with forty more packages, since it can run notebooks
+too; a test does.)
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def _parts(cell: dict[str, Any]) -> Iterator[str]:
     for output in cell["outputs"]:
         data = output["data"]
         shown = "".join(data.get("text/html", ()))
-        yield f"```{{raw}} html\n{shown}\n```" if shown else f"```text\n{''.join(data['text/plain'])}\n```"
+        yield (
+            f"```{{raw}} html\n{shown}\n```"
+            if shown
+            else f"```text\n{''.join(data['text/plain'])}\n```"
+        )
 
 
 def setup(app: Any) -> dict[str, bool]:

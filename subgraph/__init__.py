@@ -1,4 +1,5 @@
-"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the piece that fails.
+"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the
+piece that fails.
 
 `resnet50.onnx` stands for a model of yours:
 
@@ -52,11 +53,15 @@ if TYPE_CHECKING:
     from subgraph.trials.compare import Comparison, compare
     from subgraph.verdict import Signature, Status, Verdict
 
-# Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little of it at a time.
+# Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little
+# of it at a time.
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
-    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory OutOfTime"
-    " OutputError Refused ResultExists SubcutError UnknownName Unreachable UsageError WorkerDied",
+    "errors": (
+        "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled"
+        " OutOfMemory OutOfTime OutputError Refused ResultExists SubcutError UnknownName"
+        " Unreachable UsageError WorkerDied"
+    ),
     "graph.cut": "Cut cut",
     "graph.graph": "Graph",
     "graph.region": "Region",
@@ -125,17 +130,24 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebook() -> None:
-    """Name the results to IPython, if it runs; `subgraph.notebook`, which shows them, is loaded for the first one."""
+    """Name the results to IPython, if it runs; `subgraph.notebook`, which shows them, is loaded for
+    the first one."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
         return
-    html, svg = (shell.display_formatter.formatters[kind] for kind in ("text/html", "image/svg+xml"))
+    html, svg = (
+        shell.display_formatter.formatters[kind] for kind in ("text/html", "image/svg+xml")
+    )
     for module, names in _SHOWN.items():
         for name in names.split():
-            html.for_type_by_name(f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").html(it))
+            html.for_type_by_name(
+                f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").html(it)
+            )
     for module, name in (("graph.cut", "Cut"), ("graph.graph", "Graph")):
-        svg.for_type_by_name(f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").drawing(it))
+        svg.for_type_by_name(
+            f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").drawing(it)
+        )
 
 
 _show_in_notebook()

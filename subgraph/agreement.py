@@ -1,4 +1,5 @@
-"""Is a model right on a candidate? Where it is not: the culprit, why, where it lies, as a failing test says it.
+"""Is a model right on a candidate? Where it is not: the culprit, why, where it lies, as a failing
+test says it.
 
 The whole model runs once on each side. Only where that is not right, a bisection begins.
 """
@@ -67,16 +68,27 @@ class Disagreement:
 
 
 def disagreement(
-    settings: Project, model: str, spec: str | None, inputs: Inputs, search: Search, *, trust: bool,
-    criterion: str | None = None, reference: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int | None = None, may_be_empty: Sequence[str] = (),
-) -> Disagreement | None:  # fmt: skip
-    """None where the candidate is right: every output of every sample was compared, and none is wrong.
+    settings: Project,
+    model: str,
+    spec: str | None,
+    inputs: Inputs,
+    search: Search,
+    *,
+    trust: bool,
+    criterion: str | None = None,
+    reference: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int | None = None,
+    may_be_empty: Sequence[str] = (),
+) -> Disagreement | None:
+    """None where the candidate is right: every output of every sample was compared, and none is
+    wrong.
 
     `may_be_empty`: outputs that count as right even if the inputs tell nothing about them.
 
-    `model`, `spec`, `criterion`, `reference`: words as on the command line. `inputs`: a file, a folder of samples,
-    several of these, or name → array. What is None comes from `settings`. `trust`: code that these name may run.
+    `model`, `spec`, `criterion`, `reference`: words as on the command line. `inputs`: a file, a
+    folder of samples, several of these, or name → array. What is None comes from `settings`.
+    `trust`: code that these name may run.
 
     Raises:
         SubcutError: the model, the inputs or the candidate cannot be used.
@@ -85,9 +97,14 @@ def disagreement(
     limits = Settings(max_time=seconds(search.max_time), workers=Asked(settings).jobs(None))
     with ExitStack() as stack:
         asked = Asked(
-            settings, model, None, InputOptions(_words(inputs, stack), seed, sizes), CriterionOptions(criterion),
-            RuntimeOptions(reference=reference), ResultOptions(trust=trust),
-        )  # fmt: skip
+            settings,
+            model,
+            None,
+            InputOptions(_words(inputs, stack), seed, sizes),
+            CriterionOptions(criterion),
+            RuntimeOptions(reference=reference),
+            ResultOptions(trust=trust),
+        )
         path = asked.model_path
         rule = asked.criterion
         candidate = asked.named_candidate(spec, path)
@@ -101,9 +118,13 @@ def disagreement(
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
         if verdict.status is Status.AGREE and is_settled:
             unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
-            return Disagreement(("unresolved: an output was not compared", seen)) if unread else None
+            return (
+                Disagreement(("unresolved: an output was not compared", seen)) if unread else None
+            )
         notes = tuple(resolve.log_random_inputs(feeding))
-        bisection = Bisection(trials, BisectionOptions(setup, limits, command=search.command, notes=notes))
+        bisection = Bisection(
+            trials, BisectionOptions(setup, limits, command=search.command, notes=notes)
+        )
         try:
             for _ in bisection:
                 pass
@@ -114,9 +135,14 @@ def disagreement(
 
 
 def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
-    """The inputs as words after `-i`; arrays are written into files that live as long as the stack."""
+    """The inputs as words after `-i`; arrays are written into files that live as long as the
+    stack."""
     if not isinstance(inputs, Mapping):
-        return [str(inputs)] if isinstance(inputs, (str, Path)) else [str(word) for word in inputs or ()]
+        return (
+            [str(inputs)]
+            if isinstance(inputs, (str, Path))
+            else [str(word) for word in inputs or ()]
+        )
     folder = stack.enter_context(folders.temporary())
     files = {name: folder / f"{stem}.npy" for name, stem in safe_names(inputs).items()}
     for name, file in files.items():
@@ -125,8 +151,8 @@ def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
 
 
 def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
-    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; and whether it
-    needs no look inside.
+    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime;
+    and whether it needs no look inside.
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """
@@ -137,7 +163,9 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
         is_settled = not may_be_approximate(anew)
         if verdict.status is Status.AGREE:
             require_usable(anew, anew.run(anew.model.whole()))
-    return anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict, is_settled
+    return anew.ask.forms.verdicts[
+        Form.SHIPPED
+    ] if anew.ask.forms.only_pinned else verdict, is_settled
 
 
 def _reason(verdict: Verdict) -> str:

@@ -1,6 +1,8 @@
-"""Commands and scripts as child processes: run to their end, or asked again and again. Each is a `system.ProcessGroup`.
+"""Commands and scripts as child processes: run to their end, or asked again and again. Each is a
+`system.ProcessGroup`.
 
-`runtime.worker` is a third kind, for code that nobody vouches for: its pipes are never waited for alone.
+`runtime.worker` is a third kind, for code that nobody vouches for: its pipes are never waited for
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from subgraph.text import clean
 
 SAID_LINES = 3  # of a command that failed, which may say that a disk is full
 # As the system says it, or numpy of a short write.
-DISK_FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written")
+DISK_FULL = re.compile(
+    f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written"
+)
 
 
 class Ended(NamedTuple):
@@ -33,10 +37,12 @@ class Ended(NamedTuple):
     err: bytes
 
     def last_lines(self, count: int, *skipped: str) -> list[str]:
-        """The last lines of its standard error, or else of its output: none that are empty or begin with a text of
-        `skipped`."""
+        """The last lines of its standard error, or else of its output: none that are empty or begin
+        with a text of `skipped`."""
         lines = (self.err or self.out).decode(errors="replace").splitlines()
-        return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][-count:]
+        return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][
+            -count:
+        ]
 
     def require_space(self) -> None:
         """Raise an error if the command failed because a disk is full.
@@ -54,22 +60,30 @@ class Ended(NamedTuple):
 
 
 def python(*words: str | Path, of: Path | None = None) -> list[str]:
-    """The command line of a Python, subcut's own or that `of` an environment: the only way to start one.
+    """The command line of a Python, subcut's own or that `of` an environment: the only way to start
+    one.
 
-    It imports no module that lies where the user stands (-P), or in the folder of the script that it runs.
+    It imports no module that lies where the user stands (-P), or in the folder of the script that
+    it runs.
     """
     return [str(of or sys.executable), "-P", *map(str, words)]
 
 
 def run(
-    words: Sequence[str | Path], *, timeout: float, heard: Callable[[str], None] | None = None, **options: Any
+    words: Sequence[str | Path],
+    *,
+    timeout: float,
+    heard: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Ended:
-    """Run a command without input to its end, which is that of all that it started. `options`: of `ProcessGroup`.
+    """Run a command without input to its end, which is that of all that it started. `options`: of
+    `ProcessGroup`.
 
     `heard` is given each line that it prints, as it prints it; errors are then part of the output.
 
     Raises:
-        OSError: it cannot be started. subprocess.TimeoutExpired: it took more than `timeout` seconds.
+        OSError: it cannot be started. subprocess.TimeoutExpired: it took more than `timeout`
+            seconds.
     """
     errors = subprocess.STDOUT if heard else subprocess.PIPE
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors, **options}
@@ -107,18 +121,27 @@ def _listened(process: ProcessGroup, timeout: float, heard: Callable[[str], None
 
 
 class Answering:
-    """A script that answers requests: a line of JSON each way, with `bytes` of data behind it where there are any."""
+    """A script that answers requests: a line of JSON each way, with `bytes` of data behind it where
+    there are any."""
 
     def __init__(self, words: Sequence[str | Path], **options: Any) -> None:
         """`options`: of `ProcessGroup`."""
-        options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        options |= {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.DEVNULL,
+        }
         self.process = ProcessGroup(words, **options)
 
-    def ask(self, request: Mapping[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes] | None:
+    def ask(
+        self, request: Mapping[str, Any], data: bytes = b""
+    ) -> tuple[dict[str, Any], bytes] | None:
         """The reply and its data; None where the process has ended, or ends."""
         assert self.process.stdin
         try:
-            self.process.stdin.write(json.dumps({**request, "bytes": len(data)}).encode() + b"\n" + data)
+            self.process.stdin.write(
+                json.dumps({**request, "bytes": len(data)}).encode() + b"\n" + data
+            )
             self.process.stdin.flush()
         except OSError:
             return None

@@ -1,7 +1,7 @@
 """The command line: the only place that prints or exits.
 
-`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before or after the
-command: `arrange` rewrites the words before typer reads them.
+`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before
+or after the command: `arrange` rewrites the words before typer reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ import typer.core
 from subgraph import system
 from subgraph.commands import Result, log
 from subgraph.commands.color import colored
-from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
+from subgraph.commands.help import (
+    EVERYWHERE,
+    GROUPS,
+    TASKS,
+    HelpGroup,
+    HelpPage,
+    section_of,
+    start_page,
+)
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
 from subgraph.errors import ErrorDocument, OutOfMemory, OutputError, SubcutError, UsageError
@@ -48,8 +56,9 @@ HEARTBEAT_SECONDS = 15.0  # between two signs of life
 class PlainConversion:
     """typer's conversion of a parameter, for texts, lists of texts, flags and whole numbers.
 
-    typer's own loads pydantic, which costs half of a cut's time (0.06 s). typer has no public seam for another one, so
-    `_avoid_pydantic` sets the attribute where typer keeps its own; typer's minor version is pinned.
+    typer's own loads pydantic, which costs half of a cut's time (0.06 s). typer has no public seam
+    for another one, so `_avoid_pydantic` sets the attribute where typer keeps its own; typer's
+    minor version is pinned.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -67,7 +76,9 @@ class PlainConversion:
             try:
                 return int(value)
             except ValueError:
-                raise typer.BadParameter(f"{value!r} is not a whole number.", ctx=ctx, param=param) from None
+                raise typer.BadParameter(
+                    f"{value!r} is not a whole number.", ctx=ctx, param=param
+                ) from None
         return value
 
 
@@ -99,8 +110,16 @@ class Group(HelpGroup):
                     code="name.not-utf8",
                 )
         match [word for word in args if word not in FLAGS]:
-            case [first, second, *_] if second in COMMANDS and not {first, first[:1]} & {*COMMANDS, "-", "help"}:
-                raise UsageError("the command comes first", f"subcut {second} {first}", code="usage.command-first")
+            case [first, second, *_] if second in COMMANDS and not {first, first[:1]} & {
+                *COMMANDS,
+                "-",
+                "help",
+            }:
+                raise UsageError(
+                    "the command comes first",
+                    f"subcut {second} {first}",
+                    code="usage.command-first",
+                )
         return super().parse_args(ctx, arrange(args, set(COMMANDS)))
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -128,8 +147,8 @@ class Group(HelpGroup):
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Move global options to the front; insert `cut` where the next word is not a command but looks like one of a cut.
-    `help COMMAND` is `COMMAND --help`.
+    """Move global options to the front; insert `cut` where the next word is not a command but looks
+    like one of a cut. `help COMMAND` is `COMMAND --help`.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
@@ -172,7 +191,9 @@ def _build_command(name: str) -> Any:
     """A sub-command; its module in `subgraph.commands` has the same name."""
     module = import_module(f"subgraph.commands.{name}")
     if name == "manual":
-        actions = typer.Typer(cls=HelpGroup, name=name, help=module.HELP, rich_markup_mode=None, add_completion=False)
+        actions = typer.Typer(
+            cls=HelpGroup, name=name, help=module.HELP, rich_markup_mode=None, add_completion=False
+        )
         for action, function in module.ACTIONS.items():
             actions.command(action, cls=Command)(function)
         group = typer.main.get_group(actions)
@@ -180,7 +201,9 @@ def _build_command(name: str) -> Any:
         return group
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     usage = USAGE.get(name, "[OPTIONS]")
-    single.command(name, cls=Command, options_metavar=usage, rich_help_panel=section_of(name))(getattr(module, name))
+    single.command(name, cls=Command, options_metavar=usage, rich_help_panel=section_of(name))(
+        getattr(module, name)
+    )
     return typer.main.get_command(single)
 
 
@@ -194,36 +217,55 @@ def _print_version(value: bool) -> None:
 def global_options(
     ctx: typer.Context,
     as_json: Annotated[
-        bool, option("--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE)
+        bool,
+        option(
+            "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
+        ),
     ] = False,
-    verbose: Annotated[bool, option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE)] = False,
-    quiet: Annotated[bool, option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE)] = False,
-    color: Annotated[Text, option("--color", "WHEN", "auto (default), always or never.", panel=EVERYWHERE)] = None,
+    verbose: Annotated[
+        bool, option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE)
+    ] = False,
+    quiet: Annotated[
+        bool, option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE)
+    ] = False,
+    color: Annotated[
+        Text, option("--color", "WHEN", "auto (default), always or never.", panel=EVERYWHERE)
+    ] = None,
     progress: Annotated[
         bool,
-        option("--progress/--no-progress", None, "Lines or a bar that show progress (default).", panel=EVERYWHERE),
+        option(
+            "--progress/--no-progress",
+            None,
+            "Lines or a bar that show progress (default).",
+            panel=EVERYWHERE,
+        ),
     ] = True,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> Result | None:
     """Find the piece of an ONNX model that a runtime or device computes wrong.
 
-    subcut cuts the model between two nodes, keeps the real tensors that enter and leave the piece, runs it on the
-    target ("candidate"), and compares with onnxruntime ("reference").
+    subcut cuts the model between two nodes, keeps the real tensors that enter and leave the piece,
+    runs it on the target ("candidate"), and compares with onnxruntime ("reference").
 
     Examples:
       subcut demo DIR                            a folder to try this in
       subcut bisect model.onnx -c wrong.py       find the wrong nodes
       subcut --start stem/pad --end stem/pool    short for: subcut cut ...
 
-    Exit code 0: done, or all agree; 1: something disagrees; 2: wrong usage; 3: the model is unreadable or unsupported;
-    4: a runtime cannot be used; 5: inconclusive; 74: something could not be written; 130: interrupted.
+    Exit code 0: done, or all agree; 1: something disagrees; 2: wrong usage; 3: the model is
+    unreadable or unsupported;
+    4: a runtime cannot be used; 5: inconclusive; 74: something could not be written; 130:
+    interrupted.
 
     Terms such as "candidate" are explained in docs/words.md.
     """
     if color not in (None, "auto", "always", "never"):
-        raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
+        raise typer.BadParameter(
+            f"{color!r}: expected auto, always or never.", param_hint="'--color'"
+        )
     _set_up_log(verbose=verbose, quiet=quiet, live=progress and not quiet)
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()
@@ -254,8 +296,12 @@ def _log_heartbeat() -> None:
 
 def main() -> None:
     """Run one command line and exit."""
-    gc.set_threshold(500_000, 20, 20)  # reading 80,000 nodes makes 400,000 objects and hardly any cycle
-    system.at_termination(lambda: sys.exit(system.TERMINATED))  # so that half-written folders are removed
+    gc.set_threshold(
+        500_000, 20, 20
+    )  # reading 80,000 nodes makes 400,000 objects and hardly any cycle
+    system.at_termination(
+        lambda: sys.exit(system.TERMINATED)
+    )  # so that half-written folders are removed
     codecs.register_error("plain", plain)  # the console of Windows has no →
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -265,20 +311,31 @@ def main() -> None:
     if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":
         _exit(_complete())
     try:
-        outcome = typer.main.get_command(app).main(args=words, prog_name="subcut", standalone_mode=False)
+        outcome = typer.main.get_command(app).main(
+            args=words, prog_name="subcut", standalone_mode=False
+        )
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
-    except Exception as e:  # noqa: BLE001 - every error is reported, none is raised further
-        if isinstance(e.__cause__, KeyboardInterrupt):  # Python wraps a Ctrl-C at the making of a class
+    except Exception as e:  # noqa: BLE001
+        if isinstance(
+            e.__cause__, KeyboardInterrupt
+        ):  # Python wraps a Ctrl-C at the making of a class
             outcome = INTERRUPTED
         else:
-            outcome = _report(*_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
+            outcome = _report(
+                *_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json
+            )
     for handler in log.handlers:
         if isinstance(handler, ProgressHandler):
             handler.close_bar()
     if outcome == INTERRUPTED:
         hint = RESUME_HINT if _goes_on(words) else ""
-        error: ErrorDocument = {"kind": "Interrupted", "code": "run.interrupted", "what": "interrupted", "hint": hint}
+        error: ErrorDocument = {
+            "kind": "Interrupted",
+            "code": "run.interrupted",
+            "what": "interrupted",
+            "hint": hint,
+        }
         outcome = _report(error, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 
@@ -299,10 +356,16 @@ def _complete() -> int:
     words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
     output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit, Exception):  # TAB shows no errors
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.suppress(SystemExit, Exception),
+    ):  # TAB shows no errors
         typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
     names = filter(None, output.getvalue().split("\n"))
-    lines = "".join(f"{reply}\n" for reply in replies(names, words[current] if current < len(words) else "", kept))
+    lines = "".join(
+        f"{reply}\n"
+        for reply in replies(names, words[current] if current < len(words) else "", kept)
+    )
     with contextlib.suppress(OSError):  # the shell has stopped reading
         print(lines, end="", flush=True)
     return 0
@@ -352,11 +415,15 @@ def _usage(e: typer.TyperException) -> str:
     ctx = getattr(e, "ctx", None)
     if ctx is None or ctx.parent is None:
         return "usage: subcut [MODEL] --start A --end B; see `subcut --help`"
-    return f"{' '.join(ctx.get_usage().split()).replace('Usage:', 'usage:')}; see `{ctx.command_path} --help`"
+    return (
+        f"{' '.join(ctx.get_usage().split()).replace('Usage:', 'usage:')}; see `{ctx.command_path}"
+        " --help`"
+    )
 
 
 def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
-    """Print an error: one line, and one for what to do next; or return its document. `-v` adds the error's code."""
+    """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
+    error's code."""
     if as_json:
         return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
     name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
@@ -369,7 +436,11 @@ def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
 
 
 def _show(result: Result, as_json: bool) -> int:
-    text = json.dumps(result.document, indent=1) if as_json else colored(clean_lines(result.text), sys.stdout)
+    text = (
+        json.dumps(result.document, indent=1)
+        if as_json
+        else colored(clean_lines(result.text), sys.stdout)
+    )
     try:
         print(text, flush=True)
     except BrokenPipeError:  # `| head` has ended
@@ -386,7 +457,8 @@ def _show(result: Result, as_json: bool) -> int:
 
 
 def _exit(code: int) -> None:
-    """End now: taking a large model's objects apart one by one would cost a tenth of the whole run."""
+    """End now: taking a large model's objects apart one by one would cost a tenth of the whole
+    run."""
     if executors := sys.modules.get("subgraph.runtime.executors"):
         executors.close()
     atexit._run_exitfuncs()  # temporary folders are removed

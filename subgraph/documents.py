@@ -1,11 +1,12 @@
-"""Documents: frozen dataclasses <-> JSON. A dataclass is the one description of what a document holds: `to_json` writes
-it, `from_json` reads and checks what anybody may have edited, and `schema` publishes it.
+"""Documents: frozen dataclasses <-> JSON. A dataclass is the one description of what a document
+holds: `to_json` writes it, `from_json` reads and checks what anybody may have edited, and `schema`
+publishes it.
 
-A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a tuple, a map by text,
-another dataclass, or a union of these of which JSON tells the members apart. A field with a default may be missing,
-but for a `Literal`, which is always written: it names the kind of document.
-`float` takes whole numbers, too, and `Number` also the texts that stand for NaN and infinities. `object` takes
-everything.
+A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a
+tuple, a map by text, another dataclass, or a union of these of which JSON tells the members apart.
+A field with a default may be missing, but for a `Literal`, which is always written: it names the
+kind of document. `float` takes whole numbers, too, and `Number` also the texts that stand for NaN
+and infinities. `object` takes everything.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ TYPES: Mapping[type, tuple[str, str]] = {
 
 
 def absent(*, of_kind: str = "") -> Any:
-    """A dataclass field that is left out of the JSON while it is None; a document whose `kind` is that must have it."""
+    """A dataclass field that is left out of the JSON while it is None; a document whose `kind` is
+    that must have it."""
     return field(default=None, metadata={ABSENT: True, KIND: of_kind})
 
 
 def keyed(key: str, **options: Any) -> Any:
-    """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of `dataclasses.field`."""
+    """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of
+    `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
 
 
@@ -88,9 +91,13 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _writer(kind: Any) -> Callable[[Any], Any]:
-    """What `to_json` does with values of a type; found once, which takes longer than to write most values."""
+    """What `to_json` does with values of a type; found once, which takes longer than to write most
+    values."""
     if is_dataclass(kind):
-        known = [(f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False)) for f in fields(kind)]
+        known = [
+            (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
+            for f in fields(kind)
+        ]
         return lambda value: {
             key: to_json(item)
             for key, name, may_lack in known
@@ -111,11 +118,12 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-# ---------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------ reading
 
 
 class _DepartureError(Exception):
-    """The first place at which a document is not what its type says; each level on the way there adds its step."""
+    """The first place at which a document is not what its type says; each level on the way there
+    adds its step."""
 
     def __init__(self, words: str, *steps: str) -> None:
         self.words, self.steps = words, list(steps)  # the innermost first
@@ -134,9 +142,17 @@ def read_json(path: Path, hint: str) -> Any:
         document = json.loads(path.read_text(encoding="utf-8"))
         _require_numbers(document)
     except OSError as e:
-        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint, code="file.unreadable") from e
-    except (ValueError, RecursionError, _DepartureError) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint, code="document.damaged") from e
+        raise InputError(
+            f"cannot read {clean(str(path))}: {e.strerror or e}", hint, code="file.unreadable"
+        ) from e
+    except (
+        ValueError,
+        RecursionError,
+        _DepartureError,
+    ) as e:  # not UTF-8 and not JSON are both ValueErrors
+        raise InputError(
+            f"{clean(str(path))} is damaged: {clean(str(e))}", hint, code="document.damaged"
+        ) from e
     return document
 
 
@@ -174,13 +190,15 @@ def read_document(path: Path, kind: type[T], hint: str) -> T:
     """The document in a file.
 
     Raises:
-        InputError: it cannot be read, is no JSON, or is another document; names the key and what was expected.
+        InputError: it cannot be read, is no JSON, or is another document; names the key and what
+            was expected.
     """
     return from_json(kind, read_json(path, hint), str(path), hint)
 
 
 def from_json(kind: type[T], document: Any, what: str = "the document", hint: str = "") -> T:
-    """A dataclass from plain JSON; keys that it does not have are passed over. `what` and `hint`: of the error.
+    """A dataclass from plain JSON; keys that it does not have are passed over. `what` and `hint`:
+    of the error.
 
     Raises:
         InputError: it is another document; names the key and what was expected.
@@ -188,7 +206,9 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
     try:
         return cast("T", _reader(cast("Any", kind))(document))
     except _DepartureError as e:
-        raise InputError(f"{clean(what)} is damaged: {clean(str(e))}", hint, code="document.damaged") from None
+        raise InputError(
+            f"{clean(what)} is damaged: {clean(str(e))}", hint, code="document.damaged"
+        ) from None
 
 
 def problem(document: Any, kind: type) -> str:
@@ -215,7 +235,8 @@ Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureErro
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """Reads values of a type. It is made once for each type: to take annotations apart takes longer than to read."""
+    """Reads values of a type. It is made once for each type: to take annotations apart takes longer
+    than to read."""
     if kind in (object, Any):
         return _require_numbers
     known = _options(kind)
@@ -239,14 +260,18 @@ def _reader_of(option: Any) -> Reader:
     if plain is list:
         return _reader_of_list(option)
     if plain is dict:
-        return _reader_of_fields(option) if is_dataclass(option) else _reader_of_map(*get_args(option))
+        return (
+            _reader_of_fields(option) if is_dataclass(option) else _reader_of_map(*get_args(option))
+        )
     words = _words(option)
     is_number = get_origin(option) is Annotated
     made = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
 
     def read(value: Any) -> Any:
         if words and isinstance(value, str) and value not in words:
-            raise _DepartureError(f"expected one of {', '.join(map(str, words))}, not {_shown(value)}")
+            raise _DepartureError(
+                f"expected one of {', '.join(map(str, words))}, not {_shown(value)}"
+            )
         if plain in (int, float):
             _require_numbers(value)
         return float(value) if is_number else made(value) if made else value
@@ -321,7 +346,8 @@ def _reader_of_fields(kind: Any) -> Reader:
 
 
 def _fits(value: Any, option: Any) -> bool:
-    """Is a value of the right plain type one of an enumeration, or has all that a dataclass needs?"""
+    """Is a value of the right plain type one of an enumeration, or has all that a dataclass
+    needs?"""
     if isinstance(value, dict):
         needs = _fields(cast("type", option)) if is_dataclass(option) else ()
         return all(f.key in value for f in needs if f.required)
@@ -329,7 +355,8 @@ def _fits(value: Any, option: Any) -> bool:
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass, as JSON has it; `of_kind`: of documents of that kind it is required."""
+    """A field of a dataclass, as JSON has it; `of_kind`: of documents of that kind it is
+    required."""
 
     name: str
     key: str
@@ -343,12 +370,15 @@ def _fields(kind: type) -> list[_Field]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         _Field(
-            f.name, f.metadata.get(KEY, f.name), hints[f.name],
-            (f.default is MISSING and f.default_factory is MISSING) or get_origin(hints[f.name]) is Literal,
+            f.name,
+            f.metadata.get(KEY, f.name),
+            hints[f.name],
+            (f.default is MISSING and f.default_factory is MISSING)
+            or get_origin(hints[f.name]) is Literal,
             f.metadata.get(KIND, ""),
         )
         for f in fields(kind)
-    ]  # fmt: skip
+    ]
 
 
 @cache
@@ -378,7 +408,11 @@ def _words(kind: Any) -> Sequence[object]:
         return get_args(kind)
     if get_origin(kind) is Annotated:
         return NOT_FINITE
-    return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else ()
+    return (
+        [member.value for member in kind]
+        if isinstance(kind, type) and issubclass(kind, Enum)
+        else ()
+    )
 
 
 def _require_numbers(value: Any) -> Any:
@@ -409,13 +443,18 @@ def _shown(value: Any) -> str:
     return TYPES[type(value)][1]
 
 
-# ---------------------------------------------------------------------------------------------------- the schema
+# ------------------------------------------------------------ the schema
 
 
 def schema(kind: type) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a document; more fields may stand beside those that it names."""
+    """The JSON Schema (draft 2020-12) of a document; more fields may stand beside those that it
+    names."""
     defs: dict[str, Any] = {}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | _rule(kind, defs) | {"$defs": defs}
+    return (
+        {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        | _rule(kind, defs)
+        | {"$defs": defs}
+    )
 
 
 def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
@@ -441,7 +480,11 @@ def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         needed = {"required": list(words)} if (words := _words(args[0])) else {}
         return rule | needed | {"additionalProperties": _rule(args[1], defs)}
     if rule["type"] == "array" and origin is tuple and args[-1] is not ...:
-        return rule | {"prefixItems": [_rule(one, defs) for one in args], "items": False, "minItems": len(args)}
+        return rule | {
+            "prefixItems": [_rule(one, defs) for one in args],
+            "items": False,
+            "minItems": len(args),
+        }
     return rule | {"items": _rule(args[0], defs)} if rule["type"] == "array" else rule
 
 

@@ -11,8 +11,8 @@ SubcutError                 exit code
 │   ├── OutOfMemory         3   running the model needs more memory than is free
 │   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
-│   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
-│   ├── NotInstalled        4   the package of a runtime is not there
+│   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large;
+carries how │   ├── NotInstalled        4   the package of a runtime is not there
 │   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
 │   └── OutOfTime           5   the time that the user gave is used up
@@ -42,8 +42,9 @@ class ErrorDocument(TypedDict):
 class SubcutError(Exception):
     """What happened (`what`, one line naming the place) and what to do about it (`hint`).
 
-    `code` names the problem and stays the same from release to release, while `what` may be reworded:
-    `region.no-path`. It is empty for an error that a plugin raises without one. docs/errors.md lists all codes.
+    `code` names the problem and stays the same from release to release, while `what` may be
+    reworded: `region.no-path`. It is empty for an error that a plugin raises without one.
+    docs/errors.md lists all codes.
 
     >>> from subgraph import load
     >>> try:
@@ -63,7 +64,12 @@ class SubcutError(Exception):
 
     def to_json(self) -> ErrorDocument:
         """Plain data: kind, code, what, hint."""
-        return {"kind": type(self).__name__, "code": self.code, "what": self.what, "hint": self.hint}
+        return {
+            "kind": type(self).__name__,
+            "code": self.code,
+            "what": self.what,
+            "hint": self.hint,
+        }
 
 
 class UsageError(SubcutError):
@@ -75,7 +81,9 @@ class UsageError(SubcutError):
 class UnknownName(UsageError):
     """A name that does not exist, with the nearest that do."""
 
-    def __init__(self, what: str, hint: str = "", nearest: Iterable[str] = (), *, code: str = "") -> None:
+    def __init__(
+        self, what: str, hint: str = "", nearest: Iterable[str] = (), *, code: str = ""
+    ) -> None:
         self.nearest = tuple(nearest)
         if self.nearest and not hint:
             hint = "did you mean " + " or ".join(f"'{name}'" for name in self.nearest) + "?"
@@ -129,8 +137,8 @@ class Unreachable(BackendError):
 class WorkerDied(BackendError):
     """The process that ran a model crashed, hung or grew too large.
 
-    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines); and `memory`,
-    the limit in bytes, if the process was stopped because it exceeded that.
+    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last
+    lines); and `memory`, the limit in bytes, if the process was stopped because it exceeded that.
     """
 
     def __init__(
@@ -158,11 +166,13 @@ class Inconclusive(SubcutError):
 
 
 class OutOfTime(Inconclusive):
-    """The time that the user gave is used up: a run was ended, which says nothing about the candidate."""
+    """The time that the user gave is used up: a run was ended, which says nothing about the
+    candidate."""
 
 
 class OutputError(SubcutError):
-    """Something could not be written: disk full, no permission. It says nothing about a model or a candidate."""
+    """Something could not be written: disk full, no permission. It says nothing about a model or a
+    candidate."""
 
     exit_code = 74  # sysexits.h, EX_IOERR
 
@@ -177,7 +187,11 @@ def name_setting(setting: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, ModelError) as e:
-        if setting and setting.rpartition(" of ")[2] not in e.what and not isinstance(e, OutOfMemory):
+        if (
+            setting
+            and setting.rpartition(" of ")[2] not in e.what
+            and not isinstance(e, OutOfMemory)
+        ):
             e.what += f" ({setting})"
             e.args = (e.what,)
             e.hint = ": ".join(filter(None, ("correct or remove that line", e.hint)))
@@ -191,9 +205,12 @@ def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
 
 
 def from_json(data: Mapping[str, Any]) -> SubcutError:
-    """The error that a child process described; an unknown kind becomes a plain SubcutError, no code is ""."""
+    """The error that a child process described; an unknown kind becomes a plain SubcutError, no
+    code is ""."""
     by_name = {cls.__name__: cls for cls in _with_subclasses(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
-    ending = {k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)}
+    ending = {
+        k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)
+    }
     what, hint, code = (str(data.get(key, "")) for key in ("what", "hint", "code"))
     return cls(what, hint, code=code, **ending)

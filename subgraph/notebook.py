@@ -1,7 +1,9 @@
-"""Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a line.
+"""Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a
+line.
 
-The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is readable in dark ones too;
-words tell what colours do. `subgraph` names `html` and `drawing` to IPython for the types that are registered here.
+The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is
+readable in dark ones too; words tell what colours do. `subgraph` names `html` and `drawing` to
+IPython for the types that are registered here.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ from subgraph.verdict import Judgement, Verdict
 WIDTH = 900.0  # pixels of a drawing
 HEIGHT = 600  # pixels of what scrolls
 CHART = (  # a report's, in colours that light and dark notebooks show
-    ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart .grid{stroke:#8886;fill:none}"
-    " .chart .line{stroke:#3b78c2;fill:none} .chart .dots{stroke:#3b78c2;fill:none;stroke-width:4;stroke-linecap:round}"
-    " .chart .dots.bad{stroke:#c0392b;stroke-width:6} .chart .mark{fill:#c0392b;opacity:.16} .chart .bad{fill:#c0392b}"
+    ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart"
+    " .grid{stroke:#8886;fill:none} .chart .line{stroke:#3b78c2;fill:none} .chart"
+    " .dots{stroke:#3b78c2;fill:none;stroke-width:4;stroke-linecap:round} .chart"
+    " .dots.bad{stroke:#c0392b;stroke-width:6} .chart .mark{fill:#c0392b;opacity:.16} .chart"
+    " .bad{fill:#c0392b}"
 )
 COLORS = {"agree": "#1b7f3b", "fail": "#c0392b", "unresolved": "#b07800"}
 
@@ -67,7 +71,11 @@ def _(graph: Graph) -> str:
 @drawing.register
 def _(cut: Cut) -> str:
     region = cut.region
-    return _around(cut.graph, (*region.nodes, *region.pulled), (*region.inputs, *region.shapes, *region.outputs))
+    return _around(
+        cut.graph,
+        (*region.nodes, *region.pulled),
+        (*region.inputs, *region.shapes, *region.outputs),
+    )
 
 
 def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
@@ -84,7 +92,8 @@ def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
 def _(graph: Graph) -> str:
     ends = f"{_words(graph.inputs)} → {_words(graph.outputs)}"
     return (
-        f"<p><b>{_safe(graph.path.name)}</b>: {count(len(graph.nodes), 'node')}, {ends}</p>{_scrolling(drawing(graph))}"
+        f"<p><b>{_safe(graph.path.name)}</b>: {count(len(graph.nodes), 'node')},"
+        f" {ends}</p>{_scrolling(drawing(graph))}"
     )
 
 
@@ -105,12 +114,18 @@ def _(region: Region) -> str:
     ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
     enters = count(len(region.inputs) + len(region.shapes), "input")
     size = f"{count(len(region.nodes), 'node')}, {enters}, {count(len(region.outputs), 'output')}"
-    return f"<p>{ends}{size}</p><p>in {_words((*region.inputs, *region.shapes))}; out {_words(region.outputs)}</p>"
+    return (
+        f"<p>{ends}{size}</p><p>in {_words((*region.inputs, *region.shapes))}; out"
+        f" {_words(region.outputs)}</p>"
+    )
 
 
 @html.register
 def _(verdict: Verdict) -> str:
-    rows = [(_safe(j.name), _safe(j.sample), _status(j.status.value), _error(j), _safe(j.why)) for j in verdict.outputs]
+    rows = [
+        (_safe(j.name), _safe(j.sample), _status(j.status.value), _error(j), _safe(j.why))
+        for j in verdict.outputs
+    ]
     why = f": {_safe(verdict.why)}" if verdict.why else ""
     table = _table(("output", "sample", "", "relative error", "why"), rows) if rows else ""
     return f"<p>{_status(verdict.status.value)}{why}</p>{table}"
@@ -118,24 +133,33 @@ def _(verdict: Verdict) -> str:
 
 @html.register
 def _(judgement: Judgement) -> str:
-    return f"<p>{_words([judgement.name])}: {_status(judgement.status.value)}: {_safe(judgement.why)}</p>"
+    return (
+        f"<p>{_words([judgement.name])}: {_status(judgement.status.value)}:"
+        f" {_safe(judgement.why)}</p>"
+    )
 
 
 @html.register
 def _(comparison: Comparison) -> str:
     first = comparison.first_bad
     says = (
-        f"first wrong tensor: <code>{_safe(first.tensor)}</code> of {_safe(first.node)} ({_safe(first.op)})"
+        f"first wrong tensor: <code>{_safe(first.tensor)}</code> of {_safe(first.node)}"
+        f" ({_safe(first.op)})"
         if first
         else ""
     )
-    hints = "".join(f"<p>{_safe(line)}</p>" for line in (comparison.wrong_input, *comparison.looks_like) if line)
+    hints = "".join(
+        f"<p>{_safe(line)}</p>" for line in (comparison.wrong_input, *comparison.looks_like) if line
+    )
     rows = [
         (_safe(r.node), _safe(r.op), _safe(r.tensor), *(_judged(j) for j in (r.in_place, r.alone)))
         for r in comparison.rows
     ]
     table = _table(("node", "op", "tensor", "in place", "alone"), rows)
-    whole = f"<p>whole model: {_status(comparison.whole.status.value)}: {_safe(comparison.whole.why)}</p>"
+    whole = (
+        f"<p>whole model: {_status(comparison.whole.status.value)}:"
+        f" {_safe(comparison.whole.why)}</p>"
+    )
     return f"{whole}<p>{says}</p>{hints}{_scrolling(table)}"
 
 
@@ -145,9 +169,14 @@ def _(plan: PlanDocument) -> str:
     from subgraph.reports.html import plan_curve  # jinja2, which few results need
 
     kept = [
-        (_safe(p.name), _safe(", ".join(p.ops)), _safe(p.gear), _safe(reports.error(p.error))) for p in plan.kept or ()
+        (_safe(p.name), _safe(", ".join(p.ops)), _safe(p.gear), _safe(reports.error(p.error)))
+        for p in plan.kept or ()
     ]
-    table = _table(("stays in float", "op", "gear", "error with it alone lowered"), kept) if kept else ""
+    table = (
+        _table(("stays in float", "op", "gear", "error with it alone lowered"), kept)
+        if kept
+        else ""
+    )
     curve = plan_curve(to_json(plan))
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
     return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(table) if table else ''}"
@@ -173,8 +202,12 @@ def _(findings: Findings) -> str:
         )
         for f in findings.findings
     ]
-    table = _table(("kind", "nodes" if findings.names else "items", "explains", "certified"), rows) if rows else ""
-    return f"<p>{_safe(findings.outcome.value)}{': ' + _safe(findings.stopped) if findings.stopped else ''}</p>{table}"
+    table = (
+        _table(("kind", "nodes" if findings.names else "items", "explains", "certified"), rows)
+        if rows
+        else ""
+    )
+    return f"<p>{_safe(findings.outcome.value)}{': ' + _safe(findings.stopped) if findings.stopped else ''}</p>{table}"  # noqa: E501
 
 
 @html.register
@@ -183,13 +216,18 @@ def _(bisection: Bisection) -> str:
     if not bisection.document:
         return _progress(bisection)
     findings = bisection.document["findings"]
-    first = _around(bisection.oracle.trials.model.graph, findings[0]["indices"], ()) if findings else ""
-    report = f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.document))}</pre>"
+    first = (
+        _around(bisection.oracle.trials.model.graph, findings[0]["indices"], ()) if findings else ""
+    )
+    report = (
+        f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.document))}</pre>"
+    )
     return report + (_scrolling(first) if first else "")
 
 
 def watch(bisection: Bisection) -> Bisection:
-    """Run a bisection to its end; in a notebook one line of progress is kept up to date, which the result replaces.
+    """Run a bisection to its end; in a notebook one line of progress is kept up to date, which the
+    result replaces.
 
     >>> from subgraph import bisect, load, watch
     >>> watch(bisect(load("resnet50.onnx"))).result.agree
@@ -212,7 +250,8 @@ def watch(bisection: Bisection) -> Bisection:
 
 
 def _progress(bisection: Bisection) -> str:
-    """As in a terminal: what is left, a bar, the time to come, the last step; or that there is none."""
+    """As in a terminal: what is left, a bar, the time to come, the last step; or that there is
+    none."""
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]
@@ -226,7 +265,7 @@ def _progress(bisection: Bisection) -> str:
     return f"<p>{left} {bar} {' · '.join(filter(None, (_safe(remaining.estimate), last)))}</p>"
 
 
-# ---------------------------------------------------------------------------------------------------- parts
+# ------------------------------------------------------------ parts
 
 
 def _safe(name: object) -> str:

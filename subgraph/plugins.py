@@ -1,10 +1,12 @@
-"""Kind and name -> module. A plugin is a file in its kind's folder, a Python file by path, or an entry point.
+"""Kind and name -> module. A plugin is a file in its kind's folder, a Python file by path, or an
+entry point.
 
-`FOLDERS` maps each kind to its folder; files that begin with `_` are shared parts, no plugins. The `__init__.py` of a
-folder says what a plugin of that kind must define. The file name is the word that the user types: `onnx_reference.py`
-is `onnx-reference`; a metric keeps its `_`, because its name stands in formulas and is a key in JSON. The first line of
-the docstring is its help. Nothing registers a plugin: a new file is listed, documented and tested because it exists.
-Installed packages add plugins with entry points of the group `subcut.KIND`.
+`FOLDERS` maps each kind to its folder; files that begin with `_` are shared parts, no plugins. The
+`__init__.py` of a folder says what a plugin of that kind must define. The file name is the word
+that the user types: `onnx_reference.py` is `onnx-reference`; a metric keeps its `_`, because its
+name stands in formulas and is a key in JSON. The first line of the docstring is its help. Nothing
+registers a plugin: a new file is listed, documented and tested because it exists. Installed
+packages add plugins with entry points of the group `subcut.KIND`.
 """
 
 from __future__ import annotations
@@ -42,14 +44,18 @@ _plugin_folders: list[str] = []  # that were added to `sys.path`
 
 
 def names(kind: str) -> list[str]:
-    """The names of one kind: those of subcut's own files, then those of installed packages, each sorted."""
+    """The names of one kind: those of subcut's own files, then those of installed packages, each
+    sorted."""
     own = own_names(kind)
     return own + sorted(set(_entry_points(kind)) - set(own))
 
 
 def own_names(kind: str) -> list[str]:
-    """The names of subcut's own files, sorted. Installed packages are left out: asking for them takes 30 ms."""
-    stems = sorted(path.stem for path in _folder(kind).glob("*.py") if not path.stem.startswith("_"))
+    """The names of subcut's own files, sorted. Installed packages are left out: asking for them
+    takes 30 ms."""
+    stems = sorted(
+        path.stem for path in _folder(kind).glob("*.py") if not path.stem.startswith("_")
+    )
     return [stem if kind == "metrics" else stem.replace("_", "-") for stem in stems]
 
 
@@ -70,11 +76,16 @@ def load(kind: str, name: str) -> ModuleType:
     entry_points = _entry_points(kind)
     if name in entry_points:
         return _from_package(name, entry_points[name])
-    noun = {"criteria": "criterion", "dumps": "dump format", "lint": "lint rule", "rewrites": "rewriting"}.get(
-        kind, kind.removesuffix("s")
-    )
+    noun = {
+        "criteria": "criterion",
+        "dumps": "dump format",
+        "lint": "lint rule",
+        "rewrites": "rewriting",
+    }.get(kind, kind.removesuffix("s"))
     close = nearest(name, names(kind))
-    raise UnknownName(f"no {noun} '{clean(name)}'", "" if close else "give a path", close, code="plugin.unknown")
+    raise UnknownName(
+        f"no {noun} '{clean(name)}'", "" if close else "give a path", close, code="plugin.unknown"
+    )
 
 
 def help_of(kind: str, name: str) -> str:
@@ -87,14 +98,20 @@ def help_of(kind: str, name: str) -> str:
 
 
 def defines(kind: str, name: str, function: str) -> bool:
-    """Does a plugin that is a file define this function? Read without importing it; False if it cannot be read."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in _body(kind, name))
+    """Does a plugin that is a file define this function? Read without importing it; False if it
+    cannot be read."""
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == function for node in _body(kind, name)
+    )
 
 
 def constant(kind: str, name: str, constant: str) -> object:
-    """What a plugin that is a file sets a name to; read without importing it, None if it is not there or no literal."""
+    """What a plugin that is a file sets a name to; read without importing it, None if it is not
+    there or no literal."""
     for node in _body(kind, name):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == constant for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == constant for t in node.targets
+        ):
             try:
                 return ast.literal_eval(node.value)
             except ValueError:
@@ -113,7 +130,8 @@ def _body(kind: str, name: str) -> list[ast.stmt]:
 
 @cache
 def _statements(file: Path, _changed: int) -> list[ast.stmt]:
-    """The statements of a file, parsed once for each time at which it was changed: 4 ms for onnxruntime's backend."""
+    """The statements of a file, parsed once for each time at which it was changed: 4 ms for
+    onnxruntime's backend."""
     return ast.parse(file.read_bytes()).body
 
 
@@ -160,7 +178,9 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # it may import what lies beside it; installed packages come first
+        sys.path.append(
+            str(path.parent)
+        )  # it may import what lies beside it; installed packages come first
         _plugin_folders.append(str(path.parent))
     if _InstalledNamespaces not in sys.meta_path:
         sys.meta_path.insert(0, _InstalledNamespaces)
@@ -169,23 +189,34 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise UsageError(
-            f"{path} fails while it is imported: {_one_line(e)}", "correct that file first", code="plugin.import-failed"
+            f"{path} fails while it is imported: {_one_line(e)}",
+            "correct that file first",
+            code="plugin.import-failed",
         ) from e
     return module
 
 
 class _InstalledNamespaces:
-    """A finder of installed namespace packages, as `google` of protobuf: a module of a later folder hides them."""
+    """A finder of installed namespace packages, as `google` of protobuf: a module of a later folder
+    hides them."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the specification of a namespace package that has a package in it; None for other modules."""
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of a namespace package that has a package in it; None for other
+        modules."""
         if path is not None:
             return None
-        spec = PathFinder.find_spec(name, [place for place in sys.path if place not in _plugin_folders])
+        spec = PathFinder.find_spec(
+            name, [place for place in sys.path if place not in _plugin_folders]
+        )
         if spec is None or spec.loader is not None:
             return None
-        has_package = any(any(Path(place).glob("*/__init__.py")) for place in spec.submodule_search_locations or ())
+        has_package = any(
+            any(Path(place).glob("*/__init__.py"))
+            for place in spec.submodule_search_locations or ()
+        )
         return spec if has_package else None
 
 

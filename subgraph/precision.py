@@ -10,8 +10,8 @@ class Precision(StrEnum):
     """What is known of the arithmetic; the finest comes first.
 
     Attributes:
-        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255 steps over the tensor's
-            range.
+        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255
+            steps over the tensor's range.
         dtype: the element type whose rounding is meant.
         largest: larger values are infinite; not of float32, in which the reference computes.
         half_step: half of the smallest step; values of tensors do not reach that of other types.
@@ -34,7 +34,12 @@ class Precision(StrEnum):
     INT8 = "int8", 1 / 255, "int8"
 
     def __new__(
-        cls, word: str, eps: float = 0.0, dtype: str = "", largest: float = math.inf, half_step: float = 0.0
+        cls,
+        word: str,
+        eps: float = 0.0,
+        dtype: str = "",
+        largest: float = math.inf,
+        half_step: float = 0.0,
     ) -> Precision:
         made = str.__new__(cls, word)
         made._value_ = word

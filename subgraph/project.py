@@ -1,7 +1,8 @@
-"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or one above.
+"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or
+one above.
 
-A value comes from the command line, else from the environment, else from the project file, else from the default. An
-unknown key is an error that names the nearest known one.
+A value comes from the command line, else from the environment, else from the project file, else
+from the default. An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, is_text, nearest, split_signature
 
-RANDOM_WEIGHTS = re.compile(r"random(?::([0-9]{1,9}))?")  # of `--weights`, in place of a file: drawn from a seed
+RANDOM_WEIGHTS = re.compile(
+    r"random(?::([0-9]{1,9}))?"
+)  # of `--weights`, in place of a file: drawn from a seed
 log = logging.getLogger("subcut")
 
 # key -> type of its value in the file
@@ -61,7 +64,9 @@ KIND_WORDS = {
 }
 OF_TESTS = ("model", "candidate")  # in `tests` these may be lists: each model on each candidate
 NOT_OF_TESTS = frozenset("tests candidates known output jobs format dtype layout".split())
-PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")  # in a criterion: its own, or a metric's
+PYTHON_FILE = re.compile(
+    r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])"
+)  # in a criterion: its own, or a metric's
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 
 
@@ -73,7 +78,8 @@ class Project:
     values: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, typed: Any = None, default: Any = None) -> Any:
-        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's value, else `default`.
+        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's
+        value, else `default`.
 
         Raises:
             UsageError: the environment's value is not of the right type.
@@ -86,7 +92,8 @@ class Project:
         return self.values.get(key, default)
 
     def origin(self, key: str, typed: Any = None) -> str:
-        """The project file, where `get` takes the value from it; "" where the user gave the value, or nobody."""
+        """The project file, where `get` takes the value from it; "" where the user gave the value,
+        or nobody."""
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
 
@@ -103,7 +110,8 @@ class Project:
         return f"{' and '.join(keys)} of {place}"
 
     def tests(self) -> Iterator[Project]:
-        """The settings of each test, one `model` on one `candidate`: those of the file, then those of `[[tests]]`.
+        """The settings of each test, one `model` on one `candidate`: those of the file, then those
+        of `[[tests]]`.
 
         A model may be a glob. Where no candidate is named, it is `ort`.
 
@@ -127,7 +135,10 @@ class Project:
                     code="project.incomplete-test",
                 )
             for model in models:
-                yield from (Project(self.file, values | {"model": model, "candidate": one}) for one in candidates)
+                yield from (
+                    Project(self.file, values | {"model": model, "candidate": one})
+                    for one in candidates
+                )
 
 
 def _list(value: str | list[str]) -> list[str]:
@@ -140,11 +151,15 @@ def _fitting(word: str) -> list[str]:
     Raises:
         UsageError: no file fits.
     """
-    if not glob.has_magic(word) or os.path.exists(word):  # noqa: PTH110 - never raises
+    if not glob.has_magic(word) or os.path.exists(word):  # noqa: PTH110
         return [word]
-    if found := sorted(glob.glob(word, recursive=True)):  # noqa: PTH207 - `word` may be absolute
+    if found := sorted(glob.glob(word, recursive=True)):  # noqa: PTH207
         return found
-    raise UsageError(f"no model fits {clean(word)}", "correct that line of [[tests]]", code="project.no-model-fits")
+    raise UsageError(
+        f"no model fits {clean(word)}",
+        "correct that line of [[tests]]",
+        code="project.no-model-fits",
+    )
 
 
 def _from_text(key: str, text: str) -> Any:
@@ -158,7 +173,8 @@ def _from_text(key: str, text: str) -> Any:
             return kind(text)
         except ValueError:
             raise UsageError(
-                f"$SUBCUT_{key.upper()} is {text!r}, not {KIND_WORDS[kind]}", code="project.wrong-value"
+                f"$SUBCUT_{key.upper()} is {text!r}, not {KIND_WORDS[kind]}",
+                code="project.wrong-value",
             ) from None
     return text
 
@@ -175,7 +191,10 @@ def load(start: Path | None = None) -> Project:
             file = folder / name
             if file.is_file() and (values := _read(file)) is not None:
                 if _lies_in_a_result(folder):
-                    log.warning("settings are read from %s, which lies in a case or a bundle", clean(str(file)))
+                    log.warning(
+                        "settings are read from %s, which lies in a case or a bundle",
+                        clean(str(file)),
+                    )
                 return Project(file, values)
     return Project()
 
@@ -200,20 +219,28 @@ def _read(file: Path) -> dict[str, Any] | None:
         data = parse_toml(text)
     except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
         raise UsageError(
-            f"cannot read {file}: {e}", "correct that line, or rename the file", code="project.unreadable"
+            f"cannot read {file}: {e}",
+            "correct that line, or rename the file",
+            code="project.unreadable",
         ) from e
     if file.name == "pyproject.toml":
         data = data.get("tool", {}).get("subcut")
         if data is None:
             return None
         if not isinstance(data, dict):
-            raise UsageError(f"{file}: [tool.subcut] must be a table, not {data!r}", code="project.wrong-value")
+            raise UsageError(
+                f"{file}: [tool.subcut] must be a table, not {data!r}", code="project.wrong-value"
+            )
     return {key: _checked(file, key, value) for key, value in data.items()}
 
 
 def _checked(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
-        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS)[:1], code="project.unknown-key")
+        raise UnknownName(
+            f"{file}: unknown key '{key}'",
+            nearest=nearest(key, KEYS)[:1],
+            code="project.unknown-key",
+        )
     kind = KEYS[key]
     if kind is tuple and isinstance(value, list):
         return [_test(file, table) for table in value]
@@ -229,7 +256,9 @@ def _checked(file: Path, key: str, value: Any) -> Any:
             "correct that line",
             code="project.wrong-value",
         )
-    if key in ("model", "output", "custom_ops") or (key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)):
+    if key in ("model", "output", "custom_ops") or (
+        key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)
+    ):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
         return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)
@@ -269,14 +298,18 @@ def _beside(file: Path, word: str) -> str:
 def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:
     """The model to work on, and how it was found; "" where the command line names it.
 
-    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder,
-    the only *.prototxt.
+    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only
+    *.onnx in this folder, the only *.prototxt.
 
     Raises:
         UsageError: there is none, or several.
     """
     if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
-        raise UsageError(f"{clean(typed)} is an address, not a file", "download it first", code="model.is-address")
+        raise UsageError(
+            f"{clean(typed)} is an address, not a file",
+            "download it first",
+            code="model.is-address",
+        )
     if typed:
         return _existing(Path(typed), ""), ""
     project = project or load()
@@ -291,9 +324,15 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
         return _existing(models[0], ""), f"the only {pattern[1:]} here"
     if models:
         some = ", ".join(p.name for p in models[:8]) + (", …" if len(models) > 8 else "")
-        raise UsageError(f"which model? there are {len(models)} here", f"name one: {some}", code="model.ambiguous")
+        raise UsageError(
+            f"which model? there are {len(models)} here",
+            f"name one: {some}",
+            code="model.ambiguous",
+        )
     how = "name one (subcut MODEL --start A --end B, subcut bisect MODEL), or set $SUBCUT_MODEL"
-    raise UsageError("no model named, and no .onnx file in this folder", how, code="model.none-here")
+    raise UsageError(
+        "no model named, and no .onnx file in this folder", how, code="model.none-here"
+    )
 
 
 def _existing(path: Path, named_by: str) -> Path:
@@ -303,14 +342,16 @@ def _existing(path: Path, named_by: str) -> Path:
             "rename it; neither ONNX nor JSON can hold it",
             code="name.not-utf8",
         )
-    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder
+    if os.path.isdir(path):  # noqa: PTH112
         inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
         raise UsageError(
             f"{path} is a folder{named_by}",
             f"name the .onnx file in it{inside and ': ' + inside}",
             code="model.is-folder",
         )
-    if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110 - and no file
+    if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110
         beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-        raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found")
+        raise UnknownName(
+            f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found"
+        )
     return path

@@ -1,6 +1,8 @@
-"""A plugin of pytest: the fixture `subcut_agrees(model, candidate, inputs)`; `pytest --subcut` for a project's tests.
+"""A plugin of pytest: the fixture `subcut_agrees(model, candidate, inputs)`; `pytest --subcut` for
+a project's tests.
 
-pytest imports this file in every session (entry point `pytest11`), so it imports nothing else when it is imported.
+pytest imports this file in every session (entry point `pytest11`), so it imports nothing else when
+it is imported.
 """
 
 from __future__ import annotations
@@ -25,10 +27,19 @@ OUTPUT = "subcut_out"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The plugin's three options."""
     group = parser.getgroup("subcut", "subcut: is a model right on a runtime or device?")
-    group.addoption("--subcut", action="store_true", help="Run [[tests]] of subcut.toml or [tool.subcut], too.")
-    group.addoption("--subcut-output", metavar="DIR", help=f"Folder of results; default {OUTPUT} in the rootdir.")
     group.addoption(
-        "--subcut-max-time", metavar="10m", default="10m", help="Limit of the search of one failing test; default 10m."
+        "--subcut", action="store_true", help="Run [[tests]] of subcut.toml or [tool.subcut], too."
+    )
+    group.addoption(
+        "--subcut-output",
+        metavar="DIR",
+        help=f"Folder of results; default {OUTPUT} in the rootdir.",
+    )
+    group.addoption(
+        "--subcut-max-time",
+        metavar="10m",
+        default="10m",
+        help="Limit of the search of one failing test; default 10m.",
     )
 
 
@@ -42,15 +53,20 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     here = [str(file) for name in PROJECT_FILES if (file := config.rootpath / name).is_file()]
     if not here and not any(arg.partition("::")[0].endswith(PROJECT_FILES) for arg in config.args):
-        raise pytest.UsageError(f"--subcut: no {' and no '.join(PROJECT_FILES)} in {config.rootpath}")
+        raise pytest.UsageError(
+            f"--subcut: no {' and no '.join(PROJECT_FILES)} in {config.rootpath}"
+        )
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         config.args += here
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """The rootdir's project file, or one that the command line names; none that lies in somebody's bundle below."""
+    """The rootdir's project file, or one that the command line names; none that lies in somebody's
+    bundle below."""
     wanted = parent.config.getoption("subcut") and file_path.name in PROJECT_FILES
-    if wanted and (file_path.parent == parent.config.rootpath or parent.session.isinitpath(file_path)):
+    if wanted and (
+        file_path.parent == parent.config.rootpath or parent.session.isinitpath(file_path)
+    ):
         return ModelTests.from_parent(parent, path=file_path)
     return None
 
@@ -76,7 +92,9 @@ class ModelTests(pytest.File):
                 model = os.path.relpath(one.values["model"], settings.file.parent)
                 name = clean(f"{model}[{one.values['candidate']}]")
                 seen[name] += 1
-                yield ModelTest.from_parent(self, name=name + f"-{seen[name]}" * (seen[name] > 1), settings=one)
+                yield ModelTest.from_parent(
+                    self, name=name + f"-{seen[name]}" * (seen[name] > 1), settings=one
+                )
         except SubcutError as e:
             raise self.CollectError(_described(e)) from e
 
@@ -100,28 +118,40 @@ class ModelTest(pytest.Item):
 
 @pytest.fixture
 def subcut_agrees(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """`subcut_agrees(model, candidate, inputs)` fails the test where the candidate is not known to be right.
+    """`subcut_agrees(model, candidate, inputs)` fails the test where the candidate is not known to
+    be right.
 
-    `model`, `candidate`: words as on subcut's command line. `inputs`: a file, a folder of samples, several of these, or
-    name → array. Also by name: `criterion`, `reference`, `shapes` (name → sizes), `seed`, `may_be_empty` (outputs that
-    are right even if the inputs tell nothing about them). What is left out comes from the project file; else the
-    candidate is onnxruntime, and the inputs are seeded random values.
+    `model`, `candidate`: words as on subcut's command line. `inputs`: a file, a folder of samples,
+    several of these, or name → array. Also by name: `criterion`, `reference`, `shapes` (name →
+    sizes), `seed`, `may_be_empty` (outputs that are right even if the inputs tell nothing about
+    them). What is left out comes from the project file; else the candidate is onnxruntime, and the
+    inputs are seeded random values.
     """
     from subgraph import project
 
-    def agrees(model: str | Path, candidate: str | None = None, inputs: Inputs = None, **more: Any) -> None:
+    def agrees(
+        model: str | Path, candidate: str | None = None, inputs: Inputs = None, **more: Any
+    ) -> None:
         root = request.config.rootpath.resolve()
         settings = project.load(root)
         trust = settings.file is None or settings.file.is_relative_to(root)
-        _require_agreement(request.node, settings, str(model), candidate, inputs, trust=trust, **more)
+        _require_agreement(
+            request.node, settings, str(model), candidate, inputs, trust=trust, **more
+        )
 
     return agrees
 
 
 def _require_agreement(
-    item: pytest.Item, settings: Project, model: str, candidate: str | None, inputs: Inputs = None, **more: Any
+    item: pytest.Item,
+    settings: Project,
+    model: str,
+    candidate: str | None,
+    inputs: Inputs = None,
+    **more: Any,
 ) -> None:
-    """Fail the test where the candidate is not known to be right; `more`: as of `agreement.disagreement`."""
+    """Fail the test where the candidate is not known to be right; `more`: as of
+    `agreement.disagreement`."""
     from subgraph import system
     from subgraph.agreement import Search, disagreement
     from subgraph.errors import SubcutError
@@ -137,13 +167,17 @@ def _require_agreement(
         found = None
         error = _described(e)
     if found:
-        item.user_properties += [("subcut", found.lines[0]), *((f"subcut_{k}", v) for k, v in found.places.items())]
+        item.user_properties += [
+            ("subcut", found.lines[0]),
+            *((f"subcut_{k}", v) for k, v in found.places.items()),
+        ]
     if error:
         pytest.fail(error, pytrace=False)  # here, so that it is not shown as raised by another one
 
 
 def _output(config: pytest.Config, settings: Project) -> Path:
-    """The folder that holds a folder of results per test; relative where it lies below the working directory."""
+    """The folder that holds a folder of results per test; relative where it lies below the working
+    directory."""
     typed = config.getoption("subcut_output")
     typed = str(config.invocation_params.dir / typed) if typed else None
     place = Path(settings.get("output", typed, config.rootpath / OUTPUT)).absolute()

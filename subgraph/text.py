@@ -1,4 +1,5 @@
-"""Names from a model, made safe to show (no control characters, no terminal escapes); the names nearest to a typo."""
+"""Names from a model, made safe to show (no control characters, no terminal escapes); the names
+nearest to a typo."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-# C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the
+# direction of text.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
 _LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # of a URL: user, password, or a token in their place
@@ -24,7 +28,8 @@ SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
-    """A name for one line of a terminal, without control characters; the middle of a word of `LONG_WORD` is left out.
+    """A name for one line of a terminal, without control characters; the middle of a word of
+    `LONG_WORD` is left out.
 
     >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
     ('a[31mb', 401)
@@ -34,13 +39,30 @@ def clean(name: str) -> str:
 
 
 PLAIN = {
-    "→": "->", "…": "...", "·": ".", "×": "x", "−": "-", "–": "-", "─": "-", "≤": "<=", "≥": ">=", "≠": "!=", "±": "+-",
-    "├": "|", "│": "|", "└": "`", "✗": "x", "∞": "inf", "²": "^2", "Σ": "sum",
-}  # fmt: skip
+    "→": "->",
+    "…": "...",
+    "·": ".",
+    "×": "x",
+    "−": "-",
+    "–": "-",
+    "─": "-",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "±": "+-",
+    "├": "|",
+    "│": "|",
+    "└": "`",
+    "✗": "x",
+    "∞": "inf",
+    "²": "^2",
+    "Σ": "sum",
+}
 
 
 def plain(e: UnicodeError) -> tuple[str, int]:
-    """What a terminal shows that lacks a character; to be registered as a handler of errors (`codecs`).
+    """What a terminal shows that lacks a character; to be registered as a handler of errors
+    (`codecs`).
 
     >>> import codecs
     >>> codecs.register_error("plain", plain)
@@ -93,7 +115,8 @@ def masked(text: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """False for a file name or an argument that is not UTF-8: Python turns its bytes into surrogates."""
+    """False for a file name or an argument that is not UTF-8: Python turns its bytes into
+    surrogates."""
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
@@ -103,7 +126,8 @@ def shorten(text: str, length: int = 120) -> str:
 
 
 def short(name: str, length: int = 56) -> str:
-    """A long name without its middle, at most `length` columns wide: names differ most at their end.
+    """A long name without its middle, at most `length` columns wide: names differ most at their
+    end.
 
     >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
     '/encode…put/dense/MatMul'
@@ -130,7 +154,11 @@ def columns(text: str) -> int:
     >>> columns("a卷")
     3
     """
-    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return (
+        len(text)
+        if text.isascii()
+        else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    )
 
 
 def from_run(number: int | None) -> str:
@@ -144,7 +172,8 @@ def count(number: int, noun: str) -> str:
 
 
 def prediction(shares: Mapping[str, float]) -> str:
-    """What became of the classes that a model ranks highest, from their `top1` and `top5` agreement, 0 … 1.
+    """What became of the classes that a model ranks highest, from their `top1` and `top5`
+    agreement, 0 … 1.
 
     >>> prediction({"top1": 1.0, "top5": 0.8})
     'prediction unchanged, top-5 agrees in 80 %'
@@ -152,18 +181,20 @@ def prediction(shares: Mapping[str, float]) -> str:
     top1 = shares["top1"]
     top5 = shares["top5"]
     if top1 < 1:
-        return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace("%", " %")
+        return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace(
+            "%", " %"
+        )
     return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")
 
 
 def source_line(source: Mapping[str, Any]) -> str:
-    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None;
-    with `derived`, of the node "before" or "behind" it.
+    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which
+    any may be None; with `derived`, of the node "before" or "behind" it.
 
     Empty for a module alone, which was read from the node's name and says no more than it.
 
-    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9, "code": "self.bn1(x)"}
-    >>> source_line(known)
+    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9,
+    "code": "self.bn1(x)"} >>> source_line(known)
     'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
     """
     if source.get("class") is None and not source.get("file"):
@@ -178,15 +209,16 @@ def source_line(source: Mapping[str, Any]) -> str:
 def short_path(path: str) -> str:
     """A source file as people know it: in a package from there on, else its folder and name.
 
-    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"), short_path("/home/me/net/model.py")
-    ('torchvision/models/resnet.py', 'net/model.py')
+    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"),
+    short_path("/home/me/net/model.py") ('torchvision/models/resnet.py', 'net/model.py')
     """
     parts = re.split(r"[/\\]", re.split(r"(?:site|dist)-packages[/\\]", path)[-1])
     return "/".join(parts if "-packages" in path else parts[-2:])
 
 
 def big(number: float) -> str:
-    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float: 10^338.
+    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float:
+    10^338.
 
     >>> big(76_300), big(10**338)
     ('76.3 k', '10^338')
@@ -202,8 +234,8 @@ def big(number: float) -> str:
 def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most similar to `word`, best first; case does not matter.
 
-    Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters. Complexity: linear in the
-    names.
+    Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters.
+    Complexity: linear in the names.
     """
     import difflib  # 1 ms
 
@@ -218,19 +250,23 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
 
     def similarity(name: str) -> tuple[bool, float]:
         matcher.set_seq1(name.lower())
-        return len(low) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
+        return len(
+            low
+        ) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
 
     close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=distance)
     return sorted(close, key=similarity, reverse=True)[:count]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the right."""
+    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ends = frozenset(right)
     return [
         "  ".join(
-            c.rjust(w) if k in ends else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+            c.rjust(w) if k in ends else c.ljust(w)
+            for k, (c, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]

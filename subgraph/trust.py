@@ -1,8 +1,9 @@
 """Code that a file names is shown, and runs only if it is trusted: the one door for it.
 
-What a user types, on the command line or into the environment, is the user's own. What stands in a file may be
-somebody else's: in a project file, in the state of a manual loop, in a case or a bundle. It runs only with `--trust`,
-which is remembered for exactly this code: what the file says, and the contents of the files that it is known to reach.
+What a user types, on the command line or into the environment, is the user's own. What stands in a
+file may be somebody else's: in a project file, in the state of a manual loop, in a case or a
+bundle. It runs only with `--trust`, which is remembered for exactly this code: what the file says,
+and the contents of the files that it is known to reach.
 
 What code reaches cannot be known in general (`runtime.command_line`): the question says so.
 """
@@ -31,7 +32,8 @@ class NamedCode:
         role: what it is for: "candidate npu", "criterion".
         shown: its command lines, files and libraries; empty where none of it is code.
         origin: the file that names it; "" if the user typed it.
-        files: all that it is known to reach, with itself; complete: these are not too many to be looked at.
+        files: all that it is known to reach, with itself; complete: these are not too many to be
+            looked at.
         settings: what else it depends on, as JSON.
     """
 
@@ -62,7 +64,8 @@ def require(code: NamedCode, trust: bool) -> str:
     elif _digest(code) not in _remembered():
         raise UsageError(
             f"{code.role} would run code from {code.origin}: {shown}",
-            f"if you know it, say --trust once; it is asked about again when it changes. {_extent(code)}",
+            "if you know it, say --trust once; it is asked about again when it changes."
+            f" {_extent(code)}",
             code="trust.required",
         )
     return shown
@@ -86,7 +89,11 @@ def _extent(code: NamedCode) -> str:
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
     some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")
-    also = f"and {count(len(further), 'file')} of code beside it ({some})" if further else "as it stands there"
+    also = (
+        f"and {count(len(further), 'file')} of code beside it ({some})"
+        if further
+        else "as it stands there"
+    )
     more = "" if code.complete else "; there are too many files beside it to cover them all"
     return f"Trust covers this {also}, not what it loads in other ways{more}"
 
@@ -104,7 +111,7 @@ def _contents(file: Path) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------------------------------------- the memory
+# ------------------------------------------------------------ the memory
 
 
 def _trusted_file() -> Path | None:

@@ -32,7 +32,9 @@ class Signature(StrEnum):
     """
 
     MISMATCH = "mismatch"
-    PRECISION = "precision"  # rounding at the claimed precision explains it, but the values are of no use
+    PRECISION = (
+        "precision"  # rounding at the claimed precision explains it, but the values are of no use
+    )
     NAN = "nan"
     SHAPE = "shape"
     MISSING = "missing"
@@ -41,8 +43,12 @@ class Signature(StrEnum):
     TIMEOUT = "timeout"
 
 
-NOTHING = "tells nothing"  # label of an output that any candidate could return: it is empty, or constant
-NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values are there, and some are off
+NOTHING = (
+    "tells nothing"  # label of an output that any candidate could return: it is empty, or constant
+)
+NUMBERS = frozenset(
+    (Signature.MISMATCH, Signature.PRECISION)
+)  # all values are there, and some are off
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,12 @@ class Judgement:
     """One output of one sample, judged by one criterion.
 
     Attributes:
-        label: kind of agreement or failure; of the default criterion: agrees, range, approximate kernel, precision,
-            steps, fail, "fail, precision".
+        label: kind of agreement or failure; of the default criterion: agrees, range, approximate
+            kernel, precision, steps, fail, "fail, precision".
         why: one line for people, with numbers and their limits.
         errors: value by metric; NaN where the metric is not defined.
-        noise: the N of the default criterion, how far rounding alone moves the output; None if it was not measured.
+        noise: the N of the default criterion, how far rounding alone moves the output; None if it
+            was not measured.
     """
 
     name: str
@@ -83,11 +90,13 @@ class Verdict:
 
     Attributes:
         outputs: a judgement per output and sample; empty if the candidate did not run.
-        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as far as known.
+        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as
+            far as known.
         build, run: the candidate's own seconds; `run` over all samples.
         stored: taken from the store, nothing was run.
         pooled: it ran beside other regions in one model; agreement there is no proof.
-        from_run: the run of a session from which on it is wrong, where the first one is right; else None.
+        from_run: the run of a session from which on it is wrong, where the first one is right; else
+            None.
 
     >>> verdict = Verdict(Status.FAIL, Signature.REFUSED, "no operator LSTM")
     >>> verdict.status.value, verdict.signature.value, verdict.why
@@ -108,7 +117,11 @@ class Verdict:
     @property
     def is_mute(self) -> bool:
         """Whether no output tells anything about the candidate."""
-        return self.status is Status.UNRESOLVED and bool(self.outputs) and all(map(is_mute, self.outputs))
+        return (
+            self.status is Status.UNRESOLVED
+            and bool(self.outputs)
+            and all(map(is_mute, self.outputs))
+        )
 
     @property
     def label(self) -> str:
@@ -117,15 +130,25 @@ class Verdict:
 
     @property
     def worst(self) -> Judgement | None:
-        """The failing output with the largest relative error; without failing ones, the agreeing one."""
+        """The failing output with the largest relative error; without failing ones, the agreeing
+        one."""
         return max(self.outputs, key=gravity, default=None)
 
     def document(self) -> VerdictDocument:
         """The verdict as a document has it."""
         return VerdictDocument(
-            self.status, self.signature, self.label, self.why, self.outputs, self.process,
-            self.build, self.run, self.stored, self.pooled, from_run=self.from_run,
-        )  # fmt: skip
+            self.status,
+            self.signature,
+            self.label,
+            self.why,
+            self.outputs,
+            self.process,
+            self.build,
+            self.run,
+            self.stored,
+            self.pooled,
+            from_run=self.from_run,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; NaN and infinities as texts."""
@@ -166,7 +189,8 @@ _ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 3}
 
 
 def gravity(judgement: Judgement) -> tuple[int, bool, float]:
-    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by relative error.
+    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by
+    relative error.
 
     Among failing ones, what rounding explains comes last.
     """
@@ -178,14 +202,15 @@ def gravity(judgement: Judgement) -> tuple[int, bool, float]:
 def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Signature | None, str]:
     """Status, signature and reason of all outputs together.
 
-    One failing output fails the whole. Where `every` output must be judged, one of which it is not known whether it
-    agrees leaves the whole unresolved; else that is so where no output agrees. What has no values to compare does not
-    decide, unless no output has any.
+    One failing output fails the whole. Where `every` output must be judged, one of which it is not
+    known whether it agrees leaves the whole unresolved; else that is so where no output agrees.
+    What has no values to compare does not decide, unless no output has any.
     """
     failing = [j for j in judgements if j.status is Status.FAIL]
     if failing:
         first = max(failing, key=gravity)
-        # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost precision
+        # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost
+        # precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
     unknown = [j for j in judgements if j.status is Status.UNRESOLVED and not is_mute(j)]

@@ -11,14 +11,20 @@ def versions() -> dict[str, str]:
     python = ".".join(map(str, sys.version_info[:3]))
     package, release = _onnxruntime()
     return {
-        "subcut": __version__, "python": python, "onnx": version("onnx"), package: release, "numpy": version("numpy")
-    }  # fmt: skip
+        "subcut": __version__,
+        "python": python,
+        "onnx": version("onnx"),
+        package: release,
+        "numpy": version("numpy"),
+    }
 
 
 def install(extra: str) -> str:
-    """The command that installs what an extra of subcut needs: `pip install 'openvino>=2026.4,<2027'`.
+    """The command that installs what an extra of subcut needs: `pip install
+    'openvino>=2026.4,<2027'`.
 
-    By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not find it.
+    By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not
+    find it.
     """
     import shlex
     from importlib.metadata import PackageNotFoundError, requires
@@ -27,14 +33,17 @@ def install(extra: str) -> str:
         known = [line.partition(";") for line in requires("subcut") or ()]
     except PackageNotFoundError:  # run from a clone that is not installed
         known = []
-    names = [name.strip() for name, _, where in known if f'extra == "{extra}"' in where.replace("'", '"')]
+    names = [
+        name.strip() for name, _, where in known if f'extra == "{extra}"' in where.replace("'", '"')
+    ]
     return f"pip install {shlex.join(names or [extra])}"
 
 
 def _onnxruntime() -> tuple[str, str]:
     """The package of onnxruntime that runs, and its version: what the module says.
 
-    Builds for other hardware are packages of other names with the same module, and may lie over the plain one.
+    Builds for other hardware are packages of other names with the same module, and may lie over the
+    plain one.
     """
     import re
     from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -44,7 +53,11 @@ def _onnxruntime() -> tuple[str, str]:
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         raise PackageNotFoundError("onnxruntime")
-    said = re.search(r"^__version__ = [\"'](.+)[\"']", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+    said = re.search(
+        r"^__version__ = [\"'](.+)[\"']",
+        Path(spec.origin).read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     try:
         plain = version("onnxruntime")
     except PackageNotFoundError:

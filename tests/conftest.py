@@ -1,4 +1,5 @@
-"""What tests share: one process that runs the reference, since starting one takes longer than most tests; a network."""
+"""What tests share: one process that runs the reference, since starting one takes longer than most
+tests; a network."""
 
 from __future__ import annotations
 
@@ -26,36 +27,45 @@ from subgraph.sweep import operator_tests as operator_tests_module
 from subgraph.sweep import renumbered
 from subgraph.system import Lock
 from tests.helpers import lent_workers
-from tests.helpers.budget import (  # noqa: F401
-    pytest_runtest_logreport,
-    pytest_runtest_makereport,
-    pytest_runtest_setup,
-    pytest_terminal_summary,
+from tests.helpers.budget import (
+    pytest_runtest_logreport,  # noqa: F401
+    pytest_runtest_makereport,  # noqa: F401
+    pytest_runtest_setup,  # noqa: F401
+    pytest_terminal_summary,  # noqa: F401
 )
 from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import subcut
 from tests.helpers.turns import takes_its_turn
 from tests.helpers.web_runtime import borrow_release
 
-hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
+hypothesis.settings.register_profile(
+    "busy", deadline=None
+)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
 
-# Where Python is told to write no bytecode, each command and each worker would compile subcut again: 0.1 to 0.3 s.
+# Where Python is told to write no bytecode, each command and each worker would compile subcut
+# again: 0.1 to 0.3 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="subcut-tests-")  # where converted models are kept
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(
+    prefix="subcut-tests-"
+)  # where converted models are kept
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 borrow_release()
 
-# A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
+# A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some
+# send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take turns; and those of what this system does not have are skipped, each says why."""
+    """Tests that take turns; and those of what this system does not have are skipped, each says
+    why."""
     in_turn = {item: takes_its_turn(item) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if not in_turn[item]])
     items[:] = [item for item in items if in_turn[item]]
-    on_linux = sys.platform == "linux" and hasattr(os, "posix_fadvise")  # not so with `make test-macos-like`
+    on_linux = sys.platform == "linux" and hasattr(
+        os, "posix_fadvise"
+    )  # not so with `make test-macos-like`
     lacking = [] if on_linux else ["linux"] if sys.platform != "win32" else ["linux", "posix"]
     for item in items if lacking else ():
         for mark in filter(None, map(item.get_closest_marker, lacking)):
@@ -63,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of each later pass of the garbage collector: it took 0.5 s per `gc.collect()`."""
+    """Keep what was collected out of each later pass of the garbage collector: it took 0.5 s per
+    `gc.collect()`."""
     gc.collect()
     gc.freeze()
 
@@ -89,8 +100,15 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def operator_tests() -> Path:
-    """A store with onnx's operator tests, kept from run to run: making them takes half a minute of CPU."""
-    made_by = [operator_tests_module.__file__, renumbered.__file__, onnx.__file__, store.__file__, tensors.__file__]
+    """A store with onnx's operator tests, kept from run to run: making them takes half a minute of
+    CPU."""
+    made_by = [
+        operator_tests_module.__file__,
+        renumbered.__file__,
+        onnx.__file__,
+        store.__file__,
+        tensors.__file__,
+    ]
     versions = f"{onnx.__version__} {np.__version__}"
     word = digest(versions, *(file_digest(Path(str(name))) for name in made_by))[:16]
     folder = ROOT / "build" / f"operator-tests-{word}"
@@ -99,7 +117,15 @@ def operator_tests() -> Path:
     with Lock(folder / "lock"):
         if not (folder / "done").exists():
             done = subcut(
-                "sweep", "-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder, timeout=900
+                "sweep",
+                "-c",
+                "ort",
+                "--only",
+                "test_abs",
+                "--only",
+                "test_bernoulli",
+                cwd=folder,
+                timeout=900,
             )
             assert done.code == 0 and "making onnx's operator tests" in done.err, done
             (folder / "done").touch()

@@ -1,4 +1,5 @@
-"""What holds for every file: imports point down, start-up stays light, one place prints, the public names stay."""
+"""What holds for every file: imports point down, start-up stays light, one place prints, the public
+names stay."""
 
 from __future__ import annotations
 
@@ -36,16 +37,23 @@ ONLY = {
 }
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types documents verdict plugins project precision trust storage graph runtime cases".split()
+    "version errors text types documents verdict plugins project precision trust storage graph"
+    " runtime cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli", "system", "children"}
 
 HEAVY = frozenset(
-    "numpy onnx onnxruntime onnxscript torch networkx PIL ml_dtypes google rich pydantic jinja2 psutil".split()
+    "numpy onnx onnxruntime onnxscript torch networkx PIL ml_dtypes google rich pydantic jinja2"
+    " psutil".split()
 )
-PRINTERS = {"cli": "the command line", "cases.repro": "a script of its own, copied beside every cut"}
+PRINTERS = {
+    "cli": "the command line",
+    "cases.repro": "a script of its own, copied beside every cut",
+}
 MAX_FUNCTION = 60  # lines
-OTHER_SYSTEM = "system.posix" if sys.platform == "win32" else "system.windows"  # it cannot be imported here
+OTHER_SYSTEM = (
+    "system.posix" if sys.platform == "win32" else "system.windows"
+)  # it cannot be imported here
 
 MODULES = {
     ".".join(path.relative_to(HOME).with_suffix("").parts)
@@ -71,7 +79,8 @@ def package(module: str) -> str:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Modules of ours that a file imports anywhere, also inside functions, for types only, and by their name."""
+    """Modules of ours that a file imports anywhere, also inside functions, for types only, and by
+    their name."""
     for node in nodes(module):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             names = [ast.unparse(node.args[0]).lstrip("f").strip("'\"").partition(".{")[0]]
@@ -83,7 +92,9 @@ def imports(module: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] == "subgraph" and not (isinstance(node, ast.Call) and name == "subgraph"):
+            if name.split(".")[0] == "subgraph" and not (
+                isinstance(node, ast.Call) and name == "subgraph"
+            ):
                 yield module_of(name)
 
 
@@ -96,7 +107,8 @@ def module_of(name: str) -> str:
 
 
 def each(modules: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
-    """One test over all of these: an item for each, which each process of a run collects, costs more than the test."""
+    """One test over all of these: an item for each, which each process of a run collects, costs
+    more than the test."""
 
     def decorate(test: Callable[[str], None]) -> Callable[[], None]:
         def over_all() -> None:
@@ -133,7 +145,8 @@ def test_imports_point_down(module: str) -> None:
 
 
 def test_no_cycle_among_modules() -> None:
-    """Also inside a package, and with the imports inside functions: so each module can be imported alone."""
+    """Also inside a package, and with the imports inside functions: so each module can be imported
+    alone."""
     left = {module: set(imports(module)) - {module} for module in MODULES if module != "subgraph"}
     while free := {module for module, needs in left.items() if not needs & left.keys()}:
         left = {module: needs for module, needs in left.items() if module not in free}
@@ -158,14 +171,22 @@ def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
             for alias in node.names:
                 other = module_of(f"{node.module}.{alias.name}")
                 folder, _, name = other.rpartition(".")
-                assert not name.startswith("_") or f"{module}.".startswith(f"{folder}."), f"{module} imports {other}"
+                assert not name.startswith("_") or f"{module}.".startswith(f"{folder}."), (
+                    f"{module} imports {other}"
+                )
                 if other.endswith(alias.name):
                     modules.add(alias.asname or alias.name)
                 else:
                     assert not is_private(alias.name), f"{module} imports {alias.name}"
     for node in nodes(module):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            assert not is_private(node.attr), f"{module}:{node.lineno} reads {node.value.id}.{node.attr}"
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in modules
+        ):
+            assert not is_private(node.attr), (
+                f"{module}:{node.lineno} reads {node.value.id}.{node.attr}"
+            )
 
 
 def test_no_test_module_is_imported() -> None:
@@ -180,12 +201,16 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-TESTED_BY_CONTRACT = (*PLUGINS, "commands")  # by a test of the kind, by the tests of the command line
+TESTED_BY_CONTRACT = (
+    *PLUGINS,
+    "commands",
+)  # by a test of the kind, by the tests of the command line
 
 
 @each([m for m in MODULES if m not in PACKAGES and m.rpartition(".")[0] not in TESTED_BY_CONTRACT])
 def test_every_module_has_its_test(module: str) -> None:
-    """`tests/graph/test_region.py` tests `graph.region`; else the docstring of the test that covers it names it."""
+    """`tests/graph/test_region.py` tests `graph.region`; else the docstring of the test that covers
+    it names it."""
     folder, _, name = module.rpartition(".")
     mirrored = TESTS.joinpath(*folder.split("."), f"test_{name}.py")
     assert mirrored.is_file() or f"`{module}`" in covered(), (
@@ -209,16 +234,46 @@ def test_nobody_asks_which_backend_it_is(module: str) -> None:
     for node in nodes(module):
         if isinstance(node, ast.Compare):
             words = [word for word in ast.walk(node) if isinstance(word, ast.Constant)]
-            assert not [word.value for word in words if word.value in BACKENDS], f"{module}:{node.lineno}"
+            assert not [word.value for word in words if word.value in BACKENDS], (
+                f"{module}:{node.lineno}"
+            )
 
 
 # What only `system` may ask for: each operating system does it in its own way.
-SYSTEM_MODULES = {"fcntl", "grp", "msvcrt", "psutil", "pwd", "resource", "select", "signal", "termios", "winreg"}
+SYSTEM_MODULES = {
+    "fcntl",
+    "grp",
+    "msvcrt",
+    "psutil",
+    "pwd",
+    "resource",
+    "select",
+    "signal",
+    "termios",
+    "winreg",
+}
 SYSTEM_CALLS = {
-    "sys.platform", "os.name", "os.uname", "os.sysconf", "os.kill", "os.killpg", "os.getpgid", "os.getpgrp",
-    "os.getsid", "os.setsid", "os.fork", "os.register_at_fork", "os.waitpid", "os.waitid", "os.pread",
-    "os.sched_getaffinity", "os.posix_fadvise", "os.copy_file_range", "ctypes.CDLL", "ctypes.windll",
-}  # fmt: skip
+    "sys.platform",
+    "os.name",
+    "os.uname",
+    "os.sysconf",
+    "os.kill",
+    "os.killpg",
+    "os.getpgid",
+    "os.getpgrp",
+    "os.getsid",
+    "os.setsid",
+    "os.fork",
+    "os.register_at_fork",
+    "os.waitpid",
+    "os.waitid",
+    "os.pread",
+    "os.sched_getaffinity",
+    "os.posix_fadvise",
+    "os.copy_file_range",
+    "ctypes.CDLL",
+    "ctypes.windll",
+}
 SYSTEM_OPTIONS = {"start_new_session", "process_group", "preexec_fn", "pass_fds", "creationflags"}
 
 
@@ -241,7 +296,9 @@ def test_one_package_asks_the_operating_system(module: str) -> None:
 
 def test_no_class_name_is_used_twice() -> None:
     modules = [module for module in MODULES if module != "system.windows"]  # the same as `posix`
-    names = Counter(node.name for module in modules for node in nodes(module) if isinstance(node, ast.ClassDef))
+    names = Counter(
+        node.name for module in modules for node in nodes(module) if isinstance(node, ast.ClassDef)
+    )
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -262,7 +319,9 @@ def test_nothing_heavy_is_imported_at_start(module: str) -> None:
     for node in at_import(tree(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        assert not HEAVY.intersection(name.split(".")[0] for name in names), f"{module}:{node.lineno}"
+        assert not HEAVY.intersection(name.split(".")[0] for name in names), (
+            f"{module}:{node.lineno}"
+        )
 
 
 @each([m for m in MODULES if m not in PRINTERS])
@@ -271,9 +330,14 @@ def test_nobody_else_prints_or_exits(module: str) -> None:
     for node in nodes(module):
         if isinstance(node, ast.Call):
             call = ast.unparse(node.func)
-            assert call not in ("print", "exit", "quit", "sys.exit", "sys.stdout.write", "sys.stderr.write"), (
-                node.lineno
-            )
+            assert call not in (
+                "print",
+                "exit",
+                "quit",
+                "sys.exit",
+                "sys.stdout.write",
+                "sys.stderr.write",
+            ), node.lineno
             assert call != "os._exit" or module == "runtime.worker_main", node.lineno
         assert not (isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node)), node.lineno
 
@@ -290,7 +354,9 @@ def test_public_functions_say_what_they_do(module: str) -> None:
 def test_functions_are_short(module: str) -> None:
     for node in nodes(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
-            first = node.body[ast.get_docstring(node) is not None :]  # a command's options are its signature
+            first = node.body[
+                ast.get_docstring(node) is not None :
+            ]  # a command's options are its signature
             lines = node.end_lineno - first[0].lineno + 1 if first else 0
             assert lines <= MAX_FUNCTION, f"{node.name}: {lines}"
 
@@ -363,31 +429,52 @@ def test_one_function_starts_python() -> None:
         module
         for module in MODULES
         for node in nodes(module)
-        if isinstance(node, ast.Attribute) and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
+        if isinstance(node, ast.Attribute)
+        and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
     }
     assert mentioned == {
         "children",
         "environments.installation",
         "runtime.command_line",
     }  # uv; code that is reached
-    options = [m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"]
+    options = [
+        m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"
+    ]
     assert options == ["children"]
     assert python("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
 
 
 def test_each_child_is_started_without_telemetry() -> None:
     """By `ProcessGroup`, or with that environment. The children of a backend inherit it."""
-    starts = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"}
+    starts = {
+        "Popen",
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "getoutput",
+        "getstatusoutput",
+        "system",
+        "popen",
+    }
     assert telemetry.without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
-    assert telemetry.without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
+    assert (
+        telemetry.without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
+    )
     for module in MODULES:
         if module.startswith(("system.", "runtime.backends.")):
             continue
         for node in ast.walk(tree(module)):
             assert not (isinstance(node, ast.ImportFrom) and node.module == "subprocess"), module
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess" | "os"), attr=name)) if name in starts:
-                    env = next((ast.unparse(word.value) for word in node.keywords if word.arg == "env"), "")
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="subprocess" | "os"), attr=name)
+                ) if name in starts:
+                    env = next(
+                        (ast.unparse(word.value) for word in node.keywords if word.arg == "env"), ""
+                    )
                     assert env.startswith("without_telemetry("), f"{module}: {ast.unparse(node)}"
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr=name)):
-                    assert not name.startswith(("spawn", "posix_spawn", "exec", "startfile")), module
+                    assert not name.startswith(("spawn", "posix_spawn", "exec", "startfile")), (
+                        module
+                    )

@@ -1,7 +1,7 @@
 """The command line as a user meets it: each test runs the real command in a folder of its own.
 
-Covers `cli`, `__main__`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump` and
-`commands.completion`.
+Covers `cli`, `__main__`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`,
+`commands.dump` and `commands.completion`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,38 @@ from PIL import Image
 
 from subgraph import __version__, cli, project
 from subgraph.project import KEYS
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
+from tests.helpers.run_command import (
+    PATIENCE,
+    SUBCUT,
+    Done,
+    chain,
+    environment,
+    manifest,
+    subcut,
+    tree,
+)
 
 LAYERS = (
-    "pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a "
-    "res2a_branch2a_relu res2a_branch2b bn2a_branch2b scale2a_branch2b res2a_branch2b_relu res2a_branch2c "
-    "bn2a_branch2c scale2a_branch2c res2a res2a_relu"
+    "pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a"
+    " res2a_branch2a_relu res2a_branch2b bn2a_branch2b scale2a_branch2b res2a_branch2b_relu"
+    " res2a_branch2c bn2a_branch2c scale2a_branch2c res2a res2a_relu"
 ).split()
 CASE = "subcut_out/pool1__res2a_relu"
 EDGE = ("--start", "pool1", "--end", "res2a_relu")
-ODD = ["x[bold]y", "red\x1b[31m\x07", "two words", "a/b:0", "line\nbreak", "\u202eevil", "semi;$(touch pwned)"]
+ODD = [
+    "x[bold]y",
+    "red\x1b[31m\x07",
+    "two words",
+    "a/b:0",
+    "line\nbreak",
+    "\u202eevil",
+    "semi;$(touch pwned)",
+]
 
 
 def refused(done: Done, code: int = 2) -> str:
-    """What the error says: one line and at most one hint on standard error, nothing on standard output."""
+    """What the error says: one line and at most one hint on standard error, nothing on standard
+    output."""
     assert done.code == code, done
     assert done.out == ""
     said = [line for line in done.err.splitlines() if not line.startswith("model: ")]
@@ -46,7 +64,8 @@ def refused(done: Done, code: int = 2) -> str:
     return "\n".join(said)
 
 
-# ------------------------------------------------------------------------------------------------ the main job
+# ------------------------------------------------------------------------------------------------
+# the main job
 
 
 def test_the_line_as_the_user_wrote_it(here: Path) -> None:
@@ -56,13 +75,23 @@ def test_the_line_as_the_user_wrote_it(here: Path) -> None:
     told = manifest(here / CASE)
     assert [node["name"] for node in told["region"]["nodes"]] == LAYERS
     assert set(tree(here / CASE)) == {
-        "inputs/conv1.bin", "inputs/conv1.npy", "outputs/res2a.bin", "outputs/res2a.npy",
-        "log.txt", "manifest.json", "model.onnx", "repro.py",
-    }  # fmt: skip
+        "inputs/conv1.bin",
+        "inputs/conv1.npy",
+        "outputs/res2a.bin",
+        "outputs/res2a.npy",
+        "log.txt",
+        "manifest.json",
+        "model.onnx",
+        "repro.py",
+    }
     log = (here / CASE / "log.txt").read_text()
-    assert [line.split("Export Layer: ")[1] for line in log.splitlines() if "Export Layer" in line] == LAYERS
+    assert [
+        line.split("Export Layer: ")[1] for line in log.splitlines() if "Export Layer" in line
+    ] == LAYERS
     written = datetime.fromtimestamp((here / CASE / "inputs/conv1.npy").stat().st_mtime)
-    assert f"{written:%Y-%m-%d %H:%M:%S} Input File: conv1 float32 1×8×32×32 inputs/conv1.npy\n" in log
+    assert (
+        f"{written:%Y-%m-%d %H:%M:%S} Input File: conv1 float32 1×8×32×32 inputs/conv1.npy\n" in log
+    )
     assert sorted(p.name for p in here.iterdir()) == ["resnet50.onnx", "subcut_out"]
 
 
@@ -105,7 +134,16 @@ def test_nodes_have_several_names(start: str, end: str, nodes: list[str], here: 
 
 
 def test_several_starts_and_ends(here: Path) -> None:
-    words = ("-s", "res2a_branch1", "-s", "res2a_branch2a", "-e", "scale2a_branch1", "-e", "res2a_branch2a_relu")
+    words = (
+        "-s",
+        "res2a_branch1",
+        "-s",
+        "res2a_branch2a",
+        "-e",
+        "scale2a_branch1",
+        "-e",
+        "res2a_branch2a_relu",
+    )
     done = subcut(*words, cwd=here)
     (folder,) = (here / "subcut_out").iterdir()
     assert done.out.splitlines()[-1] == f"subcut_out/{folder.name}/"
@@ -126,11 +164,14 @@ def test_dry_run_writes_nothing_and_says_where_it_would(here: Path) -> None:
 
 def test_python_alone_repeats_the_result(here: Path) -> None:
     assert subcut(*EDGE, cwd=here).code == 0
-    done = subprocess.run([sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, done.stdout, "")
 
 
-# ------------------------------------------------------------------------------------------------ what goes wrong
+# ------------------------------------------------------------------------------------------------
+# what goes wrong
 
 
 @pytest.mark.parametrize("word", ["x" * 300, "x" * 300 + ".onnx"])
@@ -139,7 +180,9 @@ def test_a_word_longer_than_a_file_name_is_refused(word: str, here: Path) -> Non
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"", "empty"), (b"GIF89a, surely no model", "not an ONNX model")])
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"", "empty"), (b"GIF89a, surely no model", "not an ONNX model")]
+)
 def test_an_unreadable_model_is_exit_3(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     assert "bad.onnx" in refused(subcut(*EDGE, cwd=tmp_path), 3), why
@@ -152,20 +195,22 @@ def test_an_unusable_runtime_is_exit_4(here: Path, tmp_path: Path) -> None:
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-def test_a_result_that_could_not_be_checked_is_exit_5(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference must repeat itself; one that does not is played by a backend that adds noise."""
+def test_a_result_that_could_not_be_checked_is_exit_5(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference must repeat itself; one that does not is played by a backend that adds
+    noise."""
     noisy = here / "noisy"
     noisy.mkdir()
     (noisy / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if sys.argv[0] == '-m':\n"
-        "    import subgraph.runtime.backends.ort as ort\n"
-        "    plain = ort._Session.__call__\n"
-        "    def noisy(self, feeds):\n"
-        "        return {n: v + int.from_bytes(os.urandom(3), 'big') for n, v in plain(self, feeds).items()}\n"
-        "    ort._Session.__call__ = noisy\n"
+        "import os, sys\nif sys.argv[0] == '-m':\n    import subgraph.runtime.backends.ort as ort\n"
+        "    plain = ort._Session.__call__\n    def noisy(self, feeds):\n        return {n: v +"
+        " int.from_bytes(os.urandom(3), 'big') for n, v in plain(self, feeds).items()}\n   "
+        " ort._Session.__call__ = noisy\n"
     )
-    done = subcut(*EDGE, cwd=here, env={"PYTHONPATH": f"{noisy}:{Path(cli.__file__).parent.parent}"})
+    done = subcut(
+        *EDGE, cwd=here, env={"PYTHONPATH": f"{noisy}:{Path(cli.__file__).parent.parent}"}
+    )
     assert done.code == 5
     assert manifest(here / CASE)["check"]["status"] == "unrepeatable"
 
@@ -179,7 +224,8 @@ def test_what_is_not_utf_8(here: Path) -> None:
     assert "UTF-8" in refused(subcut(*EDGE, cwd=here))
 
 
-# ------------------------------------------------------------------------------------------------ streams
+# ------------------------------------------------------------------------------------------------
+# streams
 
 
 def test_quiet_says_only_the_result(here: Path) -> None:
@@ -220,8 +266,14 @@ def test_colour(words: tuple[str, ...], env: Mapping[str, str], coloured: bool, 
 def test_a_terminal_gets_colour(here: Path) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
-        for env, coloured in (({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False)):
-            subprocess.run([SUBCUT, "-s", "nope"], cwd=here, env=environment(env), stderr=theirs, check=False)
+        for env, coloured in (
+            ({"TERM": "xterm"}, True),
+            ({"TERM": "dumb"}, False),
+            ({"NO_COLOR": "1"}, False),
+        ):
+            subprocess.run(
+                [SUBCUT, "-s", "nope"], cwd=here, env=environment(env), stderr=theirs, check=False
+            )
             said = b""
             while b"nope" not in said:  # a read may give a part of what was written
                 said += screen.read(4096)
@@ -263,10 +315,13 @@ def test_whatever_reads_the_output(line: str, code: int, here: Path) -> None:
     assert "Exception" not in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------ --json
+# ------------------------------------------------------------------------------------------------
+# --json
 
 
-@pytest.mark.parametrize("words", [("--json", "cut", *EDGE), ("cut", *EDGE, "--json"), ("--json", *EDGE)])
+@pytest.mark.parametrize(
+    "words", [("--json", "cut", *EDGE), ("cut", *EDGE, "--json"), ("--json", *EDGE)]
+)
 def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
     done = subcut(*words, cwd=here)
     found = done.document
@@ -274,7 +329,9 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
     assert done.err.startswith("model: resnet50.onnx ")
     (result,) = found["results"]
     told = manifest(here / result["path"])
-    assert {k: v for k, v in result.items() if k != "path"} == {k: v for k, v in told.items() if k != "schema"}
+    assert {k: v for k, v in result.items() if k != "path"} == {
+        k: v for k, v in told.items() if k != "schema"
+    }
 
 
 @pytest.mark.parametrize(
@@ -287,15 +344,26 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
         (("--seed", "x"), 2, "UsageError", "usage.command-line"),
         (("empty.onnx", *EDGE), 3, "ModelError", "model.not-onnx"),
         (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 74, "OutputError", "output.not-folder"),
-        (("resnet50.onnx", *EDGE, "-i", "bad.npy"), 2, "InputError", "input.wrong-shape"),  # of the reference's process
+        (
+            ("resnet50.onnx", *EDGE, "-i", "bad.npy"),
+            2,
+            "InputError",
+            "input.wrong-shape",
+        ),  # of the reference's process
     ],
 )
-def test_json_of_an_error(words: tuple[str, ...], exit_code: int, kind: str, code: str, here: Path) -> None:
+def test_json_of_an_error(
+    words: tuple[str, ...], exit_code: int, kind: str, code: str, here: Path
+) -> None:
     (here / "empty.onnx").write_bytes(b"")
     np.save(here / "bad.npy", np.zeros((1, 2), np.float32))
     done = subcut(*words, "--json", cwd=here, env={"SUBCUT_MODEL": "resnet50.onnx"})
     found = done.document
-    assert (done.code, found["exit_code"], found["schema"]) == (exit_code, exit_code, "subcut.error/1")
+    assert (done.code, found["exit_code"], found["schema"]) == (
+        exit_code,
+        exit_code,
+        "subcut.error/1",
+    )
     assert found["error"].keys() >= {"kind", "code", "what", "hint"}
     assert (found["error"]["kind"], found["error"]["code"]) == (kind, code)
 
@@ -309,13 +377,16 @@ def test_only_verbose_text_has_the_code_of_an_error(here: Path) -> None:
 
 def test_json_of_a_dry_run_and_of_names_that_hurt(tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ODD)
-    found = subcut("--json", "-s", ODD[0], "-e", f"#{len(ODD) - 1}", "--dry-run", cwd=tmp_path).document
+    found = subcut(
+        "--json", "-s", ODD[0], "-e", f"#{len(ODD) - 1}", "--dry-run", cwd=tmp_path
+    ).document
     assert found["dry_run"] is True
     assert found["region"]["nodes"] == ODD
     assert not (tmp_path / found["path"]).exists()
 
 
-# ------------------------------------------------------------------------------------------------ settings
+# ------------------------------------------------------------------------------------------------
+# settings
 
 
 def seed_of(done: Done) -> int:
@@ -402,7 +473,9 @@ def test_weights_in_a_project_file_lie_beside_it(words: str, there: str, tmp_pat
         ("/its/own.py", "/its/own.py"),
     ],
 )
-def test_a_criterion_in_a_project_file_lies_beside_it(words: str, there: str, tmp_path: Path) -> None:
+def test_a_criterion_in_a_project_file_lies_beside_it(
+    words: str, there: str, tmp_path: Path
+) -> None:
     (tmp_path / "subcut.toml").write_text(f"criterion = {words!r}\n")
     (tmp_path / "below").mkdir()
     assert project.load(tmp_path / "below").get("criterion") == there.format(here=tmp_path)
@@ -412,17 +485,28 @@ def test_a_pyproject_without_settings_is_passed_over(here: Path) -> None:
     (here / "subcut.toml").write_text("seed = 4\n")
     below = here / "below"
     below.mkdir()
-    (below / "pyproject.toml").write_text("[project]\nname = 'mine'\ndescription = 'see tool.subcut'\n")
+    (below / "pyproject.toml").write_text(
+        "[project]\nname = 'mine'\ndescription = 'see tool.subcut'\n"
+    )
     assert seed_of(subcut("../resnet50.onnx", *EDGE, cwd=below)) == 4
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        'modle = "a.onnx"', "zzz = 1", "model = 3", "seed = true", 'seed = "1"', "bgr = 1", "input = 1", "input = [1]",
-        'model = "a', "model = " + "[" * 5000, "\ufffe",
+        'modle = "a.onnx"',
+        "zzz = 1",
+        "model = 3",
+        "seed = true",
+        'seed = "1"',
+        "bgr = 1",
+        "input = 1",
+        "input = [1]",
+        'model = "a',
+        "model = " + "[" * 5000,
+        "\ufffe",
     ],
-)  # fmt: skip
+)
 def test_a_slip_in_the_project_file_names_the_file(text: str, here: Path) -> None:
     (here / "subcut.toml").write_text(text, encoding="utf-16" if text == "\ufffe" else "utf-8")
     assert str(here / "subcut.toml") in refused(subcut(*EDGE, cwd=here))
@@ -435,7 +519,8 @@ def test_a_slip_in_pyproject_or_environment(here: Path) -> None:
 
 
 OF_CANDIDATES = set(
-    "candidate candidates reference custom_ops criterion timeout memory memory_limit jobs known tests".split()
+    "candidate candidates reference custom_ops criterion timeout memory memory_limit jobs known"
+    " tests".split()
 )
 VALUES: dict[str, tuple[Any, str]] = {  # key → value in the file, the same in the environment
     "model": ("resnet50.onnx", "resnet50.onnx"),
@@ -455,12 +540,14 @@ VALUES: dict[str, tuple[Any, str]] = {  # key → value in the file, the same in
 
 def test_each_setting_means_the_same_from_the_file_and_the_environment(here: Path) -> None:
     assert VALUES.keys() | OF_CANDIDATES == KEYS.keys()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8).astype(np.uint8)).save(
-        here / "x.png"
-    )
+    Image.fromarray(
+        np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8).astype(np.uint8)
+    ).save(here / "x.png")
     env = {f"SUBCUT_{key.upper()}": text for key, (_, text) in VALUES.items()}
     one = subcut(*EDGE, "--json", cwd=here, env=env).document
-    (here / "subcut.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, (value, _) in VALUES.items()))
+    (here / "subcut.toml").write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, (value, _) in VALUES.items())
+    )
     two = subcut(*EDGE, "--json", "--force", cwd=here).document
     for found in (one, two):
         request = found["results"][0]["request"]
@@ -472,7 +559,8 @@ def test_each_setting_means_the_same_from_the_file_and_the_environment(here: Pat
     assert one["results"][0]["path"] == two["results"][0]["path"] == "there/pool1__res2a_relu"
 
 
-# ------------------------------------------------------------------------------------------------ options of cut
+# ------------------------------------------------------------------------------------------------
+# options of cut
 
 
 def test_dump_all_adds_every_tensor_of_the_region(here: Path) -> None:
@@ -486,8 +574,10 @@ def test_dump_all_adds_every_tensor_of_the_region(here: Path) -> None:
     assert len(told["dump_data"]) == len(LAYERS)
     assert told["command"] == "subcut cut --start pool1 --end res2a_relu --dump=all"
     for tensor in told["dump_data"]:
-        (npy, raw) = tensor["samples"][0]["files"]
-        assert np.load(here / CASE / npy["file"]).tobytes() == (here / CASE / raw["file"]).read_bytes()
+        npy, raw = tensor["samples"][0]["files"]
+        assert (
+            np.load(here / CASE / npy["file"]).tobytes() == (here / CASE / raw["file"]).read_bytes()
+        )
 
 
 def test_stamp_names_the_folder_by_the_clock(here: Path) -> None:
@@ -503,12 +593,15 @@ def test_the_devices_form(here: Path) -> None:
     raw = np.fromfile(here / CASE / "inputs/conv1.bin", np.float16).reshape(1, 32, 32, 8)
     assert exact.dtype == np.float32
     assert np.array_equal(raw.transpose(0, 3, 1, 2), exact.astype(np.float16))
-    (entry,) = (f for f in manifest(here / CASE)["inputs"][0]["samples"][0]["files"] if f["format"] == "bin")
+    (entry,) = (
+        f for f in manifest(here / CASE)["inputs"][0]["samples"][0]["files"] if f["format"] == "bin"
+    )
     assert (entry["dtype"], entry["shape"], entry["layout"]) == ("float16", [1, 32, 32, 8], "NHWC")
 
 
 @pytest.mark.parametrize(
-    ("format_", "kinds"), [("npy", {".npy"}), ("bin", {".npy", ".bin"}), ("npy,bin", {".npy", ".bin"})]
+    ("format_", "kinds"),
+    [("npy", {".npy"}), ("bin", {".npy", ".bin"}), ("npy,bin", {".npy", ".bin"})],
 )
 def test_format(format_: str, kinds: set[str], here: Path) -> None:
     """The .npy is always there: repro.py reads it."""
@@ -533,12 +626,20 @@ def test_several_samples(here: Path) -> None:
     done = subcut(*EDGE, "-i", "images", cwd=here)
     assert done.code == 0
     assert [s["label"] for s in manifest(here / CASE)["samples"]] == ["cat", "dog"]
-    assert {"inputs/cat/conv1.npy", "inputs/dog/conv1.npy", "outputs/cat/res2a.npy"} <= set(tree(here / CASE))
-    said = subprocess.run([sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False)
-    assert [line.split()[:2] for line in said.stdout.splitlines()] == [["cat", "res2a:"], ["dog", "res2a:"]]
+    assert {"inputs/cat/conv1.npy", "inputs/dog/conv1.npy", "outputs/cat/res2a.npy"} <= set(
+        tree(here / CASE)
+    )
+    said = subprocess.run(
+        [sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False
+    )
+    assert [line.split()[:2] for line in said.stdout.splitlines()] == [
+        ["cat", "res2a:"],
+        ["dog", "res2a:"],
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ the second run
+# ------------------------------------------------------------------------------------------------
+# the second run
 
 
 def test_the_second_run_gives_the_same_bytes(here: Path) -> None:
@@ -600,14 +701,23 @@ def test_an_empty_folder_is_free(here: Path) -> None:
     manifest(here / CASE)
 
 
-# ------------------------------------------------------------------------------------------------ names that hurt
+# ------------------------------------------------------------------------------------------------
+# names that hurt
 
 
 def test_names_are_shown_without_what_moves_the_cursor(tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ODD)
     done = subcut("-s", "#0", "-e", f"#{len(ODD) - 1}", "--dry-run", cwd=tmp_path)
     assert done.code == 0
-    for shown in ("x[bold]y", "red[31m", "two words", "a/b:0", "linebreak", "evil", "semi;$(touch pwned)"):
+    for shown in (
+        "x[bold]y",
+        "red[31m",
+        "two words",
+        "a/b:0",
+        "linebreak",
+        "evil",
+        "semi;$(touch pwned)",
+    ):
         assert re.search(rf"^  {re.escape(shown)}  +\w+$", done.out, re.MULTILINE)
     for bad in ("\x1b", "\x07", "\u202e"):
         assert bad not in done.out + done.err
@@ -630,7 +740,8 @@ def test_an_error_shows_odd_names_in_one_line(tmp_path: Path) -> None:
     refused(subcut("-s", "line\nbreak", cwd=tmp_path))
 
 
-# ------------------------------------------------------------------------------------------------ help and TAB
+# ------------------------------------------------------------------------------------------------
+# help and TAB
 
 HEAVY = {"numpy", "onnx", "onnxruntime", "networkx", "pydantic", "PIL", "ml_dtypes", "rich"}
 SPY = """
@@ -649,7 +760,12 @@ main()
 def loaded(words: tuple[str, ...], cwd: Path, env: Mapping[str, str] | None = None) -> set[str]:
     """The heavy packages that a command line loads into its own process."""
     done = subprocess.run(
-        [sys.executable, "-c", SPY, *words], cwd=cwd, env=environment(env), capture_output=True, text=True, check=False
+        [sys.executable, "-c", SPY, *words],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     said = done.stderr.splitlines()[-1].split()
     assert said[0] == "loaded", done
@@ -660,10 +776,19 @@ def loaded(words: tuple[str, ...], cwd: Path, env: Mapping[str, str] | None = No
 @pytest.mark.parametrize(
     "words",
     [
-        ("--help",), ("-h",), ("--version",), (), ("bogus",), ("--bogus",), ("--color", "never", "--json", "--help"),
-        ("cut", "--help"), ("bisect", "--help"), ("manual", "--help"), ("view", "--help"),
+        ("--help",),
+        ("-h",),
+        ("--version",),
+        (),
+        ("bogus",),
+        ("--bogus",),
+        ("--color", "never", "--json", "--help"),
+        ("cut", "--help"),
+        ("bisect", "--help"),
+        ("manual", "--help"),
+        ("view", "--help"),
     ],
-)  # fmt: skip
+)
 def test_help_loads_nothing_heavy(words: tuple[str, ...], here: Path) -> None:
     assert loaded(words, here) == set()
 
@@ -680,8 +805,13 @@ def tab(line: str, cwd: Path) -> list[str]:
 
 
 def answers(words: list[str], at: int, cwd: Path) -> list[str]:
-    """What bash is given, where it split the line into these words (as typer's script hands them on)."""
-    env = {"_SUBCUT_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
+    """What bash is given, where it split the line into these words (as typer's script hands them
+    on)."""
+    env = {
+        "_SUBCUT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(at),
+    }
     done = subcut(cwd=cwd, env=env)
     assert (done.code, done.err) == (0, "")
     return done.out.splitlines()
@@ -689,24 +819,40 @@ def answers(words: list[str], at: int, cwd: Path) -> list[str]:
 
 def test_tab_completes_node_names(here: Path) -> None:
     assert tab("subcut --start po", here) == ["pool1", "pool5"]
-    assert tab("subcut cut resnet50.onnx -e res2a_b", here) == [n for n in LAYERS if n.startswith("res2a_b")]
+    assert tab("subcut cut resnet50.onnx -e res2a_b", here) == [
+        n for n in LAYERS if n.startswith("res2a_b")
+    ]
     assert tab("subcut resnet50.onnx --end prob -s pool5", here) == ["pool5"]
     assert tab("subcut --json -s pool1 -e res2a_re", here) == ["res2a_relu"]
     assert tab("subcut dump resnet50.onnx po", here) == ["pool1", "pool5"]
     assert tab("subcut -s tensor:res2a@", here) == ["tensor:res2a@res2a"]
     assert tab("subcut -s node:po", here) == ["node:pool1", "node:pool5"]
     assert tab("subcut -s nothing", here) == []
-    one_string = {"_SUBCUT_COMPLETE": "complete_bash", "COMP_WORDS": "subcut --start po", "COMP_CWORD": "2"}
+    one_string = {
+        "_SUBCUT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "subcut --start po",
+        "COMP_CWORD": "2",
+    }
     assert subcut(cwd=here, env=one_string).out == "pool1\npool5\n"
 
 
 def test_tab_ends_quietly_when_the_shell_stops_reading(tmp_path: Path) -> None:
     chain(tmp_path / "m.onnx", [f"node{i}" for i in range(9000)])  # more names than a pipe takes
-    words = {"_SUBCUT_COMPLETE": "complete_bash", "COMP_WORDS": "subcut\n--start\nno", "COMP_CWORD": "2"}
+    words = {
+        "_SUBCUT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "subcut\n--start\nno",
+        "COMP_CWORD": "2",
+    }
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [SUBCUT], cwd=tmp_path, env=environment(words), stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        [SUBCUT],
+        cwd=tmp_path,
+        env=environment(words),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
@@ -726,7 +872,9 @@ def test_help_as_a_command(here: Path) -> None:
 
 
 def test_python_m_subgraph_is_subcut(here: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "subgraph", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "subgraph", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("subcut ")
 
 
@@ -745,7 +893,11 @@ def test_tab_finds_the_model_as_the_command_does(here: Path, tmp_path: Path) -> 
     assert tab("subcut cut here/resnet50.onnx -s pool1 -e po", tmp_path) == ["pool1", "pool5"]
     assert tab("subcut -s pool1 here/resnet50.onnx -e po", tmp_path) == ["pool1", "pool5"]
     home = {"HOME": str(here)}
-    words = {"_SUBCUT_COMPLETE": "complete_bash", "COMP_WORDS": "subcut\n~/resnet50.onnx\n-s\npo", "COMP_CWORD": "3"}
+    words = {
+        "_SUBCUT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "subcut\n~/resnet50.onnx\n-s\npo",
+        "COMP_CWORD": "3",
+    }
     assert subcut(cwd=tmp_path, env=words | home).out == "pool1\npool5\n"
     (tmp_path / "subcut.toml").write_text('model = "here/resnet50.onnx"\n')
     assert tab("subcut -s po", tmp_path) == ["pool1", "pool5"]
@@ -769,7 +921,9 @@ def test_tab_and_names_that_bash_splits_or_acts_on(tmp_path: Path) -> None:
     assert answers(["subcut", "-s", "layer", ":"], 3, tmp_path) == ["0", "1@a"]
     assert answers(["subcut", "-s", "layer", ":", "1"], 4, tmp_path) == ["1@a"]
     assert answers(["subcut", "-s", "layer", ":", "1", "@", "a"], 6, tmp_path) == ["a"]
-    assert answers(["subcut", "-s", "layer", ":", "0", "-e", "layer", ":", "1"], 8, tmp_path) == ["1@a"]
+    assert answers(["subcut", "-s", "layer", ":", "0", "-e", "layer", ":", "1"], 8, tmp_path) == [
+        "1@a"
+    ]
     for bad in ("line", "red", "\u202e"):  # cannot be typed
         assert answers(["subcut", "-s", bad], 2, tmp_path) == []
 
@@ -781,17 +935,26 @@ def test_tab_in_a_real_bash(tmp_path: Path) -> None:
     script = shell("subcut --show-completion; exit $?", tmp_path)
     assert script.returncode == 0, script.stderr
     (tmp_path / "rc").write_text(
-        f"{script.stdout}\nPS1='$ '\nbind 'set bell-style none'\nsubcut() {{ printf '<%s>' \"$@\"; echo; }}\n"
+        f"{script.stdout}\nPS1='$ '\nbind 'set bell-style none'\nsubcut() {{ printf '<%s>' \"$@\";"
+        " echo; }\n"
     )
     real = f"env PATH={SUBCUT.parent}:$PATH subcut"
     rc = (tmp_path / "rc").read_text().replace("$1 ) )", f"{real} ) )")
     (tmp_path / "rc").write_text(rc)
-    typed = b'subcut -s fi\t-e la\tst\nsubcut --start=tw\t\nsubcut -s layer:\t -e semi\t\nsubcut -s "two\t\nexit\n'
+    typed = (
+        b"subcut -s fi\t-e la\tst\nsubcut --start=tw\t\nsubcut -s layer:\t -e semi\t\nsubcut -s"
+        b' "two\t\nexit\n'
+    )
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         ["bash", "--noprofile", "--rcfile", tmp_path / "rc", "-i"],
-        cwd=tmp_path, env=environment({"TERM": "dumb"}), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True,
-    ) as bash:  # fmt: skip
+        cwd=tmp_path,
+        env=environment({"TERM": "dumb"}),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as bash:
         os.write(ours, typed)
         said, _ = bash.communicate(timeout=PATIENCE)
     os.close(ours)
@@ -804,7 +967,8 @@ def test_tab_in_a_real_bash(tmp_path: Path) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ the rest
+# ------------------------------------------------------------------------------------------------
+# the rest
 
 
 def test_version(here: Path) -> None:
@@ -830,7 +994,10 @@ def test_help_lists_the_commands(here: Path) -> None:
         (["bisekt"], ["bisekt"]),
         (["--help"], ["--help"]),
         (["-s", "a", "--help"], ["cut", "-s", "a", "--help"]),
-        (["cut", "-v", "--color", "never", "-s", "a"], ["-v", "--color", "never", "cut", "-s", "a"]),
+        (
+            ["cut", "-v", "--color", "never", "-s", "a"],
+            ["-v", "--color", "never", "cut", "-s", "a"],
+        ),
         (["-s", "a", "--", "--json"], ["cut", "-s", "a", "--", "--json"]),
     ],
 )
@@ -848,5 +1015,7 @@ def test_ctrl_c_while_a_class_is_made(tmp_path: Path) -> None:
         "cli.typer.main.get_command = lambda app: type('Cut', (), {'types': Field()})\n"
         "cli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

@@ -63,4 +63,9 @@ def test_the_site_needs_no_tools_of_development() -> None:
     commands = would_run("docs")
     assert "-r docs/requirements.lock" in commands and "-r requirements.lock" not in commands
     lock = (ROOT / "docs" / "requirements.lock").read_text(encoding="utf-8")
-    assert "sphinx==" in lock and "typer==" in lock and "pytest==" not in lock and "openvino==" not in lock
+    assert (
+        "sphinx==" in lock
+        and "typer==" in lock
+        and "pytest==" not in lock
+        and "openvino==" not in lock
+    )

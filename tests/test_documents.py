@@ -1,4 +1,5 @@
-"""`documents`: a dataclass becomes JSON, whatever it holds, and nothing is lost on the way but what JSON lacks."""
+"""`documents`: a dataclass becomes JSON, whatever it holds, and nothing is lost on the way but what
+JSON lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.documents import Number, absent, from_json, keyed, problem, read_document, schema, to_json
+from subgraph.documents import (
+    Number,
+    absent,
+    from_json,
+    keyed,
+    problem,
+    read_document,
+    schema,
+    to_json,
+)
 from subgraph.errors import InputError
 
 
@@ -38,7 +48,12 @@ class Outer:
 
 
 def test_every_kind_of_value() -> None:
-    outer = Outer("a", (Inner(Kind.FIRST, Path("b/c"), "d"),), {"e": math.nan, "f": -math.inf}, frozenset("hg"))
+    outer = Outer(
+        "a",
+        (Inner(Kind.FIRST, Path("b/c"), "d"),),
+        {"e": math.nan, "f": -math.inf},
+        frozenset("hg"),
+    )
     assert to_json(outer) == {
         "name": "a",
         "inner": [{"kind": "first", "path": "b/c", "from": "d"}],
@@ -82,7 +97,15 @@ class Edited:
     rate: float | None = absent(of_kind="first")
 
 
-RIGHT = {"files": ["a"], "size": 3, "seed": 1, "why": None, "by": {"x": {"on": True}}, "any": [1], "more": 2}
+RIGHT = {
+    "files": ["a"],
+    "size": 3,
+    "seed": 1,
+    "why": None,
+    "by": {"x": {"on": True}},
+    "any": [1],
+    "more": 2,
+}
 
 
 @pytest.mark.parametrize(
@@ -108,22 +131,35 @@ RIGHT = {"files": ["a"], "size": 3, "seed": 1, "why": None, "by": {"x": {"on": T
         ({"totals": {}}, "totals.first"),
     ],
 )
-def test_a_departure_from_the_shape_is_found_at_its_place(change: dict[str, object], place: str) -> None:
+def test_a_departure_from_the_shape_is_found_at_its_place(
+    change: dict[str, object], place: str
+) -> None:
     assert problem(RIGHT | change, Edited).partition(": ")[0] == place
     jsonschema = pytest.importorskip("jsonschema")
     assert jsonschema.Draft202012Validator(schema(Edited)).is_valid(RIGHT | change) == (not place)
 
 
-@pytest.mark.parametrize(("change", "place"), [({"seed": 1 << 70}, "seed"), ({"any": [[float("inf")]]}, "any[0][0]")])
-def test_a_number_that_json_has_not_is_found_at_its_place(change: dict[str, object], place: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "place"), [({"seed": 1 << 70}, "seed"), ({"any": [[float("inf")]]}, "any[0][0]")]
+)
+def test_a_number_that_json_has_not_is_found_at_its_place(
+    change: dict[str, object], place: str
+) -> None:
     assert problem(RIGHT | change, Edited).partition(": ")[0] == place
 
 
 def test_what_was_written_is_read_as_it_was() -> None:
     edited = Edited(
-        files=("a",), size=1.5, by={"x": On(True)}, kind=Kind.FIRST, found=Inner(Kind.FIRST, Path("b"), "c"),
-        error=math.inf, pair=(1, "b"), totals={Kind.FIRST: 3}, rate=0.5,
-    )  # fmt: skip
+        files=("a",),
+        size=1.5,
+        by={"x": On(True)},
+        kind=Kind.FIRST,
+        found=Inner(Kind.FIRST, Path("b"), "c"),
+        error=math.inf,
+        pair=(1, "b"),
+        totals={Kind.FIRST: 3},
+        rate=0.5,
+    )
     assert from_json(Edited, json.loads(json.dumps(to_json(edited))), "", "") == edited
 
 

@@ -1,4 +1,5 @@
-"""Whatever an edited document of ours holds: an error that names the file, or none; never an error of subcut itself."""
+"""Whatever an edited document of ours holds: an error that names the file, or none; never an error
+of subcut itself."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def load(model, options):
     evaluator = ReferenceEvaluator(str(model))
     bad = any(node.name == "n1" for node in onnx.load(str(model)).graph.node)
     return lambda feeds: {k: v + bad for k, v in zip(evaluator.output_names, evaluator.run(None, feeds))}
-"""
+"""  # noqa: E501
 CASE = "subcut_out/n0__n1"
 FOUND = "subcut_out/bisect-bad.py"
 LOOP = "subcut_out/manual-device"
@@ -38,24 +39,67 @@ UNPACKED = "b"
 FORMS = "text,html,md,csv,junit,model-explorer"
 READERS = {  # document → the commands that read it
     f"{CASE}/manifest.json": [
-        f"replay {CASE} -c ort", f"bundle {CASE} -o q.zip", "cut m.onnx -s n0 -e n1", f"compare m.onnx -i {CASE}",
-        f"compare m.onnx --recorded {CASE}", f"export {CASE} -o e",
+        f"replay {CASE} -c ort",
+        f"bundle {CASE} -o q.zip",
+        "cut m.onnx -s n0 -e n1",
+        f"compare m.onnx -i {CASE}",
+        f"compare m.onnx --recorded {CASE}",
+        f"export {CASE} -o e",
     ],
-    f"{FOUND}/manifest.json": [f"replay {FOUND}", f"bundle {FOUND} -o q.zip", "bisect m.onnx -c bad.py -i x.npy"],
-    f"{FOUND}/run.json": [f"report {FOUND}/run.json -f {FORMS} -o r", f"bundle {FOUND} -o q.zip",
-                          f"bundle {FOUND}/culprit -o q.zip", f"view {FOUND} --no-browser"],
+    f"{FOUND}/manifest.json": [
+        f"replay {FOUND}",
+        f"bundle {FOUND} -o q.zip",
+        "bisect m.onnx -c bad.py -i x.npy",
+    ],
+    f"{FOUND}/run.json": [
+        f"report {FOUND}/run.json -f {FORMS} -o r",
+        f"bundle {FOUND} -o q.zip",
+        f"bundle {FOUND}/culprit -o q.zip",
+        f"view {FOUND} --no-browser",
+    ],
     f"{FOUND}/culprit/manifest.json": [f"replay {FOUND} -c ort", f"bundle {FOUND} -o q.zip"],
-    f"{LOOP}/state.json": ["manual log", "manual next", "manual good", "manual take", "manual undo"],
-    f"{LOOP}/todo/1/manifest.json": ["manual take", f"replay {LOOP}/todo/1 -c ort", f"bundle {LOOP}/todo/1 -o q.zip"],
+    f"{LOOP}/state.json": [
+        "manual log",
+        "manual next",
+        "manual good",
+        "manual take",
+        "manual undo",
+    ],
+    f"{LOOP}/todo/1/manifest.json": [
+        "manual take",
+        f"replay {LOOP}/todo/1 -c ort",
+        f"bundle {LOOP}/todo/1 -o q.zip",
+    ],
     f"{UNPACKED}/bundle.json": [f"replay {UNPACKED}", f"replay {UNPACKED} -c ort"],
     "subcut.json": ["compare", "backends", "inspect", "bisect -c a", "cut -s n0 -e n0"],
-}  # fmt: skip
+}
 SETTINGS = {
-    "model": "m.onnx", "output": "subcut_out", "input": ["x.npy"], "shape": [], "seed": 1, "mean": "1", "scale": "1",
-    "bgr": False, "format": "npy", "candidate": "ort", "reference": "ort", "criterion": "noise", "timeout": 9.0,
-    "memory": "4G", "memory_limit": "8G", "jobs": 1,
-    "candidates": {"a": {"spec": "ort", "timeout": 3.0, "memory_limit": "8G", "multi": False, "precision": "fp16"}},
-}  # fmt: skip
+    "model": "m.onnx",
+    "output": "subcut_out",
+    "input": ["x.npy"],
+    "shape": [],
+    "seed": 1,
+    "mean": "1",
+    "scale": "1",
+    "bgr": False,
+    "format": "npy",
+    "candidate": "ort",
+    "reference": "ort",
+    "criterion": "noise",
+    "timeout": 9.0,
+    "memory": "4G",
+    "memory_limit": "8G",
+    "jobs": 1,
+    "candidates": {
+        "a": {
+            "spec": "ort",
+            "timeout": 3.0,
+            "memory_limit": "8G",
+            "multi": False,
+            "precision": "fp16",
+        }
+    },
+}
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     [
         None,
@@ -83,7 +127,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with each kind of document, in which the tests stand; no process can be started there any more."""
+    """A folder with each kind of document, in which the tests stand; no process can be started
+    there any more."""
     folder = tmp_path_factory.mktemp("documents")
     before = Path.cwd()
     os.chdir(folder)
@@ -118,7 +163,13 @@ def _looked_at(server: ViewServer) -> None:
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every value in a document; of a list to its first three."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:3])
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(p for k, v in inner for p in places(v, (*at, k)))]
 
 
@@ -152,7 +203,11 @@ def put(documents: Path, file: str, document: Any) -> None:
         shutil.copy(documents / ".kept" / name, documents / name)
     (documents / "subcut.toml").unlink(missing_ok=True)
     if file == "subcut.json":
-        lines = [f"{key} = {toml(value)}\n" for key, value in document.items()] if isinstance(document, dict) else []
+        lines = (
+            [f"{key} = {toml(value)}\n" for key, value in document.items()]
+            if isinstance(document, dict)
+            else []
+        )
         (documents / "subcut.toml").write_text("".join(lines))
     else:
         (documents / file).write_text(json.dumps(document))
@@ -165,34 +220,84 @@ def put(documents: Path, file: str, document: Any) -> None:
     derandomize="SUBCUT_SEED" not in os.environ,  # with it, another run draws others
 )
 @given(st.data())
-def test_no_edited_document_is_an_internal_error(file: str, documents: Path, data: st.DataObject) -> None:
+def test_no_edited_document_is_an_internal_error(
+    file: str, documents: Path, data: st.DataObject
+) -> None:
     document = json.loads((documents / ".kept" / file).read_text())
     at = data.draw(st.sampled_from(places(document)), label="place")
     put(documents, file, edited(document, at, data.draw(ODD | st.just(DELETED), label="value")))
     command = data.draw(st.sampled_from(READERS[file]), label="command")
-    with contextlib.suppress(SubcutError, typer.TyperException):  # any other is an error of subcut itself
+    with contextlib.suppress(
+        SubcutError, typer.TyperException
+    ):  # any other is an error of subcut itself
         in_process("-q", *command.split())
 
 
 @pytest.mark.parametrize(
     ("file", "at", "value", "says"),
     [
-        (f"{CASE}/manifest.json", ("inputs", 0, "name"), 3, r"n0__n1/manifest\.json.*inputs\[0\]\.name: expected"),
-        (f"{CASE}/manifest.json", ("samples",), {}, r"manifest\.json is damaged: samples: expected a list"),
-        (f"{FOUND}/manifest.json", ("request", "identity"), [],
-         r"the request is damaged: identity: expected an object, not a list"),
+        (
+            f"{CASE}/manifest.json",
+            ("inputs", 0, "name"),
+            3,
+            r"n0__n1/manifest\.json.*inputs\[0\]\.name: expected",
+        ),
+        (
+            f"{CASE}/manifest.json",
+            ("samples",),
+            {},
+            r"manifest\.json is damaged: samples: expected a list",
+        ),
+        (
+            f"{FOUND}/manifest.json",
+            ("request", "identity"),
+            [],
+            r"the request is damaged: identity: expected an object, not a list",
+        ),
         (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, "out of bounds"),
-        (f"{LOOP}/state.json", ("request", "feeding", "seed"), None, r"feeding\.seed: expected a whole number"),
-        (f"{LOOP}/state.json", ("samples", 0, "origins", "in"), DELETED, "is damaged: KeyError 'origins of in'"),
-        (f"{LOOP}/state.json", ("samples", 0, "tensors", 0), DELETED, "is damaged: KeyError 'value of in'"),
+        (
+            f"{LOOP}/state.json",
+            ("request", "feeding", "seed"),
+            None,
+            r"feeding\.seed: expected a whole number",
+        ),
+        (
+            f"{LOOP}/state.json",
+            ("samples", 0, "origins", "in"),
+            DELETED,
+            "is damaged: KeyError 'origins of in'",
+        ),
+        (
+            f"{LOOP}/state.json",
+            ("samples", 0, "tensors", 0),
+            DELETED,
+            "is damaged: KeyError 'value of in'",
+        ),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, r"asked\[0\]\.key: is missing"),
-        (f"{LOOP}/todo/1/manifest.json", ("outputs", 0, "samples", 0, "files", 1, "dtype"), "x", "KeyError 'x'"),
-        (f"{LOOP}/todo/1/manifest.json", ("outputs", 0, "samples", 0, "files"), [], "names no file of an output"),
+        (
+            f"{LOOP}/todo/1/manifest.json",
+            ("outputs", 0, "samples", 0, "files", 1, "dtype"),
+            "x",
+            "KeyError 'x'",
+        ),
+        (
+            f"{LOOP}/todo/1/manifest.json",
+            ("outputs", 0, "samples", 0, "files"),
+            [],
+            "names no file of an output",
+        ),
         ("subcut.json", ("timeout",), 10**400, r"subcut\.toml: 'timeout' must be a number"),
-        (f"{UNPACKED}/bundle.json", ("files",), [], r"bundle\.json is damaged: files: expected an object"),
+        (
+            f"{UNPACKED}/bundle.json",
+            ("files",),
+            [],
+            r"bundle\.json is damaged: files: expected an object",
+        ),
     ],
-)  # fmt: skip
-def test_the_error_names_file_and_key(file: str, at: tuple[Any, ...], value: Any, says: str, documents: Path) -> None:
+)
+def test_the_error_names_file_and_key(
+    file: str, at: tuple[Any, ...], value: Any, says: str, documents: Path
+) -> None:
     put(documents, file, edited(json.loads((documents / ".kept" / file).read_text()), at, value))
     (documents / LOOP / "state-before.json").unlink(missing_ok=True)
     with pytest.raises(SubcutError, match=says) as refused:

@@ -1,4 +1,5 @@
-"""`errors`: exit codes, codes and their documentation, and errors that travel from a child process as JSON."""
+"""`errors`: exit codes, codes and their documentation, and errors that travel from a child process
+as JSON."""
 
 from __future__ import annotations
 
@@ -32,16 +33,25 @@ def test_the_way_through_json_keeps_kind_code_text_and_hint(cls: type[SubcutErro
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_tree_on_top_of_the_file_names_each_with_its_exit_code(cls: type[SubcutError]) -> None:
-    (line,) = [one for one in (errors.__doc__ or "").splitlines() if f"─ {cls.__name__} " in f"─ {one.lstrip('│├└─ ')}"]
+    (line,) = [
+        one
+        for one in (errors.__doc__ or "").splitlines()
+        if f"─ {cls.__name__} " in f"─ {one.lstrip('│├└─ ')}"
+    ]
     assert cls is SubcutError or f" {cls.exit_code} " in line
     assert cls.__name__ in subgraph.__all__
 
 
 def test_how_a_process_ended_travels_too() -> None:
-    error = WorkerDied("it hung", signature="timeout", process={"signal": "SIGKILL", "stderr": ["last"]})
+    error = WorkerDied(
+        "it hung", signature="timeout", process={"signal": "SIGKILL", "stderr": ["last"]}
+    )
     again = errors.from_json(json.loads(json.dumps(error.to_json())))
     assert isinstance(again, WorkerDied)
-    assert (again.signature, again.process) == ("timeout", {"signal": "SIGKILL", "stderr": ["last"]})
+    assert (again.signature, again.process) == (
+        "timeout",
+        {"signal": "SIGKILL", "stderr": ["last"]},
+    )
 
 
 def test_an_unknown_kind_is_still_an_error() -> None:
@@ -53,17 +63,20 @@ def test_the_nearest_names_are_the_hint() -> None:
     assert UnknownName("no 'x'", nearest=["a", "b"]).hint == "did you mean 'a' or 'b'?"
 
 
-# ----------------------------------------------------------------------------------------- codes
+# ------------------------------------------------------------ codes
 
 MODULES = {
-    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(subgraph.__file__).parent.rglob("*.py"))
+    path: ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(Path(subgraph.__file__).parent.rglob("*.py"))
 }
 
 
 def error_classes() -> set[str]:
     """Names of the classes of errors, also of those that a module defines for itself."""
     names = {cls.__name__ for cls in CLASSES}
-    classes = [n for tree in MODULES.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    classes = [
+        n for tree in MODULES.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
+    ]
     while more := {n.name for n in classes if names & set(map(ast.unparse, n.bases))} - names:
         names |= more
     return names
@@ -75,7 +88,9 @@ def test_each_error_in_the_source_code_has_a_code() -> None:
     for path, tree in MODULES.items():
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="errors"), attr=name)):
+                case ast.Call(
+                    func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="errors"), attr=name)
+                ):
                     if name in names and "code" not in {word.arg for word in node.keywords}:
                         bare.append(f"{path}:{node.lineno}")
     assert bare == []

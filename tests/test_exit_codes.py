@@ -1,4 +1,5 @@
-"""Each exit code that the README lists, by one command at least; those that all commands share, by several."""
+"""Each exit code that the README lists, by one command at least; those that all commands share, by
+several."""
 
 from __future__ import annotations
 
@@ -59,9 +60,16 @@ def test_a_command_ends_with_the_code_of_the_readme(code: int, words: str, here:
 
 def test_each_code_of_the_readme_has_a_command() -> None:
     table = (
-        (ROOT / "README.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n\nThe result")[0]
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("## Exit codes")[2]
+        .partition("\n\nThe result")[0]
     )
-    listed = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for code in row.split(",")}
+    listed = {
+        int(code)
+        for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE)
+        for code in row.split(",")
+    }
     assert listed == {code for code, _ in _cases()} | ELSEWHERE.keys()
     assert all((ROOT / file).is_file() for file in ELSEWHERE.values())
 
@@ -69,7 +77,8 @@ def test_each_code_of_the_readme_has_a_command() -> None:
 def test_a_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime's quantizer, a process of its own, ended with 3 then: the model is unsupported."""
+    """onnxruntime's quantizer, a process of its own, ended with 3 then: the model is
+    unsupported."""
     said = f"OSError: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}".encode()
     monkeypatch.setattr(children, "run", lambda *_, **__: children.Ended(1, b"", said))
     done = subcut("plan", "m.onnx", "-i", "x.npy", "--to", "int8", "--json", cwd=here)

@@ -1,4 +1,5 @@
-"""Results in a notebook: HTML that is well formed, escaped and without scripts; the example notebook is run.
+"""Results in a notebook: HTML that is well formed, escaped and without scripts; the example
+notebook is run.
 
 Covers `notebook`.
 """
@@ -67,10 +68,16 @@ def checked(item: Any) -> str:
 def odd(tmp_path: Path) -> subgraph.Graph:
     """A model whose names are HTML."""
     name = "<script>alert(1)</script>"
-    nodes = [helper.make_node("Relu", ["x"], ["<b>&"], name), helper.make_node("Abs", ["<b>&"], ["y"], "a\x1b[31m")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["<b>&"], name),
+        helper.make_node("Abs", ["<b>&"], ["y"], "a\x1b[31m"),
+    ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in ("x", "y")]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "odd.onnx")
+    save(
+        helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]),
+        tmp_path / "odd.onnx",
+    )
     return subgraph.load(tmp_path / "odd.onnx")
 
 
@@ -85,7 +92,9 @@ def test_graph_cut_and_region_are_drawn(odd: subgraph.Graph) -> None:
 
 
 def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
-    verdict = subgraph.Verdict(subgraph.Status.FAIL, subgraph.Signature.REFUSED, "no operator <LSTM>")
+    verdict = subgraph.Verdict(
+        subgraph.Status.FAIL, subgraph.Signature.REFUSED, "no operator <LSTM>"
+    )
     assert checked(verdict).endswith("<LSTM>")
     with pytest.raises(TypeError, match="int"):
         notebook.html(3)
@@ -95,10 +104,23 @@ def test_a_plan_shows_its_curve() -> None:
     tried = [PlanTried(0, False, 0.5, ""), PlanTried(1, True, 0.9, ""), PlanTried(3, True, 1.0, "")]
     place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25, "float32")
     plan = PlanDocument(
-        exit_code=0, says="right with 1 of 3 places in float: <conv>", precision="int8", unit="node", criterion="top1",
-        kept=[place], places=3, minimal=True, proven=1, runs=3, seconds=1.0, score=None, tried=tried, weights=None,
-        run_seconds=None, model=None,
-    )  # fmt: skip
+        exit_code=0,
+        says="right with 1 of 3 places in float: <conv>",
+        precision="int8",
+        unit="node",
+        criterion="top1",
+        kept=[place],
+        places=3,
+        minimal=True,
+        proven=1,
+        runs=3,
+        seconds=1.0,
+        score=None,
+        tried=tried,
+        weights=None,
+        run_seconds=None,
+        model=None,
+    )
     shown = checked(plan)
     assert shown.startswith(plan.says)
     assert "<conv>Convfloat322.5e-01" in shown and notebook.html(plan).count("<svg") == 1
@@ -114,7 +136,9 @@ class Formatter(dict[tuple[str, str], Any]):
         self[module, name] = function
 
 
-def test_ipython_is_told_of_all_results(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipython_is_told_of_all_results(
+    odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     formatters = {"text/html": Formatter(), "image/svg+xml": Formatter()}
     shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters=formatters))
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
@@ -127,10 +151,14 @@ def test_ipython_is_told_of_all_results(odd: subgraph.Graph, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_is_what_its_cells_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sources as they stand in the file; outputs of the same kind, which name the same culprit."""
     stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    assert tuple("".join(cell["source"]) for cell in stored["cells"]) == CELLS, "python -m fixtures.notebook"
+    assert tuple("".join(cell["source"]) for cell in stored["cells"]) == CELLS, (
+        "python -m fixtures.notebook"
+    )
     made = document(demo(tmp_path / "demo"))
     for old, new in zip(stored["cells"], made["cells"], strict=True):
         if old["cell_type"] == "code":
@@ -138,7 +166,11 @@ def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.
             after = new["outputs"][0]["data"]
             assert before.keys() == after.keys()
             checked("".join(after.get("text/html", [])))
-    text = ["".join(cell["outputs"][0]["data"].get("text/html", [])) for cell in made["cells"] if "outputs" in cell]
+    text = [
+        "".join(cell["outputs"][0]["data"].get("text/html", []))
+        for cell in made["cells"]
+        if "outputs" in cell
+    ]
     assert "first wrong tensor" in text[2] and "stem/pool:0" in text[2]
     assert "wrong: 2 of 28 nodes: stem/pad, stem/pool" in text[4] and "<svg" in text[4]
     assert made["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["['stem/pad', 'stem/pool']"]
@@ -146,7 +178,9 @@ def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
 def test_a_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) -> None:
-    with pytest.raises(UsageError, match=rf"{function} takes a graph, not the path 'm\.onnx'") as error:
+    with pytest.raises(
+        UsageError, match=rf"{function} takes a graph, not the path 'm\.onnx'"
+    ) as error:
         getattr(subgraph, function)("m.onnx", "x")
     assert error.value.hint.startswith(f"subgraph.{function}(")
 
@@ -159,7 +193,9 @@ def test_findings_are_called_by_the_nodes_names() -> None:
     assert "nodes" in checked(named) and "conv1, <pad>, pool" in checked(named)
 
 
-def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_one_line_that_is_updated(
+    odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[str] = []
     module = ModuleType("IPython")
     inner = ModuleType("IPython.display")
@@ -178,8 +214,16 @@ def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: 
     with pytest.raises(UsageError):
         _ = running.result
     assert subgraph.watch(running).result.agree and "right" in checked(running)
-    assert len(shown) == len(running.steps) + 2 and "not begun" in shown[0] and "ended after" in shown[-1]
+    assert (
+        len(shown) == len(running.steps) + 2
+        and "not begun" in shown[0]
+        and "ended after" in shown[-1]
+    )
     assert "baseline: whole model, agree" in checked(running.steps[0])
     assert checked(running.findings).startswith("agree")
-    assert '<progress max="2" value=' in shown[1] and "of 2 nodes left" in shown[1] and "more run" in shown[1]
+    assert (
+        '<progress max="2" value=' in shown[1]
+        and "of 2 nodes left" in shown[1]
+        and "more run" in shown[1]
+    )
     assert np.all([line.startswith("<p>") for line in shown])

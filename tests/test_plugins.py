@@ -1,4 +1,5 @@
-"""A plugin is found by its file, its path or an installed package's entry point; its errors name the file."""
+"""A plugin is found by its file, its path or an installed package's entry point; its errors name
+the file."""
 
 from __future__ import annotations
 
@@ -41,14 +42,18 @@ def test_a_typo_is_answered_with_the_nearest() -> None:
 
 def test_a_file_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "my_metric.py"
-    path.write_text('"""Half."""\n\ndef measure(reference, candidate):\n    """0.5"""\n    return 0.5\n')
+    path.write_text(
+        '"""Half."""\n\ndef measure(reference, candidate):\n    """0.5"""\n    return 0.5\n'
+    )
     module = plugins.load("metrics", str(path))
     assert module.measure([], []) == 0.5 and plugins.help_of("metrics", str(path)) == "Half."
     assert plugins.load("metrics", str(path)) is module, "run once, however often it is asked for"
     assert sys.modules[module.__name__] is module
 
 
-def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_import_what_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "limits_beside_it.py").write_text("LIMIT = 3\n")
     (tmp_path / "mine.py").write_text("from limits_beside_it import LIMIT\n")
@@ -58,7 +63,8 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pyte
 def test_a_module_beside_a_file_hides_no_installed_namespace_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `google` of protobuf. A folder without a package in it, which some wheels leave, is not one."""
+    """As `google` of protobuf. A folder without a package in it, which some wheels leave, is not
+    one."""
     installed = tmp_path / "installed"
     own = tmp_path / "own"
     for folder in (installed / "toyspace" / "inner", installed / "toyhelper", own):
@@ -68,7 +74,9 @@ def test_a_module_beside_a_file_hides_no_installed_namespace_package(
         (own / f"{name}.py").write_text("WORD = 'beside'\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    (own / "mine.py").write_text("import toyhelper, toyspace.inner\nfound = toyspace.inner.__file__\n")
+    (own / "mine.py").write_text(
+        "import toyhelper, toyspace.inner\nfound = toyspace.inner.__file__\n"
+    )
     module = plugins.load("metrics", str(own / "mine.py"))
     assert Path(module.found).parent == installed / "toyspace" / "inner"
     assert module.toyhelper.WORD == "beside"
@@ -92,14 +100,18 @@ def test_two_files_of_one_name_are_two_plugins(tmp_path: Path) -> None:
     assert found[0].__name__ != found[1].__name__
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "def (", "raise SystemExit(3)", "import no_such_module_anywhere"])
+@pytest.mark.parametrize(
+    "text", ["1 / 0", "def (", "raise SystemExit(3)", "import no_such_module_anywhere"]
+)
 def test_a_file_that_fails_says_where(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.py"
     path.write_text(text)
     before = set(sys.modules)
     with pytest.raises(UsageError, match=r"broken\.py fails while it is imported"):
         plugins.load("metrics", str(path))
-    assert not {name for name in set(sys.modules) - before if "broken" in name}, "no half of it stays"
+    assert not {name for name in set(sys.modules) - before if "broken" in name}, (
+        "no half of it stays"
+    )
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -109,7 +121,8 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that offers two metrics, of which one is broken, and a criterion of a name that is ours."""
+    """A package that offers two metrics, of which one is broken, and a criterion of a name that is
+    ours."""
     package = tmp_path / "subcut_half"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -118,7 +131,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: subcut-half\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[subcut.metrics]\nhalf = subcut_half.half\nwrong = subcut_half.none\nrmse = subcut_half.half\n"
+        "[subcut.metrics]\nhalf = subcut_half.half\nwrong = subcut_half.none\nrmse ="
+        " subcut_half.half\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -129,7 +143,9 @@ def test_an_installed_package_offers_more() -> None:
     names = plugins.names("metrics")
     assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
     assert plugins.load("metrics", "half").measure([], []) == 0.5
-    assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse", "ours come first"
+    assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse", (
+        "ours come first"
+    )
     assert plugins.help_of("metrics", "half") == "from subcut_half.half"
 
 

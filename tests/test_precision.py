@@ -16,10 +16,15 @@ from subgraph.runtime.candidate import PRECISIONS
 def test_the_words_that_a_user_types_in_their_order() -> None:
     assert PRECISIONS == ("fp32", "tf32", "fp16", "bf16", "int8")
     assert sorted(Precision, key=Precision.roundoff) == list(Precision)
-    assert json.dumps({"precision": Precision("bf16")}) == '{"precision": "bf16"}' and f"{Precision.INT8}" == "int8"
+    assert (
+        json.dumps({"precision": Precision("bf16")}) == '{"precision": "bf16"}'
+        and f"{Precision.INT8}" == "int8"
+    )
 
 
-@pytest.mark.parametrize("claim", [p for p in Precision if p not in (Precision.INT8, Precision.TF32)])
+@pytest.mark.parametrize(
+    "claim", [p for p in Precision if p not in (Precision.INT8, Precision.TF32)]
+)
 def test_numbers_are_those_of_the_type(claim: Precision) -> None:
     info = ml_dtypes.finfo(claim.dtype)  # type: ignore[no-untyped-call]
     assert claim.eps == float(info.eps) / 2

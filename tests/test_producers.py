@@ -1,4 +1,5 @@
-"""`make producers`: each script's head says what it needs; a row is right only where healthy and faulty both are.
+"""`make producers`: each script's head says what it needs; a row is right only where healthy and
+faulty both are.
 
 Covers `benchmarks.producers`.
 """
@@ -24,8 +25,17 @@ def _compared(code: int, wrong: int) -> dict[str, object]:
 
 def test_each_script_says_what_it_needs_with_versions() -> None:
     assert {s.name for s in producers.scripts()} == {
-        "aimet", "litert", "mnn", "msprobe", "ncnn", "onnxruntime", "openvino", "polygraphy", "rknn", "torch"
-    }  # fmt: skip
+        "aimet",
+        "litert",
+        "mnn",
+        "msprobe",
+        "ncnn",
+        "onnxruntime",
+        "openvino",
+        "polygraphy",
+        "rknn",
+        "torch",
+    }
     for script in producers.scripts():
         named = [*script.head["dependencies"], *script.own.get("alone", ())]
         versions = {v for line in named for v in re.findall(r"==([\d.]+\d)", line)}
@@ -34,9 +44,16 @@ def test_each_script_says_what_it_needs_with_versions() -> None:
 
 @pytest.mark.parametrize(
     ("healthy", "nodes", "good"),
-    [(0, [["a"]], True), (1, [["a"]], False), (5, [["a"]], False), (0, [["b"]], False), (0, [], False),
-     (0, [["a"], ["b"]], False), (0, [["a", "b", "c", "d"]], False)],
-)  # fmt: skip
+    [
+        (0, [["a"]], True),
+        (1, [["a"]], False),
+        (5, [["a"]], False),
+        (0, [["b"]], False),
+        (0, [], False),
+        (0, [["a"], ["b"]], False),
+        (0, [["a", "b", "c", "d"]], False),
+    ],
+)
 def test_a_row_is_right_where_one_short_place_holds_the_wrong_node(
     healthy: int, nodes: list[list[str]], good: bool
 ) -> None:
@@ -48,9 +65,15 @@ def test_a_row_is_right_where_one_short_place_holds_the_wrong_node(
 def test_the_wrong_node_is_the_one_with_other_weights(tmp_path: Path) -> None:
     for name, weight in (("healthy", 1.0), ("faulty", 2.0)):
         graph = helper.make_graph(
-            [helper.make_node("Relu", ["x"], ["y"], "first"), helper.make_node("Mul", ["y", name], ["z"], "second")],
-            "net", [], [], [numpy_helper.from_array(np.array([weight], np.float32), name)],
-        )  # fmt: skip
+            [
+                helper.make_node("Relu", ["x"], ["y"], "first"),
+                helper.make_node("Mul", ["y", name], ["z"], "second"),
+            ],
+            "net",
+            [],
+            [],
+            [numpy_helper.from_array(np.array([weight], np.float32), name)],
+        )
         onnx.save(helper.make_model(graph), tmp_path / f"{name}.onnx")
     assert producers.wrong_nodes(tmp_path / "healthy.onnx", tmp_path / "faulty.onnx") == ["second"]
 

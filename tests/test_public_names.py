@@ -19,8 +19,9 @@ import subgraph
 FUNCTIONS = "bisect capture compare cut load watch"
 TYPES = "Bisection Candidate Comparison Cut Findings Graph Region Signature Status Step Verdict"
 ERRORS = (
-    "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory OutOfTime OutputError"
-    " Refused ResultExists SubcutError UnknownName Unreachable UsageError WorkerDied"
+    "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory"
+    " OutOfTime OutputError Refused ResultExists SubcutError UnknownName Unreachable UsageError"
+    " WorkerDied"
 )
 NAMES = [*FUNCTIONS.split(), *TYPES.split(), *ERRORS.split()]
 
@@ -47,7 +48,9 @@ def test_each_has_an_example_that_is_run(name: str) -> None:
 
 def test_importing_the_package_is_light() -> None:
     """What it loads beyond Python's own start is imported when asked for."""
-    words = "import sys, subgraph; print(*sorted(m for m in sys.modules if m.startswith('subgraph')))"
+    words = (
+        "import sys, subgraph; print(*sorted(m for m in sys.modules if m.startswith('subgraph')))"
+    )
     root = str(Path(subgraph.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", words],

@@ -1,4 +1,5 @@
-"""Models as tests of pytest: what is collected, what a failing test says, that nothing unsure is green.
+"""Models as tests of pytest: what is collected, what a failing test says, that nothing unsure is
+green.
 
 Covers `pytest_plugin` and `agreement`.
 """
@@ -29,7 +30,9 @@ from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import PATIENCE, SOON, chain, environment
 
 pytest_plugins = ["pytester"]
-import_module("subgraph.agreement")  # pytester forgets what is imported in its sessions, this with numpy
+import_module(
+    "subgraph.agreement"
+)  # pytester forgets what is imported in its sessions, this with numpy
 
 TESTS = """
 [[tests]]
@@ -92,7 +95,9 @@ def test_testpaths_do_not_hide_the_project_file(pytester: pytest.Pytester, folde
     (folder / "subcut.toml").rename(folder / "part.toml")
     settings = (folder / "part.toml").read_text().replace("[[tests]]", "[[tool.subcut.tests]]")
     settings = settings.replace("[candidates", "[tool.subcut.candidates")
-    (folder / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\ntestpaths = ['tests']\n{settings}")
+    (folder / "pyproject.toml").write_text(
+        f"[tool.pytest.ini_options]\ntestpaths = ['tests']\n{settings}"
+    )
     assert collected(pytester, "--subcut") == [name.replace("subcut", "pyproject") for name in IDS]
 
 
@@ -102,10 +107,14 @@ def test_a_project_file_further_down_runs_nothing(pytester: pytest.Pytester, fol
     below.mkdir()
     (below / "subcut.toml").write_text('[[tests]]\nmodel = "../models/a.onnx"\n')
     assert not any("below" in name for name in collected(pytester, "--subcut"))
-    assert collected(pytester, "--subcut", "below/subcut.toml") == ["below/subcut.toml::../models/a.onnx[ort]"]
+    assert collected(pytester, "--subcut", "below/subcut.toml") == [
+        "below/subcut.toml::../models/a.onnx[ort]"
+    ]
 
 
-def test_a_name_reaches_the_terminal_without_its_control_characters(pytester: pytest.Pytester, folder: Path) -> None:
+def test_a_name_reaches_the_terminal_without_its_control_characters(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
     (folder / "models/\x1b[31mred.onnx").touch()
     found = collected(pytester, "--subcut")
     assert len(found) == len(IDS) + 3
@@ -161,7 +170,9 @@ def test_a_slip_is_no_green_run(text: str | None, pytester: pytest.Pytester) -> 
         ("[[tests]]\nsede = 1", UnknownName),
     ],
 )
-def test_a_slip_in_a_table_of_tests_names_the_file(table: str, error: type[SubcutError], tmp_path: Path) -> None:
+def test_a_slip_in_a_table_of_tests_names_the_file(
+    table: str, error: type[SubcutError], tmp_path: Path
+) -> None:
     (tmp_path / "subcut.toml").write_text(table)
     with pytest.raises(error) as e:
         list(project.load(tmp_path).tests())
@@ -170,15 +181,18 @@ def test_a_slip_in_a_table_of_tests_names_the_file(table: str, error: type[Subcu
 
 def test_a_test_has_the_settings_of_the_file_and_its_own(tmp_path: Path) -> None:
     (tmp_path / "subcut.toml").write_text(
-        'candidate = "npu"\nseed = 3\ncriterion = "tnn"\n[[tests]]\nmodel = ["a.onnx", "b.onnx"]\nseed = 4\n'
+        'candidate = "npu"\nseed = 3\ncriterion = "tnn"\n[[tests]]\nmodel = ["a.onnx",'
+        ' "b.onnx"]\nseed = 4\n'
     )
     found = [one.values for one in project.load(tmp_path).tests()]
     assert [Path(one["model"]).name for one in found] == ["a.onnx", "b.onnx"]
-    assert all((one["candidate"], one["seed"], one["criterion"]) == ("npu", 4, "tnn") for one in found)
+    assert all(
+        (one["candidate"], one["seed"], one["criterion"]) == ("npu", 4, "tnn") for one in found
+    )
     assert all(Path(one["model"]).parent == tmp_path for one in found)
 
 
-# ---------------------------------------------------------------------------------------------------- real runs
+# ------------------------------------------------------------ real runs
 
 CASES = """
 import numpy as np
@@ -245,7 +259,7 @@ def load(model, options):
     names = [output.name for output in session.get_outputs()]
     add = float(Path("{state}").read_text())
     return lambda feeds: {{name: value + np.float32(add) for name, value in zip(names, session.run(names, feeds))}}
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -260,14 +274,18 @@ def outcomes(folder: Path, *words: str) -> dict[str, Outcome]:
     """What one session says of each test."""
     command = [sys.executable, "-m", "pytest", *PLUGIN, "--junitxml=junit.xml", *words]
     env = environment({"PYTHONPATH": str(ROOT)})
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     found = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
         failure = case.find("failure")
         properties = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
         assert case.find("error") is None
-        found[case.attrib["name"]] = Outcome("" if failure is None else failure.text or "", properties)
+        found[case.attrib["name"]] = Outcome(
+            "" if failure is None else failure.text or "", properties
+        )
     return found
 
 
@@ -279,21 +297,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chain(place / "chain.onnx", ["abs", "neg", "relu", "abs2"])
     np.save(place / "x.npy", np.array([[-2, -2.5, -3]], np.float32))
     empty = helper.make_graph(
-        [helper.make_node("Relu", ["in"], ["out"]), helper.make_node("Slice", ["in", "none", "none"], ["nothing"])],
+        [
+            helper.make_node("Relu", ["in"], ["out"]),
+            helper.make_node("Slice", ["in", "none", "none"], ["nothing"]),
+        ],
         "empty",
         [helper.make_tensor_value_info("in", TensorProto.FLOAT, [4])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [4]),
-         helper.make_tensor_value_info("nothing", TensorProto.FLOAT, [0])],
+        [
+            helper.make_tensor_value_info("out", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("nothing", TensorProto.FLOAT, [0]),
+        ],
         [helper.make_tensor("none", TensorProto.INT64, [1], [0])],
-    )  # fmt: skip
-    onnx.save(helper.make_model(empty, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), place / "empty.onnx")
+    )
+    onnx.save(
+        helper.make_model(empty, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        place / "empty.onnx",
+    )
     (place / "once").mkdir()
     (place / "no.py").write_text("import sys\nsys.exit(125)\n")
     (place / "state").write_text("1")
     (place / "state.py").write_text(STATE.format(state=place / "state"))
     (place / "test_models.py").write_text(CASES.format(fake=str(fake), python=sys.executable))
-    (place / "subcut.toml").write_text('[[tests]]\nmodel = "chain.onnx"\ncandidate = ["ort", "npu"]\n'
-                                       f'[candidates.npu]\nspec = "{fake}:op=Neg,fault=nan"\n')  # fmt: skip
+    (place / "subcut.toml").write_text(
+        '[[tests]]\nmodel = "chain.onnx"\ncandidate = ["ort", "npu"]\n'
+        f'[candidates.npu]\nspec = "{fake}:op=Neg,fault=nan"\n'
+    )
     return place
 
 
@@ -307,18 +335,27 @@ def first(place: Path) -> Iterator[dict[str, Outcome]]:
 def test_what_is_right_is_green(first: dict[str, Outcome], place: Path) -> None:
     for name in ("chain.onnx[ort]", "test_right", "test_limit"):
         assert first[name] == Outcome("", {})
-        assert not list(place.glob(f"subcut_out/*{name.replace('[', '_').strip(']')}*"))  # it leaves no folder
+        assert not list(
+            place.glob(f"subcut_out/*{name.replace('[', '_').strip(']')}*")
+        )  # it leaves no folder
 
 
 @pytest.mark.slow
-def test_what_is_right_costs_one_run_and_one_with_another_input(first: dict[str, Outcome], place: Path) -> None:
+def test_what_is_right_costs_one_run_and_one_with_another_input(
+    first: dict[str, Outcome], place: Path
+) -> None:
     assert first["test_once"].says == ""
-    assert [line.split()[1] for line in (place / "once/log").read_text().splitlines()] == ["load", "run"] * 2
+    assert [line.split()[1] for line in (place / "once/log").read_text().splitlines()] == [
+        "load",
+        "run",
+    ] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain.onnx[npu]", "test_wrong[./chain.onnx]"])
-def test_what_is_wrong_says_where_and_what_is_next(name: str, first: dict[str, Outcome], place: Path) -> None:
+def test_what_is_wrong_says_where_and_what_is_next(
+    name: str, first: dict[str, Outcome], place: Path
+) -> None:
     lines = first[name].says.splitlines()
     assert lines[0] == "wrong: 1 of 4 nodes: neg (Neg)"
     assert lines[1].startswith("  chain.onnx on ")
@@ -339,13 +376,21 @@ def test_what_is_wrong_says_where_and_what_is_next(name: str, first: dict[str, O
     [
         ("test_refused", ["unresolved: chain.onnx on cmd:", "exit code 125", "\n  not searched: "]),
         ("test_flaky", ["flaky: not right in the first run, then right in ", "chain.onnx on "]),
-        ("test_unread", ["unresolved: an output was not compared\n  empty.onnx on ort: nothing: the shape is 0"]),
+        (
+            "test_unread",
+            [
+                "unresolved: an output was not compared\n  empty.onnx on ort: nothing: the shape"
+                " is 0"
+            ],
+        ),
         ("test_no_runtime", ["error: no candidate 'none'", "one of "]),
         ("test_no_model", ["error: no file gone.onnx\n  did you mean"]),
         ("test_bad_array", ["error: ", "in.npy has shape 2×2; input 'in' takes 1×3"]),
     ],
 )
-def test_what_is_unsure_is_never_green(name: str, says: list[str], first: dict[str, Outcome]) -> None:
+def test_what_is_unsure_is_never_green(
+    name: str, says: list[str], first: dict[str, Outcome]
+) -> None:
     for part in says:
         assert part in first[name].says
     assert first[name].says.startswith(says[0])
@@ -353,13 +398,19 @@ def test_what_is_unsure_is_never_green(name: str, says: list[str], first: dict[s
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_second_session_in_parallel_runs_the_whole_anew(first: dict[str, Outcome], place: Path) -> None:
+def test_a_second_session_in_parallel_runs_the_whole_anew(
+    first: dict[str, Outcome], place: Path
+) -> None:
     """No stored answer of a candidate that has changed in a way that nothing shows counts."""
     assert first["test_state"].says.startswith("wrong: ")
     (place / "state").write_text("0")
-    second = outcomes(place, "-n", "2", "--subcut", "-k", "state or chain", "--subcut-output", "there")
+    second = outcomes(
+        place, "-n", "2", "--subcut", "-k", "state or chain", "--subcut-output", "there"
+    )
     assert second["test_state"].says == ""
-    assert second["chain.onnx[npu]"].says == first["chain.onnx[npu]"].says.replace("subcut_out/", "there/")
+    assert second["chain.onnx[npu]"].says == first["chain.onnx[npu]"].says.replace(
+        "subcut_out/", "there/"
+    )
     (place / "state").write_text("1")
 
 
@@ -372,7 +423,11 @@ def test_an_interrupt_ends_every_process(place: Path, mark: dict[str, str], tmp_
     )
     env = environment({**mark, "PYTHONPATH": str(ROOT)})
     running = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *PLUGIN], cwd=tmp_path, env=env, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "pytest", *PLUGIN],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     end = time.monotonic() + SOON
     while not (tmp_path / "log").exists() and time.monotonic() < end:
@@ -385,7 +440,8 @@ def test_an_interrupt_ends_every_process(place: Path, mark: dict[str, str], tmp_
 
 @pytest.mark.slow
 def test_installed_it_is_there_and_costs_others_nothing(tmp_path: Path) -> None:
-    """As pip installs the package: pytest finds the plugin, which imports nothing that is not used."""
+    """As pip installs the package: pytest finds the plugin, which imports nothing that is not
+    used."""
     site = tmp_path / "site"
     pip = [
         sys.executable,
@@ -401,13 +457,17 @@ def test_installed_it_is_there_and_costs_others_nothing(tmp_path: Path) -> None:
     ]
     subprocess.run(pip, check=True, capture_output=True)
     (tmp_path / "test_other.py").write_text(
-        "import sys\ndef test_other():\n    ours = {m for m in sys.modules if m.startswith('subgraph')}\n"
-        "    assert ours == {'subgraph', 'subgraph.version', 'subgraph.pytest_plugin'}\n"
-        "    assert not {'numpy', 'onnx', 'typer'} & {*sys.modules}\n"
+        "import sys\ndef test_other():\n    ours = {m for m in sys.modules if"
+        " m.startswith('subgraph')}\n    assert ours == {'subgraph', 'subgraph.version',"
+        " 'subgraph.pytest_plugin'}\n    assert not {'numpy', 'onnx', 'typer'} & {*sys.modules}\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"],
-        cwd=tmp_path, env=environment({"PYTHONPATH": str(site)}), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment({"PYTHONPATH": str(site)}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     assert "subcut-" in done.stdout  # in the line of plugins

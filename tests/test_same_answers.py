@@ -1,4 +1,5 @@
-"""The list of `benchmarks.same_answers` is well formed and covers every command; what varies is masked.
+"""The list of `benchmarks.same_answers` is well formed and covers every command; what varies is
+masked.
 
 Covers `benchmarks.answers` and `benchmarks.same_answers`.
 """
@@ -26,7 +27,9 @@ GROUPS = list(same_answers.groups())
 
 
 def test_groups_have_titles_of_their_own_and_folders_that_can_be_written() -> None:
-    assert not [title for title, count in Counter(group.title for group in GROUPS).items() if count > 1]
+    assert not [
+        title for title, count in Counter(group.title for group in GROUPS).items() if count > 1
+    ]
     assert {group.folder for group in GROUPS} <= set(given.FOLDERS)
 
 
@@ -54,7 +57,9 @@ def test_what_varies_is_masked(text: str, same: str) -> None:
     assert answers.answer_text(text, places) == answers.answer_text(same, places)
 
 
-@pytest.mark.parametrize(("text", "other"), [("7.6e-02 FAIL", "7.5e-02 FAIL"), ('{"nodes": 3}', '{"nodes": 4}')])
+@pytest.mark.parametrize(
+    ("text", "other"), [("7.6e-02 FAIL", "7.5e-02 FAIL"), ('{"nodes": 3}', '{"nodes": 4}')]
+)
 def test_what_counts_is_not_masked(text: str, other: str) -> None:
     assert answers.answer_text(text, {}) != answers.answer_text(other, {})
 
@@ -85,4 +90,8 @@ def test_differences_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "1 same" in capsys.readouterr().out
     assert same_answers.main(["compare", *folders]) == 1
     shown = capsys.readouterr().out
-    assert "exit code 0 -> 1" in shown and "-3 nodes" in shown and "file b.txt: not written -> 1" in shown
+    assert (
+        "exit code 0 -> 1" in shown
+        and "-3 nodes" in shown
+        and "file b.txt: not written -> 1" in shown
+    )

@@ -39,7 +39,14 @@ def test_a_short_text_is_left_alone_and_a_long_one_fits(text: str, length: int) 
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (999, "999"), (1000, "1.0 k"), (76_300, "76.3 k"), (25.6e6, "25.6 M"), (2e9, "2.0 G")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.0 k"),
+        (76_300, "76.3 k"),
+        (25.6e6, "25.6 M"),
+        (2e9, "2.0 G"),
+    ],
 )
 def test_numbers_of_parameters(number: float, text: str) -> None:
     assert big(number) == text
@@ -50,7 +57,8 @@ def test_counted_nouns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "best"), [("pool2", "pool1"), ("RES2A_RELU", "res2a_relu"), ("cov1", "conv1"), ("res2a", "res2a_relu")]
+    ("word", "best"),
+    [("pool2", "pool1"), ("RES2A_RELU", "res2a_relu"), ("cov1", "conv1"), ("res2a", "res2a_relu")],
 )
 def test_the_nearest_comes_first(word: str, best: str) -> None:
     assert nearest(word, ["conv1", "pool1", "res2a_relu", "fc1000", "prob"])[0] == best
@@ -63,5 +71,7 @@ def test_a_name_that_exists_is_its_own_nearest(word: str, others: list[str]) -> 
 
 def test_names_are_shortened_in_the_middle() -> None:
     assert short("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
-    assert short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
+    assert (
+        short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
+    )
     assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"

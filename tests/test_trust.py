@@ -1,4 +1,5 @@
-"""Every field of a file that can name code: nothing of it runs without `--trust`, and it runs with it."""
+"""Every field of a file that can name code: nothing of it runs without `--trust`, and it runs with
+it."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Field:
 
     Attributes:
         file: which file it stands in. value: what is written there, as TOML or JSON.
-        words: the command that reads it. library: it names no Python file, so only its refusal is tested.
+        words: the command that reads it. library: it names no Python file, so only its refusal is
+            tested.
     """
 
     file: str
@@ -92,7 +94,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, code, a case and a manual loop."""
     folder = tmp_path_factory.mktemp("template")
     chain(folder / "m.onnx", ["n0", "n1", "n2"])
-    for name, text in (("criterion.py", CRITERION), ("backend.py", BACKEND), ("command.py", COMMAND), ("lib.so", "")):
+    for name, text in (
+        ("criterion.py", CRITERION),
+        ("backend.py", BACKEND),
+        ("command.py", COMMAND),
+        ("lib.so", ""),
+    ):
         (folder / name).write_text(text)
     before = Path.cwd()
     os.chdir(folder)
@@ -118,20 +125,33 @@ def write(field: Field, place: Path) -> None:
     """Put the field into its file, as somebody who edits it would."""
     if field.file == "subcut.toml":
         table, _, key = field.key.rpartition(".")
-        (place / "subcut.toml").write_text(f"[{table}]\n" * bool(table) + f"{key} = {json.dumps(field.value)}\n")
+        (place / "subcut.toml").write_text(
+            f"[{table}]\n" * bool(table) + f"{key} = {json.dumps(field.value)}\n"
+        )
     elif field.file == "state.json":
         file = next(place.glob("subcut_out/manual-*/state.json"))
         state = json.loads(file.read_text())
         state["model"]["path"] = str(place / "m.onnx")
-        state["request"][field.key] = str(place / field.value) if field.key == "custom_ops" else field.value
+        state["request"][field.key] = (
+            str(place / field.value) if field.key == "custom_ops" else field.value
+        )
         file.write_text(json.dumps(state))
     else:
         backend = "cmd" if field.key in ("run", "convert") else "ort"
         options = {} if field.key == "backend" else {field.key: field.value}
         options |= {"run": "python other.py"} if field.key == "convert" else {}
-        identity = {"backend": str(place / field.value) if field.key == "backend" else backend, "options": options}
+        identity = {
+            "backend": str(place / field.value) if field.key == "backend" else backend,
+            "options": options,
+        }
         request = {"candidate": "x", "identity": identity | {"timeout": 60.0, "memory": None}}
-        around = {"schema": "subcut.evidence/1", "source": {}, "command": "", "request": request, "files": []}
+        around = {
+            "schema": "subcut.evidence/1",
+            "source": {},
+            "command": "",
+            "request": request,
+            "files": [],
+        }
         (place / "subcut_out/manifest.json").write_text(json.dumps(around))
 
 
@@ -140,11 +160,15 @@ def test_without_trust_nothing_of_it_runs(field: Field, place: Path, tmp_path: P
     write(field, place)
     with pytest.raises(UsageError, match="would run code from") as refused:
         in_process("-q", *field.words)
-    assert "--trust" in refused.value.hint and "not what it loads in other ways" in refused.value.hint
+    assert (
+        "--trust" in refused.value.hint and "not what it loads in other ways" in refused.value.hint
+    )
     assert not (tmp_path / "mark").exists() and not (tmp_path / "config").exists()
 
 
-def test_lint_asks_a_candidate_for_its_name_alone_so_it_needs_no_trust(place: Path, tmp_path: Path) -> None:
+def test_lint_asks_a_candidate_for_its_name_alone_so_it_needs_no_trust(
+    place: Path, tmp_path: Path
+) -> None:
     for line in ('spec = "backend.py"', 'run = "python command.py {model}"'):
         (place / "subcut.toml").write_text(f"[candidates.x]\n{line}\n")
         done = subcut("lint", "m.onnx", "-c", "x", cwd=place)
@@ -154,7 +178,9 @@ def test_lint_asks_a_candidate_for_its_name_alone_so_it_needs_no_trust(place: Pa
 
 def test_a_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None:
     """It would be imported while the candidate is read, before anybody could ask."""
-    (place / "subcut.toml").write_text('[candidates.x]\nspec = "ort"\nexecutor = "./backend.py://there"\n')
+    (place / "subcut.toml").write_text(
+        '[candidates.x]\nspec = "ort"\nexecutor = "./backend.py://there"\n'
+    )
     done = subcut("compare", "m.onnx", "-c", "x", "--trust", cwd=place)
     assert (done.code, "which executor?" in done.err) == (2, True), done
     assert not (tmp_path / "mark").exists()
@@ -164,7 +190,9 @@ def test_a_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "field", [f for f in FIELDS if not f.library][::8], ids=lambda f: f"{f.file} {f.key} {f.value}"
 )
-def test_with_trust_it_runs_and_is_asked_about_again_when_it_changes(field: Field, place: Path, tmp_path: Path) -> None:
+def test_with_trust_it_runs_and_is_asked_about_again_when_it_changes(
+    field: Field, place: Path, tmp_path: Path
+) -> None:
     write(field, place)
     env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "MARKFILE": str(tmp_path / "mark")}
     shutil.copytree(place / "subcut_out", tmp_path / "before")
@@ -179,7 +207,9 @@ def test_with_trust_it_runs_and_is_asked_about_again_when_it_changes(field: Fiel
     assert again.code == 2 and "would run code" in again.err and not (tmp_path / "mark").exists()
 
 
-def test_what_the_user_typed_runs(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_typed_runs(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_process("-q", "compare", "m.onnx", "--criterion", "criterion.py")
     assert (tmp_path / "mark").exists()
     (tmp_path / "mark").unlink()
@@ -209,7 +239,7 @@ def test_settings_of_a_case_do_not_take_effect_silently(
     assert "which lies in a case or a bundle" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------- what it reaches
+# ------------------------------------------------------------ what it reaches
 
 
 @pytest.mark.parametrize(
@@ -239,7 +269,11 @@ def test_trust_ends_where_what_it_reaches_changes(
     project = Project(tmp_path / "subcut.toml", {"candidate": "run.py"})
 
     def code() -> NamedCode:
-        return criterion_code("run.py", "subcut.toml") if key == "criterion" else parse("run.py", project).code
+        return (
+            criterion_code("run.py", "subcut.toml")
+            if key == "criterion"
+            else parse("run.py", project).code
+        )
 
     with pytest.raises(UsageError) as asked:
         trust.require(code(), False)

@@ -16,25 +16,44 @@ FAILURES = st.builds(
     st.text(min_size=1),
     st.fixed_dictionaries({"max_rel": st.floats(0, 10)}),
 )
-AGREEMENTS = st.builds(Judgement, st.just("y"), st.just(Status.AGREE), st.none(), st.just("agrees"), st.just("close"))
-EMPTY = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(NOTHING), st.just("all NaN"))
-UNKNOWN = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(""), st.just("no noise"))
+AGREEMENTS = st.builds(
+    Judgement, st.just("y"), st.just(Status.AGREE), st.none(), st.just("agrees"), st.just("close")
+)
+EMPTY = st.builds(
+    Judgement,
+    st.just("y"),
+    st.just(Status.UNRESOLVED),
+    st.none(),
+    st.just(NOTHING),
+    st.just("all NaN"),
+)
+UNKNOWN = st.builds(
+    Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(""), st.just("no noise")
+)
 UNRESOLVED = EMPTY | UNKNOWN
 
 
 @given(st.lists(FAILURES, min_size=1), st.lists(AGREEMENTS | UNRESOLVED), st.booleans())
-def test_one_failing_output_fails_the_whole(failing: list[Judgement], others: list[Judgement], every: bool) -> None:
+def test_one_failing_output_fails_the_whole(
+    failing: list[Judgement], others: list[Judgement], every: bool
+) -> None:
     status, signature, why = joined([*others, *failing], every=every)
     assert status is Status.FAIL
     assert (signature, why) in {(j.signature, j.why) for j in failing}
     telling = [j.signature for j in failing if j.signature not in NUMBERS]
-    assert not telling or signature is telling[0], "NaN, a wrong shape or a missing output tells more than a mismatch"
+    assert not telling or signature is telling[0], (
+        "NaN, a wrong shape or a missing output tells more than a mismatch"
+    )
     mismatches = any(j.signature is Signature.MISMATCH for j in failing)
-    assert not mismatches or signature is not Signature.PRECISION, "a mismatch tells more than lost precision"
+    assert not mismatches or signature is not Signature.PRECISION, (
+        "a mismatch tells more than lost precision"
+    )
 
 
 @given(st.lists(AGREEMENTS, min_size=1), st.lists(EMPTY), st.booleans())
-def test_what_has_no_values_does_not_decide(agreeing: list[Judgement], others: list[Judgement], every: bool) -> None:
+def test_what_has_no_values_does_not_decide(
+    agreeing: list[Judgement], others: list[Judgement], every: bool
+) -> None:
     assert joined([*others, *agreeing], every=every)[:2] == (Status.AGREE, None)
 
 
@@ -42,7 +61,11 @@ def test_what_has_no_values_does_not_decide(agreeing: list[Judgement], others: l
 def test_an_output_that_was_not_judged_leaves_the_whole_unresolved(
     agreeing: list[Judgement], unknown: list[Judgement], empty: list[Judgement]
 ) -> None:
-    assert joined([*empty, *agreeing, *unknown], every=True) == (Status.UNRESOLVED, None, "y: no noise")
+    assert joined([*empty, *agreeing, *unknown], every=True) == (
+        Status.UNRESOLVED,
+        None,
+        "y: no noise",
+    )
     assert joined([*empty, *agreeing, *unknown], every=False)[0] is Status.AGREE, "of a piece"
 
 

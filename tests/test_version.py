@@ -15,14 +15,17 @@ Installed = Callable[[Mapping[str, str]], None]
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
-    """Packages of the module onnxruntime, by version, and nothing else; the last one lies over the others."""
+    """Packages of the module onnxruntime, by version, and nothing else; the last one lies over the
+    others."""
 
     def install(packages: Mapping[str, str]) -> None:
         (tmp_path / "onnxruntime").mkdir()
         for name, version in {**packages, "onnx": "1", "numpy": "2"}.items():
             info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
             info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
             if name in packages:
                 (info / "top_level.txt").write_text("onnxruntime\n")
                 (tmp_path / "onnxruntime/__init__.py").write_text(f'__version__ = "{version}"\n')
@@ -36,12 +39,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     ("packages", "ran"),
     [
         ({"onnxruntime": "1.31.1"}, ("onnxruntime", "1.31.1")),
-        ({"onnxruntime-webgpu": "1.27.0"}, ("onnxruntime-webgpu", "1.27.0")),  # it was an internal error
+        (
+            {"onnxruntime-webgpu": "1.27.0"},
+            ("onnxruntime-webgpu", "1.27.0"),
+        ),  # it was an internal error
         ({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.27.0"}, ("onnxruntime-gpu", "1.27.0")),
         ({"onnxruntime": "1.31.1.dev7"}, ("onnxruntime", "1.31.1.dev7")),
     ],
 )
-def test_the_package_that_runs_is_named(packages: dict[str, str], ran: tuple[str, str], installed: Installed) -> None:
+def test_the_package_that_runs_is_named(
+    packages: dict[str, str], ran: tuple[str, str], installed: Installed
+) -> None:
     installed(packages)
     found = versions()
     assert {n: v for n, v in found.items() if n.startswith("onnxruntime")} == dict([ran])

@@ -1,11 +1,13 @@
-"""Tools that record, each on two networks, healthy and with one wrong node: what do compare and bisect say of its dump?
+"""Tools that record, each on two networks, healthy and with one wrong node: what do compare and
+bisect say of its dump?
 
     python -m benchmarks.producers [NAME…] [--seed N]      all, or some; in build/producers/
 
-Each is one script, `with_NAME.py`, whose head says what it needs and which options its dumps do; it runs in a venv of
-its own as `with_NAME.py NETWORK healthy|faulty DUMP`. NETWORK is a folder that `networks.py` wrote; a tool that
-converts from something else than ONNX leaves its own healthy.onnx, faulty.onnx and x.npy beside DUMP. Exit 1 where a
-tool does not run, a healthy dump does not agree, or the only interval of a faulty one lacks the wrong node or is long.
+Each is one script, `with_NAME.py`, whose head says what it needs and which options its dumps do; it
+runs in a venv of its own as `with_NAME.py NETWORK healthy|faulty DUMP`. NETWORK is a folder that
+`networks.py` wrote; a tool that converts from something else than ONNX leaves its own healthy.onnx,
+faulty.onnx and x.npy beside DUMP. Exit 1 where a tool does not run, a healthy dump does not agree,
+or the only interval of a faulty one lacks the wrong node or is long.
 """
 
 from __future__ import annotations
@@ -35,7 +37,15 @@ SUBCUT = Path(sys.executable).with_name("subcut")
 NETWORKS = ("residual", "transformer")
 STATES = ("healthy", "faulty")
 INSTALLING, RUNNING = 1800, 600  # seconds
-HEADS = ["tool", "network", "matched of", "healthy", "faulty: wrong of", "nodes", "holds the wrong node"]
+HEADS = [
+    "tool",
+    "network",
+    "matched of",
+    "healthy",
+    "faulty: wrong of",
+    "nodes",
+    "holds the wrong node",
+]
 SAYS = {0: "agrees", 1: "disagrees", 2: "is refused", 5: "unresolved"}  # subcut's exit codes
 MAX_NODES = 3  # of an interval: what the tools leave out between two tensors
 REASON = 160  # characters
@@ -59,12 +69,17 @@ class Script:
     @property
     def head(self) -> dict[str, Any]:
         """Its inline metadata."""
-        found = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", self.path.read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(
+            r"^# /// script\n((?:#.*\n)+?)# ///$",
+            self.path.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
         return tomllib.loads(re.sub("^# ?", "", found[1], flags=re.MULTILINE)) if found else {}
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The part of the head that is ours: `says`, `options`, `alone` (packages installed without what they need)."""
+        """The part of the head that is ours: `says`, `options`, `alone` (packages installed without
+        what they need)."""
         return dict(self.head.get("tool", {}).get("subcut", {}))
 
     def run(self, *words: str | Path) -> None:
@@ -81,7 +96,14 @@ class Script:
         if not mark.exists():
             shutil.rmtree(place, ignore_errors=True)
             _run([sys.executable, "-m", "venv", place], INSTALLING, BUILD / "venv.log")
-            pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip: list[str | Path] = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
             _run([*pip, *self.head["dependencies"]], INSTALLING, BUILD / "venv.log")
             if alone := self.own.get("alone"):
                 _run([*pip, "--no-deps", *alone], INSTALLING, BUILD / "venv.log")
@@ -93,15 +115,20 @@ def _run(words: Sequence[str | Path], seconds: float, log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("wb") as file:
-            subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=True)
+            subprocess.run(
+                words, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=True
+            )
     except (OSError, subprocess.SubprocessError) as e:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+        lines = (
+            log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+        )
         errors = [line.strip() for line in lines if "rror" in line] or [str(e)]
         raise Failed(f"{errors[-1][:REASON]} ({log})") from e
 
 
 def ask(command: str, model: Path, dump: Path, options: Sequence[str]) -> dict[str, Any]:
-    """The JSON of `subcut compare` or `bisect` on a dump, left beside it. Raises: Failed: there is none."""
+    """The JSON of `subcut compare` or `bisect` on a dump, left beside it. Raises: Failed: there is
+    none."""
     words: list[str | Path] = [
         SUBCUT,
         command,
@@ -115,7 +142,9 @@ def ask(command: str, model: Path, dump: Path, options: Sequence[str]) -> dict[s
     ]
     words += ["--force"] if command == "bisect" else []
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SUBCUT_")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=RUNNING, check=False)
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=RUNNING, check=False
+    )
     (dump.parent / f"{command}.json").write_text(done.stdout, encoding="utf-8")
     try:
         return dict(json.loads(done.stdout))
@@ -124,14 +153,19 @@ def ask(command: str, model: Path, dump: Path, options: Sequence[str]) -> dict[s
 
 
 def wrong_nodes(healthy: Path, faulty: Path) -> list[str]:
-    """The nodes whose weights differ between two files of one network; names of weights may differ as well."""
+    """The nodes whose weights differ between two files of one network; names of weights may differ
+    as well."""
     graphs = [onnx.load(path).graph for path in (healthy, faulty)]
     weights = [{w.name: w.raw_data for w in graph.initializer} for graph in graphs]
     read = [
         [[values.get(n) for n in node.input] for node in graph.node]
         for graph, values in zip(graphs, weights, strict=True)
     ]
-    return [node.name for node, right, wrong in zip(graphs[0].node, *read, strict=True) if right != wrong]
+    return [
+        node.name
+        for node, right, wrong in zip(graphs[0].node, *read, strict=True)
+        if right != wrong
+    ]
 
 
 def tried(script: Script, place: Path) -> tuple[list[str], bool]:
@@ -152,7 +186,9 @@ def tried(script: Script, place: Path) -> tuple[list[str], bool]:
     return row(found, interval, wrong)
 
 
-def row(found: Mapping[str, Any], interval: Mapping[str, Any], wrong: Sequence[str]) -> tuple[list[str], bool]:
+def row(
+    found: Mapping[str, Any], interval: Mapping[str, Any], wrong: Sequence[str]
+) -> tuple[list[str], bool]:
     """What three documents say, in cells, and whether it is right."""
     healthy, faulty = (found[state] for state in STATES)
     findings = interval.get("findings") or [{}]
@@ -162,10 +198,17 @@ def row(found: Mapping[str, Any], interval: Mapping[str, Any], wrong: Sequence[s
         _matched(healthy),
         _verdict(healthy),
         _verdict(faulty),
-        f"{len(nodes)}, and {len(findings) - 1} places behind" if len(findings) > 1 else str(len(nodes)),
+        (
+            f"{len(nodes)}, and {len(findings) - 1} places behind"
+            if len(findings) > 1
+            else str(len(nodes))
+        ),
         f"{'yes' if held else '**no**'}, {', '.join(wrong)}",
     ]
-    return cells, healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(nodes) <= MAX_NODES
+    return (
+        cells,
+        healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(nodes) <= MAX_NODES,
+    )
 
 
 def _matched(document: Mapping[str, Any]) -> str:
@@ -177,7 +220,10 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if "recordings" not in document:
         return str(document.get("error", {}).get("what", document))[:REASON]
     run = document["recordings"][-1]
-    return f"{SAYS.get(document['exit_code'], document['exit_code'])}, {run['wrong']} of {run['compared']}"
+    return (
+        f"{SAYS.get(document['exit_code'], document['exit_code'])}, {run['wrong']} of"
+        f" {run['compared']}"
+    )
 
 
 def networks(seed: int) -> list[Path]:
@@ -205,7 +251,9 @@ def rows(chosen: Sequence[Script], places: Sequence[Path]) -> Iterator[tuple[lis
 
 def main() -> int:
     """Print each row as it comes, then the table."""
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     words.add_argument("names", nargs="*", metavar="NAME")
     words.add_argument("--seed", type=int, default=0)
     given = words.parse_args()

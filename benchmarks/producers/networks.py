@@ -1,12 +1,14 @@
 # /// script
 # dependencies = ["torch==2.13.0+cpu", "onnx==1.23.2", "numpy"]
 # ///
-"""The two networks that the producers are given, as torch modules: a residual net with a concat, a small transformer.
+"""The two networks that the producers are given, as torch modules: a residual net with a concat, a
+small transformer.
 
-    python networks.py FOLDER [SEED]      healthy.onnx, faulty.onnx and x.npy of each, into a folder of its name
+    python networks.py FOLDER [SEED]      healthy.onnx, faulty.onnx and x.npy of each, into a folder
+    of its name
 
-Weights are seeded. In the faulty one the weights of one Conv or Linear, drawn by the seed, are one channel off.
-BatchNorm has the statistics of its input, so that nothing grows or dies with depth.
+Weights are seeded. In the faulty one the weights of one Conv or Linear, drawn by the seed, are one
+channel off. BatchNorm has the statistics of its input, so that nothing grows or dies with depth.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
         self.downsample = nn.Sequential()
         if inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -39,13 +43,16 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """Pictures (1, 3, 24, 24) to logits (1, 10): three residual blocks and two branches that a concat joins."""
+    """Pictures (1, 3, 24, 24) to logits (1, 10): three residual blocks and two branches that a
+    concat joins."""
 
     shape = (1, 3, 24, 24)
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+        )
         self.layer1 = nn.Sequential(Block(8, 8), Block(8, 16, 2))
         self.left = nn.Conv2d(16, 8, 1)
         self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.SiLU())
@@ -71,7 +78,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, length, width = x.shape
         q, k, v = (
-            f(x).reshape(n, length, self.heads, width // self.heads).transpose(1, 2) for f in (self.q, self.k, self.v)
+            f(x).reshape(n, length, self.heads, width // self.heads).transpose(1, 2)
+            for f in (self.q, self.k, self.v)
         )
         shares = torch.softmax(q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5, -1)
         return self.proj((shares @ v).transpose(1, 2).reshape(n, length, width))
@@ -84,7 +92,11 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attn = Attention(width)
-        self.fc1, self.fc2, self.act = nn.Linear(width, 2 * width), nn.Linear(2 * width, width), nn.GELU()
+        self.fc1, self.fc2, self.act = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+            nn.GELU(),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))

@@ -1,12 +1,13 @@
 # /// script
 # dependencies = ["tensorflow-cpu==2.21.0", "tf2onnx==1.17.0", "ai-edge-litert==2.3.0"]
 # [tool.subcut]
-# says = "ai-edge-litert 2.3.0, preserve-all-tensors, of a TFLite model; MODEL is tf2onnx 1.17.0's of it"
-# ///
-"""LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite file through tf2onnx.
+# says = "ai-edge-litert 2.3.0, preserve-all-tensors, of a TFLite model; MODEL is tf2onnx 1.17.0's
+# of it" ///
+"""LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite
+file through tf2onnx.
 
-The networks are made with Keras, channels last (SiLU: tf2onnx knows no GELU of TFLite); the weights of one Conv or
-Dense of the faulty one are one channel off.
+The networks are made with Keras, channels last (SiLU: tf2onnx knows no GELU of TFLite); the weights
+of one Conv or Dense of the faulty one are one channel off.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def residual() -> keras.Model:
         y = normal(layers.Conv2D(width, 3, stride, padding="same")(x))
         y = layers.Conv2D(width, 3, padding="same")(y)
         x = layers.ReLU()(layers.Add()([y, layers.Conv2D(width, 1, stride)(x)]))
-    x = layers.Concatenate()([layers.Conv2D(8, 1)(x), layers.Conv2D(8, 3, padding="same", activation="silu")(x)])
+    x = layers.Concatenate()(
+        [layers.Conv2D(8, 1)(x), layers.Conv2D(8, 3, padding="same", activation="silu")(x)]
+    )
     return keras.Model(made, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
@@ -52,7 +55,9 @@ def transformer() -> keras.Model:
         x = layers.Add()([x, layers.MultiHeadAttention(2, 16)(y, y)])
         y = layers.Dense(32)(layers.Dense(64, activation="silu")(layers.LayerNormalization()(x)))
         x = layers.Add()([x, y])
-    return keras.Model(made, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))))
+    return keras.Model(
+        made, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x)))
+    )
 
 
 def converted(name: str, seed: int, *, faulty: bool) -> bytes:
@@ -71,11 +76,17 @@ def main(place: Path, state: str, out: Path) -> None:
     """Convert, run, write; MODEL and a wrong one beside the recording."""
     seed = int((place / "seed").read_text())
     for each in ("healthy", "faulty"):
-        (out.parent / f"{each}.tflite").write_bytes(converted(place.name, seed, faulty=each == "faulty"))
-        tf2onnx.convert.from_tflite(
-            str(out.parent / f"{each}.tflite"), opset=17, output_path=str(out.parent / f"{each}.onnx")
+        (out.parent / f"{each}.tflite").write_bytes(
+            converted(place.name, seed, faulty=each == "faulty")
         )
-    interpreter = Interpreter(str(out.parent / f"{state}.tflite"), experimental_preserve_all_tensors=True)
+        tf2onnx.convert.from_tflite(
+            str(out.parent / f"{each}.tflite"),
+            opset=17,
+            output_path=str(out.parent / f"{each}.onnx"),
+        )
+    interpreter = Interpreter(
+        str(out.parent / f"{state}.tflite"), experimental_preserve_all_tensors=True
+    )
     interpreter.allocate_tensors()
     fed = interpreter.get_input_details()[0]
     x = np.random.default_rng(seed).standard_normal(fed["shape"], np.float32)

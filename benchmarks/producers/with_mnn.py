@@ -18,7 +18,15 @@ import numpy as np
 def main(place: Path, state: str, out: Path) -> None:
     """Convert, run, write."""
     model = out.parent / f"{state}.mnn"
-    words = ["mnnconvert", "-f", "ONNX", "--modelFile", str(place / f"{state}.onnx"), "--MNNModel", str(model)]
+    words = [
+        "mnnconvert",
+        "-f",
+        "ONNX",
+        "--modelFile",
+        str(place / f"{state}.onnx"),
+        "--MNNModel",
+        str(model),
+    ]
     _tools.mnnconvert([*words, "--bizCode", "subcut"])  # MNN.tools.mnnconvert would send statistics
     interpreter = MNN.Interpreter(str(model))
     session = interpreter.createSession({"backend": "CPU", "precision": "high"})
@@ -36,7 +44,11 @@ def main(place: Path, state: str, out: Path) -> None:
                 tensor.getDimensionType(),
             )
             tensor.copyToHostTensor(copy)
-            name = f"{before}{info.getName()}_{k}".replace("/", "_").replace(":", "_").replace(" ", "_")
+            name = (
+                f"{before}{info.getName()}_{k}".replace("/", "_")
+                .replace(":", "_")
+                .replace(" ", "_")
+            )
             np.savetxt(out / "output" / name, np.array(copy.getData()).ravel(), "%g")
         return True
 

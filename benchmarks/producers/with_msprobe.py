@@ -3,7 +3,8 @@
 # [tool.subcut]
 # says = "msprobe 26.2.0, PrecisionDebugger, level mix, on a CPU"
 # ///
-"""Ascend's msprobe on a CPU: modules and calls of functions, `dump.json` and `dump_tensor_data/`."""
+"""Ascend's msprobe on a CPU: modules and calls of functions, `dump.json` and
+`dump_tensor_data/`."""
 
 from __future__ import annotations
 

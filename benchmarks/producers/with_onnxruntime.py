@@ -14,7 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, qdq_loss_debug, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    qdq_loss_debug,
+    quantize_static,
+)
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 CALIBRATED = 8  # inputs
@@ -36,13 +42,21 @@ def main(place: Path, state: str, out: Path) -> None:
     """Quantize, run, save."""
     x = np.load(place / "x.npy")
     rng = np.random.default_rng(0)
-    prepared, qdq, augmented = (place / f"{state}.{word}.onnx" for word in ("prepared", "qdq", "augmented"))
+    prepared, qdq, augmented = (
+        place / f"{state}.{word}.onnx" for word in ("prepared", "qdq", "augmented")
+    )
     quant_pre_process(place / f"{state}.onnx", prepared)
     more = [rng.standard_normal(x.shape, np.float32) for _ in range(CALIBRATED - 1)]
     quantize_static(
-        prepared, qdq, Inputs([x, *more]), quant_format=QuantFormat.QDQ, activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8, per_channel=True, extra_options={"ActivationSymmetric": False},
-    )  # fmt: skip
+        prepared,
+        qdq,
+        Inputs([x, *more]),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        extra_options={"ActivationSymmetric": False},
+    )
     qdq_loss_debug.modify_model_output_intermediate_tensors(qdq, augmented)
     activations = qdq_loss_debug.collect_activations(str(augmented), Inputs([x]))
     np.savez(out / "activations.npz", **{name: values[0] for name, values in activations.items()})

@@ -18,8 +18,14 @@ def main(place: Path, state: str, out: Path) -> None:
     """Record one run."""
     core = ov.Core()
     model = core.read_model(place / f"{state}.onnx")
-    ops = [op for op in model.get_ordered_ops() if op.get_type_name() not in ("Parameter", "Constant", "Result")]
-    model.add_outputs([(op.get_friendly_name(), i) for op in ops for i in range(op.get_output_size())])
+    ops = [
+        op
+        for op in model.get_ordered_ops()
+        if op.get_type_name() not in ("Parameter", "Constant", "Result")
+    ]
+    model.add_outputs(
+        [(op.get_friendly_name(), i) for op in ops for i in range(op.get_output_size())]
+    )
     compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     values = compiled([np.load(place / "x.npy")])
     names = [_name(result.input_value(0)) for result in model.get_results()]

@@ -15,7 +15,12 @@ from pathlib import Path
 def main(place: Path, state: str, out: Path) -> None:
     """Record two iterations, each with an input of its own."""
     saved = ["--save-inputs", out / "inputs.json", "--save-outputs", out / "outputs.json"]
-    command = [Path(sys.executable).with_name("polygraphy"), "run", place / f"{state}.onnx", "--onnxrt"]
+    command = [
+        Path(sys.executable).with_name("polygraphy"),
+        "run",
+        place / f"{state}.onnx",
+        "--onnxrt",
+    ]
     command += ["--onnx-outputs", "mark", "all", "--iterations", "2", *saved]
     subprocess.run(command, check=True)
 

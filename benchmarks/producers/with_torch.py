@@ -21,7 +21,9 @@ def main(place: Path, state: str, out: Path) -> None:
     for name, module in net.named_modules():
         if name:
             module.register_forward_hook(
-                lambda _module, _inputs, output, name=name: np.save(out / f"{name}.npy", output.numpy())
+                lambda _module, _inputs, output, name=name: np.save(
+                    out / f"{name}.npy", output.numpy()
+                )
             )
     with torch.no_grad():
         net(x)

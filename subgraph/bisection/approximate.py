@@ -1,4 +1,5 @@
-"""The full model agrees, but not by rounding alone -> what its nodes show alone, as evidence for `trials.doubt`."""
+"""The full model agrees, but not by rounding alone -> what its nodes show alone, as evidence for
+`trials.doubt`."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
 def _run_nodes(
     trials: Trials, regions: Sequence[Region], approximated: int, most: float
 ) -> Iterator[_NodeAlone | None]:
-    """Run the nodes; the last ones, which are `approximated`, get their share of time and runs in any case."""
+    """Run the nodes; the last ones, which are `approximated`, get their share of time and runs in
+    any case."""
     by_rounding = trials.judge.with_criterion(ROUNDING_ALONE)
 
     def judge(region: Region, result: RunResult) -> _NodeAlone:
@@ -63,7 +65,9 @@ def _run_nodes(
         return _NodeAlone(verdict, deviation)
 
     def is_conclusive(node: _NodeAlone) -> bool:
-        return node.verdict.status is Status.AGREE or bool(node.deviation and node.deviation.approximated)
+        return node.verdict.status is Status.AGREE or bool(
+            node.deviation and node.deviation.approximated
+        )
 
     part = max(approximated / len(regions), MIN_PART) if approximated else 0.0
     split = len(regions) - approximated
@@ -75,7 +79,8 @@ def _run_nodes(
 
 
 def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -> NodeEvidence:
-    """What a search by rounding alone found, as evidence; empty if it did not find all that is wrong.
+    """What a search by rounding alone found, as evidence; empty if it did not find all that is
+    wrong.
 
     `usual`: judges by the usual criterion. Only single nodes can be excused.
     """
@@ -86,9 +91,13 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
         region = oracle.region(finding.items)
         result = oracle.run_result(region)
         error = error_of(oracle.trials.judge.verdict(region, result).worst)
-        is_single = finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
+        is_single = (
+            finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
+        )
         agrees_usually = is_single and agrees(usual, region, result)
-        deviations.append(Deviation.of(operators_of(oracle, finding.items), error, agrees_usually=agrees_usually))
+        deviations.append(
+            Deviation.of(operators_of(oracle, finding.items), error, agrees_usually=agrees_usually)
+        )
     return NodeEvidence(deviations)
 
 

@@ -1,4 +1,5 @@
-"""A whole bisection, step by step: the stages of the search, then the document and the folder of the result."""
+"""A whole bisection, step by step: the stages of the search, then the document and the folder of
+the result."""
 
 from __future__ import annotations
 
@@ -42,14 +43,17 @@ from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
 
-SEARCH_SHARE = 0.9  # of the time; the explanations of what was found have the remaining one at least
+SEARCH_SHARE = (
+    0.9  # of the time; the explanations of what was found have the remaining one at least
+)
 WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 
 @dataclass
 class BisectionProgress:
-    """What one pass over a bisection has shown so far; the search itself reads nothing of it but the time.
+    """What one pass over a bisection has shown so far; the search itself reads nothing of it but
+    the time.
 
     Attributes:
         began: when the pass began, by `time.monotonic`.
@@ -96,7 +100,8 @@ class Bisection:
     def __iter__(self) -> Iterator[Step]:
         """
         Raises:
-            BackendError: the candidate cannot be used. ResultExists: another result stands in the way.
+            BackendError: the candidate cannot be used. ResultExists: another result stands in the
+                way.
             UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
             InputError: an input does not fit. ModelError: the reference cannot run the model.
             OutOfTime: the time was used up before the whole model was judged.
@@ -124,14 +129,22 @@ class Bisection:
         findings = interim.findings
         label = interim.trials.model.graph.label
         groups = interim.oracle.groups
-        progress.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
-        if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
-            what = f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
+        progress.findings = replace(
+            findings, names=tuple(tuple(map(label, sorted(group))) for group in groups)
+        )
+        if findings.stopped and not any(
+            step.query.kind is QueryKind.WHOLE for step in progress.steps
+        ):
+            what = (
+                f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
+            )
             raise OutOfTime(what, "the same command with more time", code="time.used-up")
-        document = self._describe(interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place))
+        document = self._describe(
+            interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place)
+        )
         progress.result = self._save(interim, document, place)
 
-    # ------------------------------------------------------------------------------------------------ progress
+    # ------------------------------------------------------------ progress
 
     @property
     def steps(self) -> list[Step]:
@@ -161,7 +174,9 @@ class Bisection:
             UsageError: the bisection has not ended.
         """
         if self.finished is None:
-            raise UsageError("the bisection has not ended", "iterate it to its end", code="bisection.not-ended")
+            raise UsageError(
+                "the bisection has not ended", "iterate it to its end", code="bisection.not-ended"
+            )
         return self.finished
 
     @property
@@ -177,7 +192,9 @@ class Bisection:
             UsageError: the bisection has not begun.
         """
         if self._progress.oracle is None:
-            raise UsageError("the bisection has not begun", "iterate it first", code="bisection.not-begun")
+            raise UsageError(
+                "the bisection has not begun", "iterate it first", code="bisection.not-begun"
+            )
         return self._progress.oracle
 
     @property
@@ -190,7 +207,7 @@ class Bisection:
         oracle = self.oracle
         return [oracle.trials.model.graph.label(i) for i in oracle.indices(step.items)]
 
-    # ------------------------------------------------------------------------------------------------ searching
+    # ------------------------------------------------------------ searching
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
         """An oracle that knows no answers."""
@@ -200,8 +217,11 @@ class Bisection:
         """The findings of a search that has just ended, with the counts of those before it."""
         return replace(findings, counts=before + findings.counts)
 
-    def search(self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False) -> Steps[Interim]:
-        """Search once more with the oracle of `interim`, within what its searches have left of the limits.
+    def search(
+        self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
+    ) -> Steps[Interim]:
+        """Search once more with the oracle of `interim`, within what its searches have left of the
+        limits.
 
         Args:
             scope: the suspects; None for those of the options.
@@ -225,9 +245,11 @@ class Bisection:
         self.remaining.add(step, self.oracle.indices(step.items))
         return step
 
-    # ------------------------------------------------------------------------------------------------ result
+    # ------------------------------------------------------------ result
 
-    def _describe(self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]) -> BisectDocument:
+    def _describe(
+        self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]
+    ) -> BisectDocument:
         """The document, without what is found in bodies. Notes that are "" are left out."""
         settlement = interim.settlement
         options = self.options
@@ -249,7 +271,9 @@ class Bisection:
             pieces=settlement.explanation or None,
         )
 
-    def _save(self, interim: Interim, document: BisectDocument, place: ResultPlace) -> BisectDocument:
+    def _save(
+        self, interim: Interim, document: BisectDocument, place: ResultPlace
+    ) -> BisectDocument:
         """Write the result: a finding with its cases, or a report next to an earlier finding."""
         options = self.options
         graph = interim.trials.model.graph
@@ -258,23 +282,30 @@ class Bisection:
             return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
         limit = options.limits.max_trials
         runs = InnerRuns(None if limit is None else limit - document.trials)
-        bodies = InnerSearch(interim.oracle, options, runs, lambda: self._progress.seconds, Bisection)
+        bodies = InnerSearch(
+            interim.oracle, options, runs, lambda: self._progress.seconds, Bisection
+        )
         document = bodies.extend(document)
         if options.limits.max_time is not None:  # a case is checked on the reference
             end = self._progress.began + (1 + WRITING_SHARE) * options.limits.max_time
             interim.trials.runtime.workers.deadline.at = end
-        return result_folder.save(interim.oracle, document, place, options.request, options.setup.feeding)
+        return result_folder.save(
+            interim.oracle, document, place, options.request, options.setup.feeding
+        )
 
     def _stale_notes(self, interim: Interim, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""
         source = case.source_of(interim.trials.model.graph)
-        if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
+        if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
+            place, self.options.request, source
+        ):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
 
 
 def _distance_of_whole(trials: Trials) -> str:
-    """A clause with the error of the full model, which takes no noise, where the candidate has run it; else ""."""
+    """A clause with the error of the full model, which takes no noise, where the candidate has run
+    it; else ""."""
     judge = trials.judge.without_evidence().with_criterion("numpy")
     whole = trials.model.whole()
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
@@ -283,12 +314,17 @@ def _distance_of_whole(trials: Trials) -> str:
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:
-    """How the candidate's own model matches the reference's, and the error of each piece, as far as the time allows."""
+    """How the candidate's own model matches the reference's, and the error of each piece, as far as
+    the time allows."""
     other = interim.trials.runtime.own_model
     if other is None:
         return None
     if not (interim.findings.stopped or interim.findings.outcome is Outcome.AGREE):
-        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(interim.oracle.groups))
+        log.info(
+            "what each piece of %s costs: %d runs",
+            other.graph.path.name,
+            len(interim.oracle.groups),
+        )
         with contextlib.suppress(OutOfTime):
             return costs(interim.oracle, other)
     return OtherModel(other.graph.path.name, other.summary())
@@ -324,9 +360,9 @@ def bisect(
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: as after `-i`.
-    `within`: `A..B`. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
-    stopped goes on when it is run again.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own.
+    `inputs`: as after `-i`. `within`: `A..B`. The result goes to a folder in `output`, where
+    answers are stored as well: a bisection that was stopped goes on when it is run again.
 
     >>> from subgraph import load
     >>> bisection = bisect(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"])
@@ -338,7 +374,9 @@ def bisect(
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """
     require_graph(graph, "bisect")
-    candidate, reference = (parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference))
+    candidate, reference = (
+        parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference)
+    )
     feeding = Feeding(tuple(map(str, inputs)), shapes or {}, seed)
     setup = Setup(candidate, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {candidate.name!r})"

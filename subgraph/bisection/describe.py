@@ -47,16 +47,24 @@ KIND_WORDS = {
 
 
 def exit_code(findings: Findings) -> int:
-    """0: they agree; 1: a disagreement, whatever is known about it; 5: nothing could be established."""
+    """0: they agree; 1: a disagreement, whatever is known about it; 5: nothing could be
+    established."""
     if findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         return 0
     return 1 if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) else 5
 
 
 def describe(
-    oracle: NodeOracle, findings: Findings, steps: Sequence[Step], *, command: str, criterion: str, seconds: float,
-    notes: Iterable[str] = (), within: str = "",
-) -> document.BisectDocument:  # fmt: skip
+    oracle: NodeOracle,
+    findings: Findings,
+    steps: Sequence[Step],
+    *,
+    command: str,
+    criterion: str,
+    seconds: float,
+    notes: Iterable[str] = (),
+    within: str = "",
+) -> document.BisectDocument:
     """The document, as yet without case folders and report. `within`: as the user gave it."""
     trials = oracle.trials
     graph = oracle.trials.model.graph
@@ -69,7 +77,9 @@ def describe(
     agreeing = [row.tensor for row in profile or () if row.status is not Status.FAIL]
     inner = len(set(agreeing) - set(graph.outputs)) if profile else None
     disturbance = oracle.measure_disturbance([step.query for step in steps]) or None
-    looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within, disturbance)
+    looked_at = document.LookedAt(
+        len(trials.model.whole().outputs), whole_runs, inner, within, disturbance
+    )
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
     result = oracle.run_result(trials.model.whole())
@@ -94,9 +104,11 @@ def describe(
         forms=forms.document(),
         profile=profile,
         steps=list(_steps(oracle, steps)),
-        findings=[]
-        if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
-        else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
+        findings=(
+            []
+            if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
+            else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))]
+        ),
         alone=[
             document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
             for o in findings.irrelevant
@@ -125,8 +137,12 @@ def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[in
 def _candidate(trials: Trials) -> RuntimeDocument:
     candidate = trials.runtime.candidate
     info = trials.runtime.about
-    options = {k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"}
-    return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.judge.precision)
+    options = {
+        k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"
+    }
+    return RuntimeDocument(
+        candidate.name, Path(candidate.backend).name, options, info.version, trials.judge.precision
+    )
 
 
 def _reference(oracle: NodeOracle) -> RuntimeDocument:
@@ -158,31 +174,51 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
 def _scope_notes(
     findings: Findings, looked_at: document.LookedAt, whole: Verdict | None, by_hand: bool
 ) -> Iterator[str]:
-    """Where the outputs agree: what else was looked at. Where they do not: does the region asked about?"""
-    outputs = f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
+    """Where the outputs agree: what else was looked at. Where they do not: does the region asked
+    about?"""
+    outputs = (
+        f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
+    )
     if findings.outcome is Outcome.ELSEWHERE:
         yield f"the whole model is wrong, {looked_at.within} alone is right: look outside of it"
     elif whole and whole.status is Status.UNRESOLVED:
         return
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
-        yield f"the outputs agree ({outputs}): with these inputs, the error inside does not reach them"
+        yield (
+            f"the outputs agree ({outputs}): with these inputs, the error inside does not reach"
+            " them"
+        )
     elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         more = [f"{looked_at.within} alone"] if looked_at.within else []
-        more += [f"{count(looked_at.inner, 'intermediate tensor')} in place"] if looked_at.inner is not None else []
+        more += (
+            [f"{count(looked_at.inner, 'intermediate tensor')} in place"]
+            if looked_at.inner is not None
+            else []
+        )
         unseen = "" if looked_at.inner is not None else "; intermediate tensors were not checked"
         hint = " (--inside checks them)" if unseen and not by_hand else ""
         yield f"compared: {', '.join([outputs, *more])}{unseen}{hint}"
 
 
-def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str) -> Iterator[str]:
-    if findings.outcome is Outcome.CLAIMED and whole and whole.worst and "noise_ratio" in whole.worst.errors:
+def _notes(
+    oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str
+) -> Iterator[str]:
+    if (
+        findings.outcome is Outcome.CLAIMED
+        and whole
+        and whole.worst
+        and "noise_ratio" in whole.worst.errors
+    ):
         yield f"rounding, not a bug: rounding in {oracle.trials.judge.precision} explains the error"
     if oracle.trials.runtime.about.caveat:
         yield oracle.trials.runtime.about.caveat
     for text, items in findings.notes:
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
-        yield "the fault vanishes when intermediate tensors are read: fusion changes when they are outputs"
+        yield (
+            "the fault vanishes when intermediate tensors are read: fusion changes when they are"
+            " outputs"
+        )
     yield from _nondeterministic(oracle, findings)
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
@@ -192,7 +228,10 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         regions = "this region" if len(findings.findings) == 1 else "these regions"
         yield f"with {regions} on the reference, the whole model agrees"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
-        yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
+        yield (
+            f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}:"
+            f" {observation.why}"
+        )
 
 
 def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
@@ -202,18 +241,23 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     whole = oracle.trials.model.whole()
     if names := oracle.nondeterministic.get(whole.nodes):
         of = count(len(whole.outputs), "output")
-        yield f"the candidate is not deterministic: it gives other values from run to run ({len(names)} of {of})"
+        yield (
+            "the candidate is not deterministic: it gives other values from run to run"
+            f" ({len(names)} of {of})"
+        )
     for finding in findings.findings:
         if finding.items and oracle.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
             yield f"not deterministic: {labels} alone gives other values from run to run"
 
 
-# ---------------------------------------------------------------------------------------------------- steps
+# ------------------------------------------------------------ steps
 
 
 def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.ProfileRow] | None:
-    verdict = next((s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None)
+    verdict = next(
+        (s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None
+    )
     if verdict is None or not verdict.outputs:
         return None
     graph = oracle.trials.model.graph
@@ -222,7 +266,9 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
         i = graph.maker[j.name]
         error = _error(j)
         if j.name not in rows or (error or 0) > (rows[j.name].error or 0):
-            rows[j.name] = document.ProfileRow(i, graph.label(i), graph.ops[i], j.name, error, j.status)
+            rows[j.name] = document.ProfileRow(
+                i, graph.label(i), graph.ops[i], j.name, error, j.status
+            )
     return sorted(rows.values(), key=lambda row: graph.rank[row.index])
 
 
@@ -276,21 +322,32 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
 
 def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
     """The first failing verdict on the whole model; if there is none, the first."""
-    verdicts = [s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict]
+    verdicts = [
+        s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict
+    ]
     return next((v for v in verdicts if v.status is Status.FAIL), verdicts[0] if verdicts else None)
 
 
 def _isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
-    """The last verdict on exactly this region; a failing one before others, then one from a fresh process."""
-    own = [s for s in steps if s.query.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict]
-    best = max(own, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None)
+    """The last verdict on exactly this region; a failing one before others, then one from a fresh
+    process."""
+    own = [
+        s
+        for s in steps
+        if s.query.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict
+    ]
+    best = max(
+        own, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None
+    )
     return best.answer.verdict if best else None
 
 
-# ---------------------------------------------------------------------------------------------------- findings
+# ------------------------------------------------------------ findings
 
 
-def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> document.FindingDocument:
+def _finding(
+    oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
+) -> document.FindingDocument:
     finding = findings.findings[rank]
     kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items else None
@@ -330,13 +387,23 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
     )
 
 
-def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[Evidence]:
+def _evidence(
+    oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
+) -> list[Evidence]:
     """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
     trials = oracle.trials
     finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
-    verdict = _whole_verdict(steps) if whole else _isolated_verdict(finding, steps) if finding.items else None
-    fails = verdict is not None and (verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT)
+    verdict = (
+        _whole_verdict(steps)
+        if whole
+        else _isolated_verdict(finding, steps)
+        if finding.items
+        else None
+    )
+    fails = verdict is not None and (
+        verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT
+    )
     if verdict is None or not fails or finding.kind is FindingKind.FLAKY:
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
@@ -357,13 +424,20 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     if finding.alike and not finding.everywhere:
         kind = oracle.trials.model.graph.ops[oracle.groups[finding.items[0]][-1]]
         return (
-            f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was tested and is refused too"
+            f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was"
+            " tested and is refused too"
         )
     if finding.doubtful:
-        return f"perhaps not the smallest: the candidate does not run it without {labels(finding.doubtful)}"
+        return (
+            "perhaps not the smallest: the candidate does not run it without"
+            f" {labels(finding.doubtful)}"
+        )
     if finding.minor and not finding.certified:
         without = labels(finding.minor)
-        return f"perhaps not the smallest: without {without} it still fails, though that accounts for little"
+        return (
+            f"perhaps not the smallest: without {without} it still fails, though that accounts for"
+            " little"
+        )
     return finding.why
 
 
@@ -372,7 +446,9 @@ def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
         known = [records[n] for n in names if n in records]
-        return [document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known]
+        return [
+            document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known
+        ]
 
     return document.EdgeTensors(tensors(region.inputs), tensors(region.outputs))
 
@@ -381,7 +457,9 @@ def _worst(judgement: Judgement | None) -> document.WorstElement | None:
     if judgement is None or judgement.worst is None:
         return None
     worst = judgement.worst
-    return document.WorstElement(worst.index, worst.reference, worst.candidate, judgement.name, _error(judgement))
+    return document.WorstElement(
+        worst.index, worst.reference, worst.candidate, judgement.name, _error(judgement)
+    )
 
 
 def _differences(
@@ -406,13 +484,17 @@ def _differences(
     return document.Off(pair.changed, pair.size), histogram
 
 
-def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> document.Nearest | None:
+def _nearest(
+    oracle: NodeOracle, finding: Finding, steps: Sequence[Step]
+) -> document.Nearest | None:
     if finding.neighbour is None:
         return None
     without, *_ = _nodes(oracle, [k for k in finding.items if k not in finding.neighbour])
     labels, nodes, _ = _nodes(oracle, finding.neighbour)
     step = next((s for s in steps if s.items == finding.neighbour and s.answer.verdict), None)
-    return document.Nearest(without, labels, nodes, _worst_error(step.answer.verdict if step else None))
+    return document.Nearest(
+        without, labels, nodes, _worst_error(step.answer.verdict if step else None)
+    )
 
 
 def _contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:

@@ -1,4 +1,5 @@
-"""Findings that are one node with a body -> what a search in that body finds, first as a standalone model."""
+"""Findings that are one node with a body -> what a search in that body finds, first as a standalone
+model."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class InnerSearch:
     bisect: Callable[[Trials, BisectionOptions], InnerBisection]
 
     def extend(self, document: BisectDocument) -> BisectDocument:
-        """The document with what was found in bodies, and with the runs and the time that it took."""
+        """The document with what was found in bodies, and with the runs and the time that it
+        took."""
         document = replace(document, findings=list(self._with_bodies(document.findings)))
         made = self.runs.made
         seconds = round(self.seconds(), 3)
@@ -68,7 +70,8 @@ class InnerSearch:
         return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
 
     def _with_bodies(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
-        """Yield the findings; the first ones that are a node with a body with what was found in there."""
+        """Yield the findings; the first ones that are a node with a body with what was found in
+        there."""
         for k, finding in enumerate(findings):
             is_candidate = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
             is_entered = is_candidate and can_enter(self.oracle.trials, finding.indices)
@@ -79,7 +82,9 @@ class InnerSearch:
         """Search in a body of a finding's only node; None if it has no body that runs."""
         trials = self.oracle.trials
         node = finding.indices[0]
-        region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
+        region = self.oracle.region(
+            [k for k, group in enumerate(self.oracle.groups) if node in group]
+        )
         try:
             verdict = trials.judge.verdict(region, self.oracle.run_result(region))
             self.runs.require(1)
@@ -112,7 +117,9 @@ class InnerSearch:
             self.runs.require(1)
             with trials_inside(self.oracle.trials, self.options.setup, entered) as (trials, setup):
                 log.info("inside %s: %d nodes", clean(known.body), len(trials.model.graph.nodes))
-                options = replace(self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body)
+                options = replace(
+                    self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body
+                )
                 inner = self.bisect(trials, options)
                 try:
                     for _ in inner:
@@ -123,6 +130,15 @@ class InnerSearch:
             return replace(known, why=e.what)
         found = inner.finished
         assert found
-        stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
-        findings = [InnerFinding(**{name: getattr(f, name) for name in INNER_FIELDS}) for f in found.findings]
-        return replace(known, outcome=found.outcome, report=found.report, why=stopped, findings=findings)
+        stopped = (
+            f"ended early: {inner.findings.stopped}"
+            if inner.findings and inner.findings.stopped
+            else ""
+        )
+        findings = [
+            InnerFinding(**{name: getattr(f, name) for name in INNER_FIELDS})
+            for f in found.findings
+        ]
+        return replace(
+            known, outcome=found.outcome, report=found.report, why=stopped, findings=findings
+        )

@@ -1,7 +1,8 @@
-"""A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the search goes on.
+"""A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the
+search goes on.
 
-Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up to an iteration, fed
-as the whole is. Where the body alone agrees, or cannot be
+Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up
+to an iteration, fed as the whole is. Where the body alone agrees, or cannot be
 run alone, the Loop may run too often or too rarely.
 """
 
@@ -33,7 +34,8 @@ log = logging.getLogger("subcut")
 
 @dataclass
 class InnerRuns:
-    """The candidate's runs inside of findings: those `made`, and how many may be, None for any number."""
+    """The candidate's runs inside of findings: those `made`, and how many may be, None for any
+    number."""
 
     most: int | None
     made: int = 0
@@ -87,16 +89,23 @@ def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
         or trials.model.shared_tensors is not None
     ):
         return False
-    return holds_bodies(trials.model.graph, nodes[0]) and nodes[0] not in trials.model.graph.random_nodes
+    return (
+        holds_bodies(trials.model.graph, nodes[0])
+        and nodes[0] not in trials.model.graph.random_nodes
+    )
 
 
-def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: InnerRuns) -> Entered | None:
-    """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if none runs.
+def enter(
+    trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: InnerRuns
+) -> Entered | None:
+    """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if
+    none runs.
 
     `verdict`: on the node alone; it says which sample is wrong.
 
     Raises:
-        SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no `runs` are left.
+        SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no
+            `runs` are left.
     """
     graph = trials.model.graph
     values = trials.model.values
@@ -116,16 +125,21 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: Inner
             if not iterates(graph, node):
                 return Entered(body, sample, 0, 1)
             total = total_iterations(body, values, sample, trials.model.new_folder())
-            log.info("%s: looking for the first wrong of %d iterations", clean(found[0].text), total)
+            log.info(
+                "%s: looking for the first wrong of %d iterations", clean(found[0].text), total
+            )
             runs.require(most_halvings(total))
-            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample, verdict, runs))
+            k = first_wrong(
+                total, partial(_fails_up_to, trials, setup, body, sample, verdict, runs)
+            )
             at = replace(found[0], iteration=str(k), text=f"{name}@{k}")
             return Entered(open_body(graph, at), sample, k, total)
     return None
 
 
 def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
-    """The first of `total` iterations with which a Loop that ends behind it fails: log₂ of it in runs.
+    """The first of `total` iterations with which a Loop that ends behind it fails: log₂ of it in
+    runs.
 
     `fails(t)`: does it fail when it runs t times? As a whole it does. Iterations count from 0.
     """
@@ -150,7 +164,8 @@ def most_halvings(total: int) -> int:
 
 @contextmanager
 def trials_inside(trials: Trials, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
-    """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their setup.
+    """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their
+    setup.
 
     Raises:
         SubcutError: the reference cannot run it.
@@ -164,15 +179,30 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered) -> Iterator[tu
 
 
 def _fails_up_to(
-    trials: Trials, setup: Setup, body: Body, sample: int, outer: Verdict, runs: InnerRuns, trips: int
+    trials: Trials,
+    setup: Setup,
+    body: Body,
+    sample: int,
+    outer: Verdict,
+    runs: InnerRuns,
+    trips: int,
 ) -> bool:
-    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it does as a whole?
+    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it
+    does as a whole?
 
     Raises:
         Inconclusive: it is not known, as the candidate refuses that.
     """
     model, feeds = truncated(body, trials.model.values, sample, trips, trials.model.new_folder())
-    verdict = _asked(trials, setup, body, model, feeds, runs, f"what {body.name.text} is fed, for {trips} iterations")
+    verdict = _asked(
+        trials,
+        setup,
+        body,
+        model,
+        feeds,
+        runs,
+        f"what {body.name.text} is fed, for {trips} iterations",
+    )
     refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
     if (refused and not as_whole) or verdict.status is Status.UNRESOLVED:
         raise Inconclusive(
@@ -183,7 +213,8 @@ def _fails_up_to(
 
 
 def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
-    """How often the candidate runs a Loop, where that is not as often as the reference does; "" if that is not known.
+    """How often the candidate runs a Loop, where that is not as often as the reference does; "" if
+    that is not known.
 
     Raises:
         SubcutError: as `enter`.
@@ -193,14 +224,19 @@ def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) 
         return ""
     runs.require(1)
     model, feeds = counting(body, trials.model.values, entered.sample)
-    verdict = _asked(trials, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
+    verdict = _asked(
+        trials, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed"
+    )
     if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
         return ""
-    ran, right = (int(n) - BEGIN for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference))
+    ran, right = (
+        int(n) - BEGIN for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference)
+    )
     if not 0 <= ran < BEGIN:  # all that its Loops give is wrong
         return ""
     return (
-        f"it stops too {'early' if ran < right else 'late'}: it runs {count(ran, 'iteration')}, the reference {right}"
+        f"it stops too {'early' if ran < right else 'late'}: it runs {count(ran, 'iteration')}, the"
+        f" reference {right}"
     )
 
 

@@ -28,7 +28,8 @@ class BisectionOptions:
         command: the user's command line, for reports.
         notes: notes for the reader of the report.
         force: whether an existing result is overwritten.
-        hints: how many times as likely as others a node is guilty, by its index; called once the full model disagrees.
+        hints: how many times as likely as others a node is guilty, by its index; called once the
+            full model disagrees.
         body: the name of the body that is searched; "" for a standalone model.
     """
 
@@ -63,7 +64,11 @@ class BisectionOptions:
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
                 **({"ignored": setup.choice.ignored} if setup.choice.ignored else {}),
-                **({"where": [str(one) for one in setup.choice.where]} if setup.choice.where else {}),
+                **(
+                    {"where": [str(one) for one in setup.choice.where]}
+                    if setup.choice.where
+                    else {}
+                ),
                 "freeze": setup.freeze,
                 "within": self.within,
                 "inside": self.limits.inside,
@@ -74,7 +79,8 @@ class BisectionOptions:
         """The items between the two nodes of `within`; None for all.
 
         Raises:
-            UsageError, UnknownName: `within` does not name two nodes, or none of the nodes between them has values.
+            UsageError, UnknownName: `within` does not name two nodes, or none of the nodes between
+                them has values.
         """
         if not self.within:
             return None
@@ -89,5 +95,7 @@ class BisectionOptions:
         nodes = set(between(graph, [start] if start else [], [end] if end else []).nodes)
         items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
         if not items:
-            raise UsageError(f"--within {self.within}: nothing there carries values", code="region.no-values")
+            raise UsageError(
+                f"--within {self.within}: nothing there carries values", code="region.no-values"
+            )
         return items

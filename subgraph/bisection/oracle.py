@@ -1,4 +1,5 @@
-"""The oracle of a bisection: an item of the search is a node that carries values, a query is a trial.
+"""The oracle of a bisection: an item of the search is a node that carries values, a query is a
+trial.
 
 Nodes that only compute shapes are not items: their outputs are frozen in every cut.
 """
@@ -19,7 +20,14 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
-from subgraph.search.oracle import Ahead, ClaimedAgreement, ErrorShare, Items, ItemStatuses, PrefixError
+from subgraph.search.oracle import (
+    Ahead,
+    ClaimedAgreement,
+    ErrorShare,
+    Items,
+    ItemStatuses,
+    PrefixError,
+)
 from subgraph.search.state import BudgetSpent, Steps
 from subgraph.text import count
 from subgraph.trials.attribution import (
@@ -42,8 +50,12 @@ from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
-UNFAITHFUL = 0.1  # of the largest final error: from here on a profile shows another run than the plain one
-CLAIMED_LABELS = frozenset(("precision", "range"))  # of outputs that agree at the claimed precision only
+UNFAITHFUL = (
+    0.1  # of the largest final error: from here on a profile shows another run than the plain one
+)
+CLAIMED_LABELS = frozenset(
+    ("precision", "range")
+)  # of outputs that agree at the claimed precision only
 
 
 @dataclass
@@ -53,8 +65,10 @@ class NodeOracle:
     Attributes:
         groups: per item, the indices of its nodes: several where no edge between them can be cut.
         workers: trials that may run at once.
-        failed: by a region's nodes, the first failing result: a flaky candidate's other results may be right.
-        nondeterministic: by a region's nodes, tensors that two runs of it on the same values gave differently.
+        failed: by a region's nodes, the first failing result: a flaky candidate's other results may
+            be right.
+        nondeterministic: by a region's nodes, tensors that two runs of it on the same values gave
+            differently.
         hints: by node, how many times as likely as others it is guilty.
     """
 
@@ -108,7 +122,9 @@ class NodeOracle:
         """Does the whole agree? Read after the search has asked about it."""
         whole = self.trials.model.whole()
         verdict = self.trials.verdict(whole)
-        return whole.nodes not in self.failed and (verdict.status is Status.AGREE or verdict.is_mute)
+        return whole.nodes not in self.failed and (
+            verdict.status is Status.AGREE or verdict.is_mute
+        )
 
     def search(self, settings: Settings | None = None) -> Steps[Findings]:
         """Search for culprits: yields a Step per answer, returns the Findings.
@@ -120,7 +136,11 @@ class NodeOracle:
         labels = [tuple(ops[i] for i in group) for group in self.groups]
         settings = replace(settings or Settings(), expect=self.expect)
         with self.ahead:
-            return (yield from search(self.parents, self, settings, weights=self._weights, labels=labels))
+            return (
+                yield from search(
+                    self.parents, self, settings, weights=self._weights, labels=labels
+                )
+            )
 
     def _weights(self) -> Sequence[float]:
         hints = self.hints()
@@ -131,13 +151,15 @@ class NodeOracle:
         if self.workers > 1:
             self.ahead.expect(ahead)
 
-    # ------------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------ answers
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query; with several workers, what is likely to be asked next runs meanwhile.
+        """One answer per query; with several workers, what is likely to be asked next runs
+        meanwhile.
 
         Raises:
-            BackendError: the candidate cannot be used at all. BudgetSpent: a run was ended, its time is used up.
+            BackendError: the candidate cannot be used at all. BudgetSpent: a run was ended, its
+                time is used up.
         """
         self._log_asking(queries)
         try:
@@ -156,9 +178,15 @@ class NodeOracle:
     def _log_asking(self, queries: Sequence[Query]) -> None:
         """What is run now, for the live line."""
         nodes = self.indices(queries[0].items)
-        ends = " … ".join(dict.fromkeys(self.trials.model.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
+        ends = " … ".join(
+            dict.fromkeys(self.trials.model.graph.label(i) for i in (*nodes[:1], *nodes[-1:]))
+        )
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
-        text = f"running {ends} ({count(len(nodes), 'node')}){more}" if nodes else f"running the whole model{more}"
+        text = (
+            f"running {ends} ({count(len(nodes), 'node')}){more}"
+            if nodes
+            else f"running the whole model{more}"
+        )
         log.info("%s", text, extra={"live": {"asking": text}})
 
     @cached_property
@@ -168,7 +196,11 @@ class NodeOracle:
 
     def _result(self, query: Query, region: Region) -> RunResult:
         ahead = self.ahead.take(query)
-        return self.trials.run(region, repetition=query.repetition, fresh=query.fresh) if ahead is None else ahead
+        return (
+            self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+            if ahead is None
+            else ahead
+        )
 
     def _run_ahead(self, query: Query) -> tuple[RunResult, Status]:
         region = self._region(query)
@@ -190,7 +222,10 @@ class NodeOracle:
                 answer = replace(answer, status=Status.AGREE)
             if kind is QueryKind.PROFILE:
                 statuses = statuses_of(verdict, self._inner_tensors(query))
-                return replace(answer, detail=ItemStatuses(statuses, self._locally_wrong(query, result, statuses)))
+                return replace(
+                    answer,
+                    detail=ItemStatuses(statuses, self._locally_wrong(query, result, statuses)),
+                )
             if kind is QueryKind.PREFIX:
                 error = self._relative_error(verdict)
                 return answer if error is None else replace(answer, detail=PrefixError(error))
@@ -198,29 +233,42 @@ class NodeOracle:
                 self.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
-            claimed = verdict.status is Status.AGREE and any(j.label in CLAIMED_LABELS for j in verdict.outputs)
+            claimed = verdict.status is Status.AGREE and any(
+                j.label in CLAIMED_LABELS for j in verdict.outputs
+            )
             return replace(answer, detail=ClaimedAgreement()) if claimed else answer
-        except (ModelError, NoRegion) as e:  # of the reference or of cutting: nothing is known about the candidate
+        except (
+            ModelError,
+            NoRegion,
+        ) as e:  # of the reference or of cutting: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
         """Tensors that a profile reads, with the item that makes each."""
         makes = self.trials.model.graph.makes
         readable = set(self.trials.model.tensors())
-        return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
+        return {
+            n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable
+        }
 
-    def _locally_wrong(self, query: Query, result: RunResult, seen: Mapping[int, Status]) -> dict[int, float] | None:
-        """Of the items that are wrong in place those that are so given what they read, with the relative error; None if
-        unknown, or if reading intermediate tensors changed what the whole gives."""
+    def _locally_wrong(
+        self, query: Query, result: RunResult, seen: Mapping[int, Status]
+    ) -> dict[int, float] | None:
+        """Of the items that are wrong in place those that are so given what they read, with the
+        relative error; None if unknown, or if reading intermediate tensors changed what the whole
+        gives."""
         suspects = [k for k in query.items if seen.get(k) is Status.FAIL]
         whole = self.run_result(self.trials.model.whole())
-        if result.failure or (len(query.items) == len(self.groups) and not self._as_plain(whole, result)):
+        if result.failure or (
+            len(query.items) == len(self.groups) and not self._as_plain(whole, result)
+        ):
             return None
         wrong = locally_wrong(self.trials, [self.region([k]) for k in suspects], result)
         return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
 
     def measure_disturbance(self, queries: Iterable[Query]) -> float:
-        """Return how far reading all intermediate tensors moved the outputs, relative to their largest value.
+        """Return how far reading all intermediate tensors moved the outputs, relative to their
+        largest value.
 
         0 if no query read them, or if the outputs vary from run to run anyway.
         """
@@ -228,7 +276,9 @@ class NodeOracle:
         for query in queries:
             reads_all = query.kind is QueryKind.PROFILE and len(query.items) == len(self.groups)
             if reads_all and whole.nodes not in self.nondeterministic:
-                return measure_disturbance(self.run_result(whole), self.trials.run(self._region(query)))
+                return measure_disturbance(
+                    self.run_result(whole), self.trials.run(self._region(query))
+                )
         return 0.0
 
     def _as_plain(self, whole: RunResult, profile: RunResult) -> bool:
@@ -236,7 +286,9 @@ class NodeOracle:
         plain, probed = (error_of(self.trials, r.tensors) for r in (whole, profile))
         if plain is None or probed is None:
             return whole.failure is None and plain is probed
-        return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
+        return bool(
+            abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0)
+        )
 
     def _region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
@@ -247,14 +299,21 @@ class NodeOracle:
         if len(query.items) == len(self.groups):
             return self.trials.model.whole(inner)
         # without the culprits known so far: everything behind them would be wrong
-        return regions.of_nodes(self.trials.model.graph, self.indices(query.items), [(n,) for n in inner])
+        return regions.of_nodes(
+            self.trials.model.graph, self.indices(query.items), [(n,) for n in inner]
+        )
 
     def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
-        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that of a fresh one.
+        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that
+        of a fresh one.
 
         Notes where the region gives other values than the first time.
         """
-        if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.model.whole())):
+        if (
+            not query.fresh
+            and _crashed(result)
+            and not _crashed(self.run_result(self.trials.model.whole()))
+        ):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         first = self._first.setdefault((query.kind, region.nodes), result)
         if first.failure or result.failure:
@@ -265,13 +324,22 @@ class NodeOracle:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
         return result
 
-    def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
-        """The answer with the region's share of the target's error, and of the whole model's, if there is one."""
+    def _with_share(
+        self, query: Query, region: Region, result: RunResult, answer: Answer
+    ) -> Answer:
+        """The answer with the region's share of the target's error, and of the whole model's, if
+        there is one."""
         if self.whole_agrees or self.trials.ask.too_large(self.trials.model.whole()):
             return answer
         whole = self.run_result(self.trials.model.whole())
-        if not query.target and whole.failure and answer.signature not in (None, whole.failure.signature):
-            return replace(answer, detail=ErrorShare(is_culprit=restores_outputs(self.trials, region)))
+        if (
+            not query.target
+            and whole.failure
+            and answer.signature not in (None, whole.failure.signature)
+        ):
+            return replace(
+                answer, detail=ErrorShare(is_culprit=restores_outputs(self.trials, region))
+            )
         fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
         target = self._target(query.target) if fails or query.explain else None
         attribution = attribute(self.trials, region, result, target) if target else None
@@ -279,13 +347,19 @@ class NodeOracle:
         if attribution is None:
             return replace(answer, detail=ErrorShare(largest_error=largest_error))
         of_model = self._share_of_model(region, result) if query.target else attribution.share
-        share = ErrorShare(attribution.share, attribution.made, of_model, attribution.culprit, largest_error)
+        share = ErrorShare(
+            attribution.share, attribution.made, of_model, attribution.culprit, largest_error
+        )
         return replace(answer, detail=share)
 
     def _share_of_model(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""
         whole = error_of(self.trials, self._target(()).values)
-        alone = None if result.failure or whole is None or not whole.any() else error_alone(self.trials, region, result)
+        alone = (
+            None
+            if result.failure or whole is None or not whole.any()
+            else error_alone(self.trials, region, result)
+        )
         return None if whole is None or alone is None else share_of(alone, whole)
 
     def _target(self, items: Items) -> Target:
@@ -302,13 +376,16 @@ class NodeOracle:
         return self._targets[items]
 
     def _rest(self, query: Query, region: Region, result: RunResult) -> Answer:
-        """Does the model agree when only these items are the candidate's? If the reference cannot go on with what they
-        give, the verdict is that on their own outputs. And is what disappeared what the items left out give alone?"""
+        """Does the model agree when only these items are the candidate's? If the reference cannot
+        go on with what they give, the verdict is that on their own outputs. And is what disappeared
+        what the items left out give alone?"""
         trials = self.trials
         values = outputs_with_only(trials.model, region, result)
         if values is None:
             return _answer_of(trials.judge.verdict(region, result))
-        outputs = RunResult(tuple(values), result.others, None, result.build, result.run, result.stored)
+        outputs = RunResult(
+            tuple(values), result.others, None, result.build, result.run, result.stored
+        )
         answer = _answer_of(trials.judge.verdict_of_mixed_run(outputs))
         if answer.status is Status.FAIL:
             self.failed.setdefault(region.nodes, result)
@@ -320,7 +397,9 @@ class NodeOracle:
             return answer
         alone = error_alone(trials, piece, self.failed[piece.nodes])
         return (
-            answer if alone is None else replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
+            answer
+            if alone is None
+            else replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
         )
 
     def _relative_error(self, verdict: Verdict) -> float | None:
@@ -352,32 +431,40 @@ def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]
 
 
 def _answer_of(verdict: Verdict) -> Answer:
-    """A stored verdict takes as long as its run did, so that the search takes the same path again."""
+    """A stored verdict takes as long as its run did, so that the search takes the same path
+    again."""
     seconds = verdict.build + verdict.run
     return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict)
 
 
-# ---------------------------------------------------------------------------------------------------- items
+# ------------------------------------------------------------ items
 
 
 def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
-    """The items of a search, each as its nodes: nodes that an output needs and whose outputs depend on more than
-    shapes; if shapes are not frozen, on more than constants."""
+    """The items of a search, each as its nodes: nodes that an output needs and whose outputs depend
+    on more than shapes; if shapes are not frozen, on more than constants."""
     graph = model.graph
     nodes = model.whole().nodes
     kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
     least = VALUE if model.freeze else SHAPE
-    suspects = [i for i in nodes if any(kinds[n] >= least for n in graph.makes[i]) and i not in graph.random_nodes]
+    suspects = [
+        i
+        for i in nodes
+        if any(kinds[n] >= least for n in graph.makes[i]) and i not in graph.random_nodes
+    ]
     if model.comparable is None:
         return tuple((i,) for i in suspects)
     return _joined(graph, suspects, model.comparable)
 
 
-def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:
-    """Groups of nodes, in topological order, such that each value between two groups is one that both sides have.
+def _joined(
+    graph: Graph, nodes: Sequence[int], shared: Collection[str]
+) -> tuple[tuple[int, ...], ...]:
+    """Groups of nodes, in topological order, such that each value between two groups is one that
+    both sides have.
 
-    The maker of any other value joins its readers, and groups that would read each other are joined. Complexity: linear
-    in nodes and edges.
+    The maker of any other value joins its readers, and groups that would read each other are
+    joined. Complexity: linear in nodes and edges.
     """
     import networkx  # slow to import, and needed for few bisections
 
@@ -388,12 +475,17 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     for i in nodes:
         for name in graph.makes[i]:
             if kinds[name] == VALUE and name not in shared:
-                joins.add_edges_from((i, reader) for reader in graph.readers.get(name, ()) if reader in inside)
+                joins.add_edges_from(
+                    (i, reader) for reader in graph.readers.get(name, ()) if reader in inside
+                )
     group = {i: k for k, some in enumerate(networkx.connected_components(joins)) for i in some}
     flow = networkx.DiGraph()
     flow.add_nodes_from(group.values())
     flow.add_edges_from(
-        (group[b], group[i]) for i in nodes for b in graph.predecessors(i) if b in inside and group[b] != group[i]
+        (group[b], group[i])
+        for i in nodes
+        for b in graph.predecessors(i)
+        if b in inside and group[b] != group[i]
     )
     acyclic = networkx.condensation(flow)
     component = acyclic.graph["mapping"]

@@ -1,6 +1,7 @@
 """Steps of a search -> how many nodes may still be guilty, and how many runs are still to come.
 
-An estimate is a range: the lower end holds where one node is wrong, the upper end where several are.
+An estimate is a range: the lower end holds where one node is wrong, the upper end where several
+are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.predicate import RegionOutcome
 from subgraph.text import count
 
-# Times the search's own estimate, which is that of one guilty node. Of 220 simulated searches (several culprits,
-# accumulated errors, flaky candidates among them) 88 % ended within the upper end of the first estimate.
+# Times the search's own estimate, which is that of one guilty node. Of 220 simulated searches
+# (several culprits, accumulated errors, flaky candidates among them) 88 % ended within the upper
+# end of the first estimate.
 MAX_TIMES = 7
 
 
@@ -24,9 +26,11 @@ class Remaining:
 
     Attributes:
         size: number of nodes in question.
-        left: how many of them the failing regions found so far hold; all while no region has failed.
+        left: how many of them the failing regions found so far hold; all while no region has
+            failed.
         steps: number of steps. least, most: runs still to come.
-        seconds, runs: what the runs so far took on the wall clock; stored ones what they took when they ran.
+        seconds, runs: what the runs so far took on the wall clock; stored ones what they took when
+            they ran.
     """
 
     size: int
@@ -55,13 +59,20 @@ class Remaining:
             self._took(step.answer.seconds)
         self._begin = now
         self.steps += 1
-        if step.query.kind in (QueryKind.ISOLATED, QueryKind.REST) and step.outcome is RegionOutcome.FAIL:
+        if (
+            step.query.kind in (QueryKind.ISOLATED, QueryKind.REST)
+            and step.outcome is RegionOutcome.FAIL
+        ):
             self._narrow(frozenset(nodes))
         self.least = self.most = step.estimated_runs
         if step.only_repeats:
             return
         self._total = self._total or self.steps + MAX_TIMES * step.estimated_runs
-        self.most = max(self._total - self.steps, MAX_TIMES * step.estimated_runs) if step.estimated_runs else 0
+        self.most = (
+            max(self._total - self.steps, MAX_TIMES * step.estimated_runs)
+            if step.estimated_runs
+            else 0
+        )
 
     def _took(self, seconds: float) -> None:
         self.seconds, self.runs = self.seconds + seconds, self.runs + 1
@@ -84,8 +95,8 @@ class Remaining:
 
     @property
     def estimate(self) -> str:
-        """`about 9 to 63 more runs (0.5 s to 3 s)`; `at most 5 more runs of the whole (2 s)` while it agrees; "" where
-        nothing can be said."""
+        """`about 9 to 63 more runs (0.5 s to 3 s)`; `at most 5 more runs of the whole (2 s)` while
+        it agrees; "" where nothing can be said."""
         if not self.most:
             return ""
         low, high = (self.seconds / max(self.runs, 1) * n for n in (self.least, self.most))
@@ -95,4 +106,10 @@ class Remaining:
 
 
 def _seconds(value: float) -> str:
-    return f"{value / 60:.0f} min" if value >= 120 else f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+    return (
+        f"{value / 60:.0f} min"
+        if value >= 120
+        else f"{value:.2g} s"
+        if value < 10
+        else f"{value:.0f} s"
+    )

@@ -1,8 +1,9 @@
-"""A finished search -> a folder that a vendor can run: findings as cases with the candidate's tensors, and the report.
+"""A finished search -> a folder that a vendor can run: findings as cases with the candidate's
+tensors, and the report.
 
 manifest.json  run.json  report.html  report.md
-culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/ (the candidate's), repro.py
-culprit-agrees/   its nearest neighbour that agrees, in the same form
+culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/ (the
+candidate's), repro.py culprit-agrees/   its nearest neighbour that agrees, in the same form
 culprit-2/ …      further findings
 """
 
@@ -48,9 +49,14 @@ def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
 
 
 def save(
-    oracle: NodeOracle, document: BisectDocument, place: ResultPlace, request: object, feeding: Feeding
+    oracle: NodeOracle,
+    document: BisectDocument,
+    place: ResultPlace,
+    request: object,
+    feeding: Feeding,
 ) -> BisectDocument:
-    """Write the folder; return the document with the paths of the findings' cases and of the report.
+    """Write the folder; return the document with the paths of the findings' cases and of the
+    report.
 
     Raises:
         OutputError: it cannot be written. ResultExists: something else has come to stand there.
@@ -67,15 +73,20 @@ def save(
             if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
-        document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
+        document = replace(
+            document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
+        )
         evidence.write_document(to_json(document), work)
         source = case.source_of(oracle.trials.model.graph)
-        case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
+        case.write_manifest(
+            EvidenceManifest(source=source, command=document.command, request=request), work
+        )
     return document
 
 
 def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
-    """Position and folder name of each finding that becomes a case: not the accumulated ones, which are the whole."""
+    """Position and folder name of each finding that becomes a case: not the accumulated ones, which
+    are the whole."""
     numbers: Counter[str] = Counter()
     for k, finding in enumerate(findings[:MAX_CASES]):
         if name := FOLDER_NAMES.get(finding.kind):
@@ -83,12 +94,16 @@ def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]
             yield k, name if numbers[name] == 1 else f"{name}-{numbers[name]}"
 
 
-def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feeding: Feeding) -> bool:
+def _add_case(
+    oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feeding: Feeding
+) -> bool:
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
     region = regions.of_nodes(trials.model.graph, nodes)
     request = CaseRequest.of_nodes(trials.model.graph, nodes, feeding, freeze=trials.model.freeze)
-    return evidence.add_case(trials.model.graph, region, request, place, trials.model.reference, trials.model.values)
+    return evidence.add_case(
+        trials.model.graph, region, request, place, trials.model.reference, trials.model.values
+    )
 
 
 def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
@@ -96,19 +111,24 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
     trials = oracle.trials
     region = regions.of_nodes(trials.model.graph, finding.indices)
     samples = oracle.run_result(region).tensors
-    for into, tensors in zip(evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False):
+    for into, tensors in zip(
+        evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False
+    ):
         evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
     if trials.runtime.own_model:
         with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
     verdict = trials.judge.verdict(region, oracle.run_result(region))
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
-    outcome = CandidateOutcome(trials.runtime.candidate.name, verdict.status, verdict.signature, why)
+    outcome = CandidateOutcome(
+        trials.runtime.candidate.name, verdict.status, verdict.signature, why
+    )
     evidence.add_outcome(folder, outcome)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
-    """Add the cut of the candidate's own model, its inputs, and which tensors of the two models match."""
+    """Add the cut of the candidate's own model, its inputs, and which tensors of the two models
+    match."""
     trials = oracle.trials
     room = trials.model.new_folder()
     cut, feeds = trials.writer.write_cut(region, trials.model.values.records, room)

@@ -1,7 +1,9 @@
-"""The runs of a search on several workers: those that it needs now, and those that it is likely to need.
+"""The runs of a search on several workers: those that it needs now, and those that it is likely to
+need.
 
-A run ahead fills no answer: the search asks for it as if nothing had run, and finds it made. So nothing depends on the
-order in which runs end, and what ran in vain is forgotten (its result stays in the store).
+A run ahead fills no answer: the search asks for it as if nothing had run, and finds it made. So
+nothing depends on the order in which runs end, and what ran in vain is forgotten (its result stays
+in the store).
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class RunsAhead:
         """Begin a search: `ahead` tells which runs it is likely to need."""
         self.close()
         self._ahead = ahead
-        self._executor = ThreadPoolExecutor(2 * self.workers)  # those that end, and their successors
+        self._executor = ThreadPoolExecutor(
+            2 * self.workers
+        )  # those that end, and their successors
 
     def wait_for(self, queries: Sequence[Query]) -> None:
         """Return when all of these have run; others go on."""
@@ -72,7 +76,11 @@ class RunsAhead:
             self._done[run] = self._going.pop(run)[0]
 
     def _plan(self) -> None:
-        seen = {run: f.result()[1] for run, f in self._done.items() if not f.cancelled() and f.exception() is None}
+        seen = {
+            run: f.result()[1]
+            for run, f in self._done.items()
+            if not f.cancelled() and f.exception() is None
+        }
         assert self._ahead and self._executor
         begin, obsolete = plan(self._ahead(seen, {}), self._going, self._done, self.workers)
         for run in obsolete:

@@ -1,15 +1,20 @@
-"""The stages of a bisection: each takes the result so far, searches if that is needed, and returns the next result.
+"""The stages of a bisection: each takes the result so far, searches if that is needed, and returns
+the next result.
 
-A bisection is a fold over `STAGES`. No stage changes anything: what applies to a later search (shapes as inputs,
-another criterion) is part of the immutable result that it passes on. The first search asks about all nodes, in cuts
-with frozen shapes; the stages after it are
+A bisection is a fold over `STAGES`. No stage changes anything: what applies to a later search
+(shapes as inputs, another criterion) is part of the immutable result that it passes on. The first
+search asks about all nodes, in cuts with frozen shapes; the stages after it are
 
-1. the same search with shape-computing tensors as inputs, if the full model fails and no region of it does: freezing
+1. the same search with shape-computing tensors as inputs, if the full model fails and no region of
+it does: freezing
    changes what a candidate does, and some faults need one form, some the other;
-2. a search in the first deviating region between two quantizers, if the model's own steps explain the error;
-3. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the like does not:
+2. a search in the first deviating region between two quantizers, if the model's own steps explain
+the error;
+3. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the
+like does not:
    saturated outputs hide errors;
-4. a search by rounding alone, if the full model agrees within the error of approximate kernels, and they do not
+4. a search by rounding alone, if the full model agrees within the error of approximate kernels, and
+they do not
    explain it;
 5. no search: an agreement is withdrawn if no output tells anything about the candidate.
 """
@@ -52,7 +57,8 @@ class Interim:
     """The result of a bisection between two stages.
 
     Attributes:
-        oracle: answers the last search; its trials hold the view of the model and the criterion that applied to it.
+        oracle: answers the last search; its trials hold the view of the model and the criterion
+            that applied to it.
         findings: what the last search found, with the counts of all searches so far.
         settlement: what decides where the full model does not.
         looks: runs of nodes alone, which only settled a doubt.
@@ -78,13 +84,16 @@ class Interim:
         findings = replace(self.findings, stopped=self.findings.stopped or why, budget_spent=True)
         if findings.outcome is Outcome.AGREE:
             items = tuple(range(len(self.oracle.groups)))
-            doubt = Finding(FindingKind.UNRESOLVED, items, None, why=f"{why} before a doubt was settled")
+            doubt = Finding(
+                FindingKind.UNRESOLVED, items, None, why=f"{why} before a doubt was settled"
+            )
             findings = replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
         return replace(self, findings=findings)
 
 
 class Searcher(Protocol):
-    """What a stage needs of the bisection: it makes oracles, and follows searches within the limits."""
+    """What a stage needs of the bisection: it makes oracles, and follows searches within the
+    limits."""
 
     @property
     def options(self) -> BisectionOptions:
@@ -93,8 +102,11 @@ class Searcher(Protocol):
     def new_oracle(self, trials: Trials) -> NodeOracle:
         """An oracle that knows no answers."""
 
-    def search(self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False) -> Steps[Interim]:
-        """Search once more with the oracle of `interim`, within what its searches have left of the limits.
+    def search(
+        self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
+    ) -> Steps[Interim]:
+        """Search once more with the oracle of `interim`, within what its searches have left of the
+        limits.
 
         Args:
             scope: the suspects; None for those of the options.
@@ -109,13 +121,16 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
     """Search once more with shapes as inputs, if no region fails while they are constants."""
     if not (interim.trials.model.freeze and _finds_no_region(interim)):
         return interim
-    log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
+    log.info(
+        "no region fails while shapes are constants: searching once more with shapes as inputs"
+    )
     trials = interim.trials.with_model(interim.trials.model.with_shapes_as_inputs())
     return (yield from searcher.search(replace(interim, oracle=searcher.new_oracle(trials))))
 
 
 def _finds_no_region(interim: Interim) -> bool:
-    """Whether the full model fails, none of its regions does, and some of them have frozen shapes."""
+    """Whether the full model fails, none of its regions does, and some of them have frozen
+    shapes."""
     findings = interim.findings
     oracle = interim.oracle
     if findings.stopped or findings.outcome not in (Outcome.DISAGREE, Outcome.ELSEWHERE):
@@ -126,7 +141,8 @@ def _finds_no_region(interim: Interim) -> bool:
 
 
 def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Settle a doubt about quantization steps; search in the first region between quantizers that deviates."""
+    """Settle a doubt about quantization steps; search in the first region between quantizers that
+    deviates."""
     findings = interim.findings
     if findings.outcome is not Outcome.UNRESOLVED or findings.stopped or searcher.options.within:
         return interim
@@ -139,11 +155,14 @@ def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Int
     oracle = searcher.new_oracle(interim.trials)
     inside = set(settlement.wrong_pieces[0].nodes)
     scope = [k for k, group in enumerate(oracle.groups) if inside.intersection(group)]
-    return (yield from searcher.search(replace(interim, oracle=oracle, settlement=settlement), scope))
+    return (
+        yield from searcher.search(replace(interim, oracle=oracle, settlement=settlement), scope)
+    )
 
 
 def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Settle a doubt about rounding; search by rounding alone if approximate kernels do not explain the error."""
+    """Settle a doubt about rounding; search by rounding alone if approximate kernels do not explain
+    the error."""
     if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
         return interim
     if not allows_approximations(interim.trials.judge):
@@ -168,7 +187,8 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 
 def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
-    """Whether what the search was to judge agrees only beyond rounding, and whether only because elements jump."""
+    """Whether what the search was to judge agrees only beyond rounding, and whether only because
+    elements jump."""
     trials = interim.trials
     options = searcher.options
     model = trials.model
@@ -182,18 +202,24 @@ def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
     return False, any(agrees_despite_jumps(trials, region) for region in judged)
 
 
-def _settle_by_nodes(searcher: Searcher, interim: Interim, is_beyond: bool) -> tuple[Interim, Settlement]:
-    """Run the nodes alone, as far as the limits allow; return the result with the number of runs, and what decides."""
+def _settle_by_nodes(
+    searcher: Searcher, interim: Interim, is_beyond: bool
+) -> tuple[Interim, Settlement]:
+    """Run the nodes alone, as far as the limits allow; return the result with the number of runs,
+    and what decides."""
     used = interim.trials.log
     limits = searcher.options.limits.after(interim.findings.counts.total())
     before = used.extra_runs
-    evidence = evidence_of_nodes(interim.oracle, math.inf if limits.max_trials is None else limits.max_trials)
+    evidence = evidence_of_nodes(
+        interim.oracle, math.inf if limits.max_trials is None else limits.max_trials
+    )
     settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
     return replace(interim, looks=used.extra_runs - before), settlement
 
 
 def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search the inside if the outputs agree, and a tensor that enters the last Softmax or the like does not."""
+    """Search the inside if the outputs agree, and a tensor that enters the last Softmax or the like
+    does not."""
     model = interim.trials.model
     if (
         interim.findings.outcome is not Outcome.AGREE
@@ -203,7 +229,11 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
         return interim
     comparable = set(model.tensors())
     samples = model.values.records
-    saturated = [name for name in model.outputs if any(is_saturated(sample[name].value()) for sample in samples)]
+    saturated = [
+        name
+        for name in model.outputs
+        if any(is_saturated(sample[name].value()) for sample in samples)
+    ]
     squashed = [name for name in find_squashed(model.graph, saturated) if name in comparable]
     if not squashed:
         return interim

@@ -1,6 +1,8 @@
-"""A model that the candidate's memory does not hold -> one search per stretch of it, on captured values.
+"""A model that the candidate's memory does not hold -> one search per stretch of it, on captured
+values.
 
-Without a run of the whole model nobody knows whether what goes wrong in a stretch explains the outputs.
+Without a run of the whole model nobody knows whether what goes wrong in a stretch explains the
+outputs.
 """
 
 from __future__ import annotations
@@ -14,16 +16,30 @@ from operator import add
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.runtime.stretches.model import held_bytes
 from subgraph.runtime.stretches.plan import Cost, stretches
-from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, QueryKind, Settings, Step
+from subgraph.search import (
+    Finding,
+    FindingKind,
+    Findings,
+    Outcome,
+    Purpose,
+    QueryKind,
+    Settings,
+    Step,
+)
 from subgraph.search.oracle import Items
 from subgraph.search.state import Steps, each
 
-CANDIDATE_SHARE = 0.5  # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
-UNSEEN = "every region is fed with captured values, and nobody knows whether what goes wrong explains the outputs"
+# of its memory that the weights of a stretch take: it has copies in other forms, and tensors
+CANDIDATE_SHARE = 0.5
+UNSEEN = (
+    "every region is fed with captured values, and nobody knows whether what goes wrong explains"
+    " the outputs"
+)
 
 
 def stretches_of(oracle: NodeOracle) -> list[Items]:
-    """The items, in ranges whose weights fit into the candidate's memory; all in one where the whole does."""
+    """The items, in ranges whose weights fit into the candidate's memory; all in one where the
+    whole does."""
     trials = oracle.trials
     everything = tuple(range(len(oracle.groups)))
     weights = trials.model.graph.weights
@@ -33,23 +49,31 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     of_items = [oracle.region([k]).weights for k in everything]
     costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
     total = sum({name: size for cost in costs for name, size in cost.weights.items()}.values())
-    most = min(int(room * CANDIDATE_SHARE), total // 2)  # two stretches at least: the whole was too much
+    most = min(
+        int(room * CANDIDATE_SHARE), total // 2
+    )  # two stretches at least: the whole was too much
     return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
 
 
 def capture(oracle: NodeOracle) -> None:
-    """Have the reference compute the model's outputs; and what enters and leaves each stretch, in the same run.
+    """Have the reference compute the model's outputs; and what enters and leaves each stretch, in
+    the same run.
 
     Raises:
-        InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+        InputError: an input does not fit. ModelError: the reference cannot run the model.
+            WorkerDied: it crashed.
     """
     parts = stretches_of(oracle)
-    ends = [oracle.trials.model.whole(), *(oracle.region(items) for items in parts if len(parts) > 1)]
+    ends = [
+        oracle.trials.model.whole(),
+        *(oracle.region(items) for items in parts if len(parts) > 1),
+    ]
     oracle.trials.model.values.need([n for r in ends for n in (*r.inputs, *r.shapes, *r.outputs)])
 
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
-    """Search the model; where the candidate's memory does not hold it, each stretch, as between two nodes."""
+    """Search the model; where the candidate's memory does not hold it, each stretch, as between two
+    nodes."""
     parts = stretches_of(oracle)
     found = list[Findings]()
     numbers = itertools.count(1)
@@ -70,7 +94,9 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         limits = settings.after(sum(f.counts.total() for f in found), settings.clock() - begin)
         search = oracle.search(replace(limits, within=within, repeat=1))
         findings = yield from each(search, numbered)
-        found.append(replace(findings, counts=findings.counts.without(Purpose.BASELINE)))  # answered without a run
+        found.append(
+            replace(findings, counts=findings.counts.without(Purpose.BASELINE))
+        )  # answered without a run
         if findings.stopped:
             break
     return _joined(oracle, found, len(parts))
@@ -87,7 +113,11 @@ def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findin
         says = stopped or f"{why}; no region of its {parts} stretches goes wrong on captured values"
         named = (Finding(FindingKind.UNRESOLVED, tuple(range(len(oracle.groups))), None, why=says),)
     return Findings(
-        Outcome.DISAGREE if any(f.outcome is Outcome.DISAGREE for f in found) else Outcome.UNRESOLVED,
+        (
+            Outcome.DISAGREE
+            if any(f.outcome is Outcome.DISAGREE for f in found)
+            else Outcome.UNRESOLVED
+        ),
         counts,
         findings=named,
         irrelevant=tuple(o for f in found for o in f.irrelevant),

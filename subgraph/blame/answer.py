@@ -1,4 +1,5 @@
-"""What was found -> a paragraph to paste into an issue tracker, and the shortest script that shows it."""
+"""What was found -> a paragraph to paste into an issue tracker, and the shortest script that shows
+it."""
 
 from __future__ import annotations
 
@@ -20,14 +21,24 @@ from subgraph.verdict import Signature
 
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
-NODE, SEEN, ENVIRONMENT = "Node", "Furthest off", "Environment"  # lines of the answer that a report says elsewhere
+NODE, SEEN, ENVIRONMENT = (
+    "Node",
+    "Furthest off",
+    "Environment",
+)  # lines of the answer that a report says elsewhere
 # onnxruntime's names of the levels of its option `opt`.
-LEVELS = {"disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED"}
+LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+}
 MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def written(document: BlameDocument, folder: Path, case: Path | None, onnxruntime: Candidate | None) -> BlameDocument:
+def written(
+    document: BlameDocument, folder: Path, case: Path | None, onnxruntime: Candidate | None
+) -> BlameDocument:
     """The document with its answer and script; all three as files in a folder.
 
     `onnxruntime`: the candidate, where it is one.
@@ -45,14 +56,16 @@ def written(document: BlameDocument, folder: Path, case: Path | None, onnxruntim
 
 
 def plain(found: BlameDocument) -> list[str]:
-    """The answer's lines behind the first one, without Markdown, and without what a report says elsewhere."""
+    """The answer's lines behind the first one, without Markdown, and without what a report says
+    elsewhere."""
     told = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
     lines = [line for line in found.answer.split("\n")[1:] if not line.startswith(told)]
     return [line.removeprefix("- ").replace("`", "") for line in lines]
 
 
 def paragraph(found: BlameDocument) -> str:
-    """Markdown: versions, region, pass, cures with their cost; a line each. Names are code spans."""
+    """Markdown: versions, region, pass, cures with their cost; a line each. Names are code
+    spans."""
     lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in found.nodes)]
     lines += [f"- {SEEN}: {clean(found.seen)}"] if found.seen else []
     if found.versions:
@@ -60,7 +73,10 @@ def paragraph(found: BlameDocument) -> str:
     if found.passes:
         lines.append(f"- Optimiser pass: right without {code(in_words(found.passes))}")
     elif found.kernels:
-        lines.append("- Neither optimiser nor precision: without optimisations, in full precision, it is as wrong")
+        lines.append(
+            "- Neither optimiser nor precision: without optimisations, in full precision, it is as"
+            " wrong"
+        )
     if found.attributes:
         lines.append(f"- Attribute: right without {' or '.join(map(code, found.attributes))}")
     proven = [cure for cure in found.cures if cure.proven]
@@ -68,15 +84,25 @@ def paragraph(found: BlameDocument) -> str:
     others = [cure for cure in found.cures if not cure.proven]
     lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
     more = len(others) - MAX_UNPROVEN
-    lines += [f"- Not proven: {more} more that heal the region, and not the whole model"] if more > 0 else []
+    lines += (
+        [f"- Not proven: {more} more that heal the region, and not the whole model"]
+        if more > 0
+        else []
+    )
     if found.exit_code == 1 and not proven:
         lines.append("- No cure is proven")
     lines += [f"- Note: {clean(note)}" for note in found.notes]
-    return "\n".join([*lines, *([f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else [])])
+    return "\n".join(
+        [*lines, *([f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else [])]
+    )
 
 
 def _unproven(cure: Cure) -> str:
-    heals = "heals the region, and not the whole model" if cure.heals == "region" else "heals the samples"
+    heals = (
+        "heals the region, and not the whole model"
+        if cure.heals == "region"
+        else "heals the samples"
+    )
     return f"{heals}{f': {clean(cure.why)}' if cure.why else ''}"
 
 
@@ -87,11 +113,18 @@ def _head(found: BlameDocument) -> str:
         within = f" {found.pieces}" if found.pieces else ""
         return f"**{who} agrees on {code(clean(found.model))}{within}**"
     if found.exit_code == UNKNOWN:
-        return f"**It is not known whether {who} is right on {code(clean(found.model))}**: {clean(found.why)}"
+        return (
+            f"**It is not known whether {who} is right on {code(clean(found.model))}**:"
+            f" {clean(found.why)}"
+        )
     names = [code(clean(name)) for name in found.region[:MAX_NODES]]
     more = f" and {len(found.region) - MAX_NODES} more" if len(found.region) > MAX_NODES else ""
     kinds = ", ".join(dict.fromkeys(clean(op) for op in found.ops))
-    where = f"{code(clean(found.model))} as a whole" if found.whole and more else f"{', '.join(names)}{more} ({kinds})"
+    where = (
+        f"{code(clean(found.model))} as a whole"
+        if found.whole and more
+        else f"{', '.join(names)}{more} ({kinds})"
+    )
     does = {Signature.REFUSED: f"refuses {where}", Signature.CRASH: f"crashes on {where}"}
     says = does.get(found.signature, "") if found.signature else ""
     return f"**{who} {says or f'computes {where} wrong'}**: {clean(found.why)}"
@@ -104,9 +137,16 @@ def history(versions: Versions) -> str:
 
 
 def states(tried: Sequence[Mapping[str, str]]) -> str:
-    """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one span."""
-    spans = [(state, [t["version"] for t in of]) for state, of in groupby(tried, key=lambda t: t["state"])]
-    return ", ".join(f"{_span(names)} {'cannot be tried' if state == 'unknown' else state}" for state, names in spans)
+    """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
+    span."""
+    spans = [
+        (state, [t["version"] for t in of])
+        for state, of in groupby(tried, key=lambda t: t["state"])
+    ]
+    return ", ".join(
+        f"{_span(names)} {'cannot be tried' if state == 'unknown' else state}"
+        for state, names in spans
+    )
 
 
 def _span(names: Sequence[str]) -> str:
@@ -120,20 +160,34 @@ def _cure(cure: Cure) -> str:
 
 
 def script(
-    case: FoundCase, passes: Sequence[Sequence[str]], release: str = "", onnxruntime: Candidate | None = None
+    case: FoundCase,
+    passes: Sequence[Sequence[str]],
+    release: str = "",
+    onnxruntime: Candidate | None = None,
 ) -> str:
-    """Python of ten lines, with numpy and, where it is to blame, onnxruntime only; it lies in a folder of the case.
+    """Python of ten lines, with numpy and, where it is to blame, onnxruntime only; it lies in a
+    folder of the case.
 
-    The values that are right lie beside it: this very release may compute them wrong without optimisations as well.
-    `release`: which has the fault, as pip names it. `onnxruntime`: the candidate, whose options hold in the script.
+    The values that are right lie beside it: this very release may compute them wrong without
+    optimisations as well. `release`: which has the fault, as pip names it. `onnxruntime`: the
+    candidate, whose options hold in the script.
     """
     home = case.place.resolve()
-    feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
+    feeds = ", ".join(
+        f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items()
+    )
     outputs = list(case.outputs)
     files = [_within(home, of[0].files[0]) for of in case.outputs.values()]
-    runtime = [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"] if onnxruntime else []
+    runtime = (
+        [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"]
+        if onnxruntime
+        else []
+    )
     lines = ["import os", "import numpy as np", *runtime]
-    lines += ["os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))  # the case's folder"]
+    lines += [
+        "os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))  # the case's"
+        " folder"
+    ]
     lines += [f"expected = [np.load(file) for file in {files!r}]  # what the reference gave"]
     if onnxruntime:
         level = LEVELS.get(str(onnxruntime.options.get("opt")))
@@ -149,7 +203,10 @@ def script(
             f"for off in ([], {off!r}):" if off else "for off in ([],):",
             f"    session = ort.InferenceSession('model.onnx'{how}, disabled_optimizers=off)",
             f"    given = session.run({outputs!r}, feeds)",
-            "    print(ort.__version__, off, [float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
+            (
+                "    print(ort.__version__, off, [float(np.abs(g - e).max()) for g, e in zip(given,"
+                " expected)])"
+            ),
         ]
     else:
         given = [file.replace("outputs/", "candidate/", 1) for file in files]
@@ -167,8 +224,16 @@ def _within(home: Path, file: str) -> str:
 def summary(found: BlameDocument) -> str:
     """The answer for a terminal, and where it lies."""
     head = found.answer.partition("\n")[0].replace("**", "").replace("`", "")
-    took = f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s beside the search"
+    took = (
+        f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s"
+        " beside the search"
+    )
     lines = [f"- {line}" for line in plain(found)]
     return "\n".join(
-        [head, *lines, took, *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else [])]
+        [
+            head,
+            *lines,
+            took,
+            *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else []),
+        ]
     )

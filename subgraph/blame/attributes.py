@@ -1,7 +1,9 @@
-"""Attributes of the nodes that a candidate gets wrong -> those without which it computes the region right.
+"""Attributes of the nodes that a candidate gets wrong -> those without which it computes the region
+right.
 
-One attribute at a time is left out, so that its default holds; where none does it, two are. This makes another function
-of the region. The reference computes that function too, and the candidate is right where it gives the same values.
+One attribute at a time is left out, so that its default holds; where none does it, two are. This
+makes another function of the region. The reference computes that function too, and the candidate is
+right where it gives the same values.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ log = logging.getLogger("subcut")
 MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
-SMALLER = 10.0  # times smaller than the region's error is what rounding may leave without the attribute
+SMALLER = (
+    10.0  # times smaller than the region's error is what rounding may leave without the attribute
+)
 TENSOR, GRAPH, GRAPHS, SPARSE = 4, 5, 10, 11  # onnx.AttributeProto's numbers of these types
 MAX_VALUE = 40  # characters of an attribute's value
 
@@ -48,7 +52,8 @@ class Attributes:
     """The attributes of a region that a candidate gets wrong, and what it does without them.
 
     Attributes:
-        reference: runs the region without an attribute. One with `restart` survives a function that ends its process.
+        reference: runs the region without an attribute. One with `restart` survives a function that
+            ends its process.
         tried: models that were run on the candidate. notes: what was not tried.
     """
 
@@ -60,8 +65,8 @@ class Attributes:
     notes: list[str] = field(default_factory=list)
 
     def deciding(self) -> Iterator[str]:
-        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a fresh process; where
-        there is none, the first pair (`… and …`).
+        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a
+        fresh process; where there is none, the first pair (`… and …`).
 
         Nothing is said unless the region as it is goes wrong in the same way of asking.
 
@@ -74,7 +79,9 @@ class Attributes:
             return
         end = time.monotonic() + MAX_SECONDS
         folder = trials.model.new_folder()
-        cut, feeds = trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
+        cut, feeds = trials.writer.write_cut(
+            region, trials.model.sample_groups(region)[0][1], folder
+        )
         model = cut.to_model()
         fed = tuple({record.name: record for record in sample} for sample in feeds)
         places = list(_places(model))
@@ -85,7 +92,9 @@ class Attributes:
             if not _is_wrong(as_it_is):
                 return
             found = False
-            for tried, left_out in enumerate(chain(((place,) for place in places), combinations(places, 2))):
+            for tried, left_out in enumerate(
+                chain(((place,) for place in places), combinations(places, 2))
+            ):
                 if found and len(left_out) > 1:
                     return
                 if tried == MAX_TRIED or time.monotonic() > end:
@@ -99,9 +108,14 @@ class Attributes:
                     yield words
 
     def _is_right(
-        self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path, as_it_is: Verdict
+        self,
+        model: protobuf.ModelProto,
+        fed: Sequence[dict[str, Record]],
+        path: Path,
+        as_it_is: Verdict,
     ) -> bool:
-        """Is the candidate right on this function, by far? Not known, as where the reference refuses it, is no."""
+        """Is the candidate right on this function, by far? Not known, as where the reference
+        refuses it, is no."""
         try:
             verdict = self._verdict(model, fed, path)
         except SubcutError as e:
@@ -111,9 +125,13 @@ class Attributes:
             return False
         if as_it_is.signature not in NUMBERS:
             return True
-        return _error(verdict) * SMALLER <= _error(as_it_is)  # the same error may be small beside larger values
+        return _error(verdict) * SMALLER <= _error(
+            as_it_is
+        )  # the same error may be small beside larger values
 
-    def _verdict(self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path) -> Verdict:
+    def _verdict(
+        self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path
+    ) -> Verdict:
         """What the candidate does with a model, beside the reference's values of that model.
 
         Raises:
@@ -121,19 +139,28 @@ class Attributes:
         """
         path.write_bytes(model.SerializeToString())
         self.tried += 1
-        setup = replace(self.setup, candidate=self.trials.runtime.candidate, feeding=Feeding(records=tuple(fed)))
+        setup = replace(
+            self.setup, candidate=self.trials.runtime.candidate, feeding=Feeding(records=tuple(fed))
+        )
         with open_trials(load(path), setup, self.reference, self.trials.runtime.workers) as trials:
             whole = trials.model.whole()
             verdict = trials.verdict(whole)
             if verdict.status is Status.AGREE and not _tells(trials.model):
                 return replace(verdict, status=Status.UNRESOLVED)
-            return trials.verdict(whole, repetition=1, fresh=True) if verdict.status is Status.AGREE else verdict
+            return (
+                trials.verdict(whole, repetition=1, fresh=True)
+                if verdict.status is Status.AGREE
+                else verdict
+            )
 
 
 def _tried(tried: int, places: int) -> str:
     if tried < places:
         return f"{tried} of {places} attributes were left out, one at a time"
-    return f"attributes were left out one at a time, and {tried - places} of {math.comb(places, 2)} pairs of them"
+    return (
+        f"attributes were left out one at a time, and {tried - places} of {math.comb(places, 2)}"
+        " pairs of them"
+    )
 
 
 def _is_wrong(verdict: Verdict) -> bool:
@@ -145,19 +172,25 @@ def _error(verdict: Verdict) -> float:
 
 
 def _tells(model: ReferenceModel) -> bool:
-    """Has an output of the model different elements? Equal ones, as a Softmax over one element gives, show nothing."""
+    """Has an output of the model different elements? Equal ones, as a Softmax over one element
+    gives, show nothing."""
     outputs = [record[name] for record in model.values.records for name in model.whole().outputs]
     arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
     return any(bool((array != array[0]).any()) for array in arrays if array.size)
 
 
 def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
-    """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at its default."""
+    """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at
+    its default."""
     versions = imported(model)
     for i, node in enumerate(model.graph.node):
         domain = canonical_domain(node.domain)
         known = schema(node.op_type, versions.get(domain, 1), domain)
-        defaults = {name: a.default_value for name, a in known.attributes.items()} if known is not None else {}
+        defaults = (
+            {name: a.default_value for name, a in known.attributes.items()}
+            if known is not None
+            else {}
+        )
         for k, attribute in enumerate(node.attribute):
             is_default = _value(attribute) == _value(defaults.get(attribute.name))
             if node.op_type != "Constant" and not any(bodies(node)) and not is_default:
@@ -167,13 +200,17 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
 def _value(attribute: Any) -> object:
     from onnx import helper
 
-    return helper.get_attribute_value(attribute) if attribute is not None and attribute.name else None
+    return (
+        helper.get_attribute_value(attribute) if attribute is not None and attribute.name else None
+    )
 
 
 def described(node: protobuf.NodeProto) -> str:
     """`'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`; bodies and weights are left out."""
     held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
-    return ", ".join([f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}", *map(_written, held)])
+    return ", ".join(
+        [f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}", *map(_written, held)]
+    )
 
 
 def _words(node: protobuf.NodeProto, k: int) -> str:
@@ -184,7 +221,9 @@ def _words(node: protobuf.NodeProto, k: int) -> str:
 def _written(attribute: Any) -> str:
     """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
     value = _value(attribute)
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value).replace(" ", "")
+    text = (
+        value.decode(errors="replace") if isinstance(value, bytes) else str(value).replace(" ", "")
+    )
     text = clean(f"{value:g}" if isinstance(value, float) else text)
     short = text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
     return f"{clean(attribute.name)}={short}"
@@ -193,7 +232,8 @@ def _written(attribute: Any) -> str:
 def _with_own_shapes(
     model: protobuf.ModelProto, onnx: OnnxProcess, without: Sequence[tuple[int, int]] = ()
 ) -> protobuf.ModelProto:
-    """A copy, without these attributes, with the shapes that its attributes give, as far as they can be inferred."""
+    """A copy, without these attributes, with the shapes that its attributes give, as far as they
+    can be inferred."""
     made = protobuf.protos().ModelProto()
     made.CopyFrom(model)
     del made.graph.value_info[:]

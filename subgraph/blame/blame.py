@@ -1,4 +1,5 @@
-"""A region that a candidate gets wrong -> which pass, option and release is to blame, and what is proven to cure it."""
+"""A region that a candidate gets wrong -> which pass, option and release is to blame, and what is
+proven to cure it."""
 
 from __future__ import annotations
 
@@ -43,8 +44,10 @@ class ReleasesAsked:
     """Which releases are asked about.
 
     Attributes:
-        span: "" for all, `1.19..1.22` (either may be left out), or names with commas, each of which is tried.
-        sources: options for pip. switch: a command in which `{version}` is filled in, for releases of the user's own.
+        span: "" for all, `1.19..1.22` (either may be left out), or names with commas, each of which
+            is tried.
+        sources: options for pip. switch: a command in which `{version}` is filled in, for releases
+            of the user's own.
     """
 
     span: str = ""
@@ -75,9 +78,16 @@ class ReleasesAsked:
         releases.package(backend)
         first, _, last = self.span.partition("..")
         known = [releases.parse(name) for name in self.names or (first, last) if name]
-        if not self.names and len(known) > 1 and known[0] > known[1] and not first.startswith(f"{last}."):
+        if (
+            not self.names
+            and len(known) > 1
+            and known[0] > known[1]
+            and not first.startswith(f"{last}.")
+        ):
             what = f"--versions {clean(self.span)}: the first is newer than the last"
-            raise UsageError(what, f"--versions {clean(last)}..{clean(first)}", code="blame.version-order")
+            raise UsageError(
+                what, f"--versions {clean(last)}..{clean(first)}", code="blame.version-order"
+            )
 
 
 @dataclass
@@ -123,8 +133,10 @@ class Blame:
         return found
 
     def attributes(self) -> list[str]:
-        """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about what is left."""
-        # One side runs the module that the model was exported from, or each side runs a model of its own.
+        """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about
+        what is left."""
+        # One side runs the module that the model was exported from, or each side runs a model of
+        # its own.
         if self.trials.model.shared_tensors is not None or self.trials.runtime.own_model:
             return []
         own = self.trials.model.reference
@@ -140,10 +152,19 @@ class Blame:
                 self.runs += asked.tried
 
     def kernels(self) -> bool | None:
-        """Is it as wrong without any optimisation, in full precision? None where the candidate has no such options."""
+        """Is it as wrong without any optimisation, in full precision? None where the candidate has
+        no such options."""
         options = self.trials.runtime.about.exact
-        verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options))) if options else None
-        return verdict.status is Status.FAIL if verdict and verdict.status is not Status.UNRESOLVED else None
+        verdict = (
+            self._of(replace(self.trials.runtime.candidate, options=dict(options)))
+            if options
+            else None
+        )
+        return (
+            verdict.status is Status.FAIL
+            if verdict and verdict.status is not Status.UNRESOLVED
+            else None
+        )
 
     def switches(self, *, exact: bool) -> dict[str, Mapping[str, str]]:
         """Options of the candidate that cure the region alone: name → all its options then.
@@ -169,16 +190,19 @@ class Blame:
         try:
             return self.trials.with_candidate(candidate).verdict(self.region)
         except SubcutError as e:
-            self.notes.append(f"{changed(self.trials.runtime.candidate, candidate.options)}: {e.what}")
+            self.notes.append(
+                f"{changed(self.trials.runtime.candidate, candidate.options)}: {e.what}"
+            )
             return None
 
-    # ------------------------------------------------------------------------------------------------ releases
+    # ------------------------------------------------------------ releases
 
     def history(self, asked: ReleasesAsked) -> Versions:
         """Releases by what they do with the region.
 
         Raises:
-            UsageError: the releases cannot be read, or there are none. BackendError: none can be had.
+            UsageError: the releases cannot be read, or there are none. BackendError: none can be
+                had.
         """
         own = self._own(asked)
         known = self.find_releases(asked)
@@ -215,7 +239,9 @@ class Blame:
         try:
             known = releases.published(backend, asked.sources, package)
         except BackendError as e:
-            known = releases.installed(backend, package) or [own for own in [self._own(asked)] if own]
+            known = releases.installed(backend, package) or [
+                own for own in [self._own(asked)] if own
+            ]
             if not known:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
@@ -235,7 +261,11 @@ class Blame:
             return self._tried(version, self.verdict)
         own = self.trials.runtime.candidate
         # A version that a command switches is any word of the user's.
-        candidate = replace(own, release=version) if asked.switch else own.of_release(version, asked.sources)
+        candidate = (
+            replace(own, release=version)
+            if asked.switch
+            else own.of_release(version, asked.sources)
+        )
         try:
             if asked.switch:
                 _switch(asked.switch, version, self.trials.runtime.workers.deadline)
@@ -247,7 +277,10 @@ class Blame:
         except SubcutError as e:
             tried = TriedRelease(version, ReleaseState.UNKNOWN, e.what)
         log.info(
-            "  %s  %s%s", version, tried.state, f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else ""
+            "  %s  %s%s",
+            version,
+            tried.state,
+            f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else "",
         )
         return tried
 
@@ -259,13 +292,19 @@ class Blame:
         )
         return TriedRelease(version, ReleaseState.WRONG if refuses else state, verdict.why)
 
-    # ------------------------------------------------------------------------------------------------ cures
+    # ------------------------------------------------------------ cures
 
     def cures(
-        self, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]], history: Versions | None,
-        asked: ReleasesAsked | None, work: Path, place: Path,
-    ) -> list[Cure]:  # fmt: skip
-        """Everything that heals the region, tried on the whole model; proven ones first, then the quickest.
+        self,
+        passes: Sequence[Sequence[str]],
+        switches: Mapping[str, Mapping[str, str]],
+        history: Versions | None,
+        asked: ReleasesAsked | None,
+        work: Path,
+        place: Path,
+    ) -> list[Cure]:
+        """Everything that heals the region, tried on the whole model; proven ones first, then the
+        quickest.
 
         Rewritten models go to the folder `work`, which becomes `place`.
 
@@ -280,10 +319,13 @@ class Blame:
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried
-        return sorted(found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))  # a tenth is noise
+        return sorted(
+            found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1))
+        )  # a tenth is noise
 
     def runtime(self) -> tuple[str, str]:
-        """(the runtime's package, its release), as people name them; the candidate's name where it has none."""
+        """(the runtime's package, its release), as people name them; the candidate's name where it
+        has none."""
         candidate = self.trials.runtime.candidate
         try:
             package = releases.package(candidate.backend)[0]
@@ -292,13 +334,21 @@ class Blame:
         return candidate.package or package, candidate.release or self._beside()
 
     def _candidates(
-        self, prover: Prover, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]],
-        history: Versions | None, asked: ReleasesAsked | None,
-    ) -> Iterator[Cure]:  # fmt: skip
+        self,
+        prover: Prover,
+        passes: Sequence[Sequence[str]],
+        switches: Mapping[str, Mapping[str, str]],
+        history: Versions | None,
+        asked: ReleasesAsked | None,
+    ) -> Iterator[Cure]:
         candidate = self.trials.runtime.candidate
         for names in passes[:MAX_SETS]:
             cured = without(self.trials, names).runtime.candidate
-            what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
+            what = (
+                f"without the pass {names[0]}"
+                if len(names) == 1
+                else f"without the passes {' and '.join(names)}"
+            )
             yield prover.of_candidate("pass", what, changed(candidate, cured.options), cured)
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
@@ -307,15 +357,21 @@ class Blame:
             package = candidate.package or releases.package(candidate.backend)[0]
             for version in _mended(history):
                 other = candidate.of_release(version, asked.sources)
-                install = f"npm install {package}@{version}" if other.can.npm else f"pip install {package}=={version}"
+                install = (
+                    f"npm install {package}@{version}"
+                    if other.can.npm
+                    else f"pip install {package}=={version}"
+                )
                 yield prover.of_candidate("version", f"{package} {version}", install, other)
 
 
 def in_its_surroundings(blame: Blame) -> Blame:
-    """The same, or about the whole model where the fault needs the surroundings, as a fusion may, with a note.
+    """The same, or about the whole model where the fault needs the surroundings, as a fusion may,
+    with a note.
 
-    The region alone is then right, or off by no more than its own rounding, while the whole is off by more: that is
-    judged by rounding alone, since a criterion that asks for more would call nothing right.
+    The region alone is then right, or off by no more than its own rounding, while the whole is off
+    by more: that is judged by rounding alone, since a criterion that asks for more would call
+    nothing right.
 
     Raises:
         SubcutError: the candidate cannot be used.
@@ -328,10 +384,17 @@ def in_its_surroundings(blame: Blame) -> Blame:
     names = ", ".join(f"'{clean(trials.model.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
     names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
     if not blame.is_wrong:
-        return replace(blame, region=whole, notes=[*blame.notes, f"{names}: not wrong alone, so the whole is asked"])
+        return replace(
+            blame,
+            region=whole,
+            notes=[*blame.notes, f"{names}: not wrong alone, so the whole is asked"],
+        )
     if not _only_rounds(trials, region) or _only_rounds(trials, whole):
         return blame
-    note = f"{names}: off by rounding only alone, so the whole is asked, and judged by {ROUNDING_ALONE}"
+    note = (
+        f"{names}: off by rounding only alone, so the whole is asked, and judged by"
+        f" {ROUNDING_ALONE}"
+    )
     trials = trials.with_criterion(ROUNDING_ALONE)
     setup = replace(blame.setup, criterion=ROUNDING_ALONE)
     return replace(blame, trials=trials, region=whole, setup=setup, notes=[*blame.notes, note])
@@ -360,16 +423,23 @@ def _switch(command: str, version: str, deadline: Deadline) -> None:
     timeout = deadline.timeout(SWITCH_SECONDS)
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False,
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
             env=without_telemetry(),
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(
-            f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'", code="command.malformed"
+            f"--versions-command {clean(command)}: {e}",
+            "'./use.sh {version}'",
+            code="command.malformed",
         ) from e
     if done.returncode == CANNOT_TEST:
         raise BackendError(
-            f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}", code="blame.version-skipped"
+            f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}",
+            code="blame.version-skipped",
         )
     if done.returncode:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
@@ -388,12 +458,15 @@ def _words(command: str) -> list[str]:
         return system.split(command)
     except ValueError as e:
         raise UsageError(
-            f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'", code="command.malformed"
+            f"--versions-command {clean(command)}: {e}",
+            "'./use.sh {version}'",
+            code="command.malformed",
         ) from e
 
 
 def is_between(version: str, first: str, last: str) -> bool:
-    """Is a version between these two, either of which may be ""? The last one, `1.22`, means its patches, too."""
+    """Is a version between these two, either of which may be ""? The last one, `1.22`, means its
+    patches, too."""
     known = releases.parse(version)
     low = not first or known >= releases.parse(first)
     return low and (not last or known <= releases.parse(last) or version.startswith(f"{last}."))
@@ -411,4 +484,6 @@ def _as_document(found: History) -> Versions:
     unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
     wrong = found.of(ReleaseState.WRONG)
     right = found.of(ReleaseState.RIGHT)
-    return Versions(wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried)
+    return Versions(
+        wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
+    )

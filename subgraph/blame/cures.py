@@ -1,7 +1,9 @@
-"""What might cure a fault -> what does: the whole model agrees on all samples and on inputs drawn like them.
+"""What might cure a fault -> what does: the whole model agrees on all samples and on inputs drawn
+like them.
 
-A cure is another candidate (a pass off, another option, another release) or another model (`rewrites`). It is proven on
-the candidate, against the reference's values of the model as it is, and its time is measured beside the original's.
+A cure is another candidate (a pass off, another option, another release) or another model
+(`rewrites`). It is proven on the candidate, against the reference's values of the model as it is,
+and its time is measured beside the original's.
 """
 
 from __future__ import annotations
@@ -58,23 +60,31 @@ class Prover:
             return Cure(kind, what, how, False, "region", None, e.what)
 
     def of_model(self, what: str, path: Path) -> Cure:
-        """What the candidate does with another model: its outputs beside the reference's of the model as it is.
+        """What the candidate does with another model: its outputs beside the reference's of the
+        model as it is.
 
         Raises:
             SubcutError: it cannot be run.
         """
         self.runs += 1
         with self.opened(path, self.setup.feeding) as other:
-            verdict = self.trials.judge.verdict(self.trials.model.whole(), other.run(other.model.whole()))
+            verdict = self.trials.judge.verdict(
+                self.trials.model.whole(), other.run(other.model.whole())
+            )
             return self._cure("rewrite", what, path.name, verdict, self.trials, path)
 
     def opened(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
         """Trials on another model, of a region or the whole, in the same processes."""
         setup = replace(self.setup, feeding=feeding)
-        return open_trials(load(path), setup, self.trials.model.reference, self.trials.runtime.workers)
+        return open_trials(
+            load(path), setup, self.trials.model.reference, self.trials.runtime.workers
+        )
 
-    def _cure(self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path) -> Cure:
-        """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is right."""
+    def _cure(
+        self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path
+    ) -> Cure:
+        """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is
+        right."""
         if verdict.status is not Status.AGREE:
             return Cure(kind, what, how, False, "region", None, verdict.why)
         why = "" if self.draws else "no further inputs were tried"
@@ -95,7 +105,9 @@ class Prover:
                 for (trials, file, key), worker in zip(pairs, (ours, theirs), strict=True):
                     worker.load(key, file, trials.runtime.candidate.options)
                 for _ in range(WARM + TIMED):
-                    for (_, _, key), worker, spent in zip(pairs, (ours, theirs), times, strict=True):
+                    for (_, _, key), worker, spent in zip(
+                        pairs, (ours, theirs), times, strict=True
+                    ):
                         spent.append(worker.run(key, folder, {}, feeds).seconds)
         except SubcutError as e:
             log.debug("no time: %s", e.what)
@@ -125,16 +137,22 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
             more.model.capture(more.model.whole())
             prover = Prover(more, fed, len(draws))
         except SubcutError as e:
-            notes.append(f"cures are not proven: no inputs could be drawn like the samples: {e.what}")
+            notes.append(
+                f"cures are not proven: no inputs could be drawn like the samples: {e.what}"
+            )
             prover = Prover(trials, setup, 0)
         yield prover
 
 
 @contextmanager
 def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
-    """Trials of another candidate: of the same environment in the same processes, else in processes of its own."""
+    """Trials of another candidate: of the same environment in the same processes, else in processes
+    of its own."""
     own = trials.runtime.candidate
-    if all(getattr(candidate, key) == getattr(own, key) for key in ("release", "package", "python", "processor")):
+    if all(
+        getattr(candidate, key) == getattr(own, key)
+        for key in ("release", "package", "python", "processor")
+    ):
         yield trials.with_candidate(candidate)
         return
     with with_candidate(trials, candidate, name) as other:

@@ -17,16 +17,22 @@ NOISE = 0.1  # of the standard deviation of a tensor
 def drawn(
     samples: Sequence[Mapping[str, Record]], count: int, folder: Path, kept: Collection[str] = ()
 ) -> Iterator[Mapping[str, Record]]:
-    """So many more samples: the same elements in another order, backwards, and with noise, in turn; seeded.
+    """So many more samples: the same elements in another order, backwards, and with noise, in turn;
+    seeded.
 
-    Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and `kept` stay.
+    Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and
+    `kept` stay.
     """
     rng = np.random.default_rng(0)
     for k in range(count):
         sample = samples[k % len(samples)]
         changed = {}
         for i, (name, record) in enumerate(sample.items()):
-            value = _drawn(record.value(), k, rng) if record.form == "tensor" and name not in kept else None
+            value = (
+                _drawn(record.value(), k, rng)
+                if record.form == "tensor" and name not in kept
+                else None
+            )
             changed[name] = record
             if value is not None:
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
@@ -39,7 +45,14 @@ def extended(
 ) -> Feeding:
     """The samples, and the draws after them."""
     origins = [*("" for _ in samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
-    return Feeding(feeding.inputs, feeding.shapes, feeding.seed, feeding.picture, (*samples, *draws), tuple(origins))
+    return Feeding(
+        feeding.inputs,
+        feeding.shapes,
+        feeding.seed,
+        feeding.picture,
+        (*samples, *draws),
+        tuple(origins),
+    )
 
 
 def _drawn(value: Value, k: int, rng: np.random.Generator) -> Any:

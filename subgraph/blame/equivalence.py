@@ -1,8 +1,9 @@
 """A region and another form of it → do both compute the same on the reference?
 
-A form counts only if it gives every output of every sample bit for bit, or within what one rounding per operation can
-do (criterion `noise`, its floor for float32 lowered). What rounding cannot change, integers and booleans for example,
-must be equal. A quantized operator has no rounding that can be perturbed; a form of it in float32 has, and that counts.
+A form counts only if it gives every output of every sample bit for bit, or within what one rounding
+per operation can do (criterion `noise`, its floor for float32 lowered). What rounding cannot
+change, integers and booleans for example, must be equal. A quantized operator has no rounding that
+can be perturbed; a form of it in float32 has, and that counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ IDENTICAL = "bit-identical"
 NOISE = "within fp32 noise"
 DIFFERENT = "different"
 NOT_RUN = "not run"
-CRITERION = "floor=1e-5"  # of the scale: kernels round constants of their own, such as weights of an interpolation
+# of the scale: kernels round constants of their own, such as weights of an interpolation
+CRITERION = "floor=1e-5"
 CODES = ("int8", "uint8")
 
 
@@ -50,7 +52,8 @@ class Equivalence:
 class OriginalRegion:
     """A region on the reference, with which other forms of it are compared. It is run once.
 
-    Give a `Reference` with `restart`: a form that crashes the process then costs no more than itself.
+    Give a `Reference` with `restart`: a form that crashes the process then costs no more than
+    itself.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class OriginalRegion:
             UsageError: without samples nothing is proven.
         """
         if not samples:
-            raise UsageError("a rewriting is proven on samples, and there is none", code="blame.no-samples")
+            raise UsageError(
+                "a rewriting is proven on samples, and there is none", code="blame.no-samples"
+            )
         self._model = model
         self._samples = samples
         self._reference = reference
@@ -95,7 +100,9 @@ class OriginalRegion:
                     continue
                 equal = False
                 judgement = _judge(self._noise[k].of(name), record, theirs[name])
-                is_code = record.dtype in CODES  # what is a tie in one form may be none in the other
+                is_code = (
+                    record.dtype in CODES
+                )  # what is a tie in one form may be none in the other
                 if judgement.status is Status.AGREE and is_code:
                     noise = self._noise_of(form, k, theirs)
                     judgement = _judge(noise.of(name), theirs[name], record)
@@ -111,16 +118,26 @@ class OriginalRegion:
     def _noise(self) -> list[RegionNoise]:
         return [self._noise_of(self._model, k, given) for k, given in enumerate(self._outputs)]
 
-    def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Mapping[str, Record]) -> RegionNoise:
+    def _noise_of(
+        self, model: protobuf.ModelProto, k: int, outputs: Mapping[str, Record]
+    ) -> RegionNoise:
         """The rounding noise of a model that gave these outputs for sample k.
 
-        Two forms of a region are one only as far as rounding goes: a step that two runtimes may differ by is no proof.
+        Two forms of a region are one only as far as rounding goes: a step that two runtimes may
+        differ by is no proof.
         """
         path = numbered_folder(self._scratch, "noise") / "model.onnx"
         path.write_bytes(model.SerializeToString())
         graph = load(path)
         tensors = {**self._samples[k], **outputs}
-        return RegionNoise(graph, region.between(graph, (), ()), self._reference, tensors, path.parent, own_steps=False)
+        return RegionNoise(
+            graph,
+            region.between(graph, (), ()),
+            self._reference,
+            tensors,
+            path.parent,
+            own_steps=False,
+        )
 
     def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:
         """Outputs per sample, with absolute files."""

@@ -1,4 +1,5 @@
-"""All that is asked about a fault -> the document, and a folder: answer, script, rewritten models."""
+"""All that is asked about a fault -> the document, and a folder: answer, script, rewritten
+models."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def explain(
     `search`: the document of the bisection; `finding`: the one of it that the region is of.
 
     Raises:
-        UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or nothing can be written.
+        UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or
+            nothing can be written.
     """
     began = time.monotonic()
     trials = blame.trials
@@ -72,10 +74,15 @@ def explain(
             kernels=kernels,
             passes=passes,
             attributes=attributes,
-            nodes=[described(trials.model.graph.nodes[i]) for i in blame.region.nodes[: answer.MAX_NODES]]
+            nodes=[
+                described(trials.model.graph.nodes[i])
+                for i in blame.region.nodes[: answer.MAX_NODES]
+            ]
             if wrong
             else (),
-            seen=beside(to_json(finding.worst), to_json(finding.off)) if finding and finding.worst else "",
+            seen=beside(to_json(finding.worst), to_json(finding.off))
+            if finding and finding.worst
+            else "",
             environment=_environment(search.environment) if wrong else "",
             switches=list(switches),
             versions=versions,
@@ -91,7 +98,10 @@ def explain(
             command=command,
         )
         document = answer.written(
-            document, work, case, trials.runtime.candidate if trials.runtime.candidate.can.reference else None
+            document,
+            work,
+            case,
+            trials.runtime.candidate if trials.runtime.candidate.can.reference else None,
         )
     if case and finding is not None:
         _add_to_report(search, finding, answer.plain(document), case.parent)
@@ -104,7 +114,9 @@ def _environment(of: RunEnvironment) -> str:
     return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])
 
 
-def _add_to_report(search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path) -> None:
+def _add_to_report(
+    search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path
+) -> None:
     """Have the report of the bisection tell it, too."""
     findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
     document = to_json(replace(search, findings=findings))

@@ -1,7 +1,8 @@
-"""Other forms of a region, put into the whole model: which of them does the candidate compute right?
+"""Other forms of a region, put into the whole model: which of them does the candidate compute
+right?
 
-A form is asked about alone first, then proven on the reference, then tried in the whole; each step is dearer than the
-one before.
+A form is asked about alone first, then proven on the reference, then tried in the whole; each step
+is dearer than the one before.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Rewriter:
     """The region, and what its forms are compared with.
 
     Attributes:
-        work: the folder that the models go to, which becomes `place`. tried: forms that were run on the candidate.
+        work: the folder that the models go to, which becomes `place`. tried: forms that were run on
+            the candidate.
     """
 
     prover: Prover
@@ -55,7 +57,8 @@ class Rewriter:
     tried: int = 0
 
     def cures(self) -> Iterator[Cure]:
-        """Forms that heal the region alone; the first two that are proven in the whole are the last ones.
+        """Forms that heal the region alone; the first two that are proven in the whole are the last
+        ones.
 
         Raises:
             SubcutError: the region cannot be cut, or the reference cannot run it.
@@ -71,7 +74,9 @@ class Rewriter:
         records = trials.model.sample_groups(region)[0][1]
         cut, feeds = trials.writer.write_cut(region, records, scratch)
         fed = [{record.name: record for record in sample} for sample in feeds]
-        frozen = region.shapes if has_open_shapes(trials.model.graph) or region != self.region else None
+        frozen = (
+            region.shapes if has_open_shapes(trials.model.graph) or region != self.region else None
+        )
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
         python = trials.model.reference.python if trials.model.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
@@ -85,7 +90,11 @@ class Rewriter:
                     yield cure
 
     def _cure(
-        self, form: Rewriting, original: OriginalRegion, fed: tuple[Mapping[str, Record], ...], scratch: Path
+        self,
+        form: Rewriting,
+        original: OriginalRegion,
+        fed: tuple[Mapping[str, Record], ...],
+        scratch: Path,
     ) -> Cure | None:
         """The cure that a form is; None where it heals nothing, or is another function."""
         path = scratch / f"form{self.tried}.onnx"
@@ -107,10 +116,13 @@ class Rewriter:
             return None
         if not cure.proven:
             (self.work / name).unlink()
-        return replace(cure, model=str(self.place / name) if cure.proven else None, equal=equal.status)
+        return replace(
+            cure, model=str(self.place / name) if cure.proven else None, equal=equal.status
+        )
 
     def _whole(self, form: Rewriting, path: Path) -> Draft:
-        """The whole model with the form in the region's place; converted as a whole where the form has another opset.
+        """The whole model with the form in the region's place; converted as a whole where the form
+        has another opset.
 
         Raises:
             SubcutError, OnnxError: it does not fit, or onnx cannot convert it.

@@ -1,8 +1,10 @@
-"""Which release broke it, and which mended it: a bisection over releases, both ways from the one that is used.
+"""Which release broke it, and which mended it: a bisection over releases, both ways from the one
+that is used.
 
-Releases that cannot be tried (they are not installed, or refuse the model) are passed over, as `git bisect skip` does.
-A history may change more than once. So what is tried after the two changes is the middle of the widest gap, and a gap
-is closed where its middle says otherwise; what is not tried is not claimed.
+Releases that cannot be tried (they are not installed, or refuse the model) are passed over, as `git
+bisect skip` does. A history may change more than once. So what is tried after the two changes is
+the middle of the widest gap, and a gap is closed where its middle says otherwise; what is not tried
+is not claimed.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ class History:
 
     Attributes:
         tried: the oldest first. releases: how many there are.
-        first_wrong, first_right: of those that were tried, where the wrong ones around the release that is used begin,
-            and where they end; around one that is right, the nearest ones. None where there is no such change.
+        first_wrong, first_right: of those that were tried, where the wrong ones around the release
+            that is used begin, and where they end; around one that is right, the nearest ones. None
+            where there is no such change.
     """
 
     tried: Sequence[TriedRelease]
@@ -37,10 +40,13 @@ class History:
         return [t.version for t in self.tried if t.state is state]
 
 
-def search(releases: Sequence[str], used: int, ask: Callable[[str], TriedRelease], most: int | None = None) -> History:
+def search(
+    releases: Sequence[str], used: int, ask: Callable[[str], TriedRelease], most: int | None = None
+) -> History:
     """Try releases, the oldest first, around the one that is used, whose answer costs nothing.
 
-    `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of the releases + 1.
+    `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of
+    the releases + 1.
     """
     asked = _Asked(releases, ask)
     asked[used]
@@ -110,7 +116,9 @@ def _history(asked: _Asked, used: int) -> History:
         notes.append(f"none before {first_same} is known to be right")
     elif state is ReleaseState.RIGHT and not any(t.state is other for t in tried[:own]):
         first_same = None
-    first_wrong, first_right = (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
+    first_wrong, first_right = (
+        (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
+    )
     changes = sum(a.state is not b.state for a, b in _known_neighbours(tried))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
@@ -118,7 +126,8 @@ def _history(asked: _Asked, used: int) -> History:
 
 
 def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState) -> str | None:
-    """The first of the releases of a state that lead up to the last one, without one of the other state between."""
+    """The first of the releases of a state that lead up to the last one, without one of the other
+    state between."""
     first = None
     for one in reversed(tried):
         if one.state is other:

@@ -1,1 +1,2 @@
-"""Bodies of If, Loop and Scan, and local functions by a call of them: cut and searched as models of their own."""
+"""Bodies of If, Loop and Scan, and local functions by a call of them: cut and searched as models of
+their own."""

@@ -1,4 +1,5 @@
-"""Selectors of nodes in a body -> that body as a graph, and what it is fed: all else works as on any model."""
+"""Selectors of nodes in a body -> that body as a graph, and what it is fed: all else works as on
+any model."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Inside:
 
     Attributes:
         names: what is selected in it, as its graph calls it; "" for all of it.
-        feeding: what it is fed: a sample per iteration and sample of the whole. None where nothing was run.
+        feeding: what it is fed: a sample per iteration and sample of the whole. None where nothing
+            was run.
         runs: the iterations that these samples are.
     """
 
@@ -51,7 +53,8 @@ def descend(
     `scratch`: a folder for values. Without a reference nothing is run.
 
     Raises:
-        UnknownName, UsageError: no such body or iteration, or the selectors are about several graphs.
+        UnknownName, UsageError: no such body or iteration, or the selectors are about several
+            graphs.
         InputError: the body does not run for the inputs. ModelError: the reference cannot run it.
     """
     inside: Inside | None = None
@@ -61,18 +64,23 @@ def descend(
         if reference is None:
             inside = Inside(_unrun(body), (), None)
         else:
-            values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
+            values = ReferenceValues(
+                graph, reference, feeding.plan(graph, graph.inputs), _new(scratch)
+            )
             inside = run_body(body, values, _new(scratch), feeding)
         inside = replace(inside, names=tuple(_inner(body, inside.graph, rest) for rest in found[1]))
         graph = inside.graph
         names = inside.names
         feeding = inside.feeding or feeding
-        log.info("inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs))
+        log.info(
+            "inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs)
+        )
     return inside
 
 
 def entered(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, tuple[str, ...]] | None:
-    """The body of `graph` that selectors are about, its own graph, and the selectors in there; None if there is none.
+    """The body of `graph` that selectors are about, its own graph, and the selectors in there; None
+    if there is none.
 
     Nothing is run.
 
@@ -93,7 +101,8 @@ def run_body(
     feeding: Feeding,
     samples: Sequence[int] | None = None,
 ) -> Inside:
-    """A body, fed with what it is fed in the iterations that its name says; `values`: of the graph around it.
+    """A body, fed with what it is fed in the iterations that its name says; `values`: of the graph
+    around it.
 
     `samples`: of the whole, by index; None for all.
 
@@ -114,7 +123,11 @@ def run_body(
 def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
     """`iteration_3`, or `cat_iteration_3` of one sample among others."""
     own = values.labels[run.sample] if len(values.labels) > 1 else ""
-    return "_".join(filter(None, (own, f"iteration_{run.number}" if iterates(body.graph, body.name.node) else "")))
+    return "_".join(
+        filter(
+            None, (own, f"iteration_{run.number}" if iterates(body.graph, body.name.node) else "")
+        )
+    )
 
 
 def _origin(body: Body, run: Iteration) -> str:
@@ -146,9 +159,11 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[st
 
 
 def _inner(body: Body, graph: Graph, rest: str) -> str:
-    """How the body's own graph calls what is selected in it: nodes by the whole name, tensors as they are; "" for all.
+    """How the body's own graph calls what is selected in it: nodes by the whole name, tensors as
+    they are; "" for all.
 
-    `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph around.
+    `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph
+    around.
     """
     nodes = body.proto.node
     place = None
@@ -185,7 +200,8 @@ def _declared(body: Body) -> dict[str, protobuf.TypeProto]:
 
 
 def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
-    """A model made from a part of `graph`, from a file in the user's cache that is called as the whole.
+    """A model made from a part of `graph`, from a file in the user's cache that is called as the
+    whole.
 
     Raises:
         DataError: the bytes of a weight cannot be read. OutputError: nothing can be written.
@@ -193,7 +209,9 @@ def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
     large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
     weights = protobuf.weights_digest(large, graph.path)
     depends = ["body/1", graph.path.name, model.SerializeToString(deterministic=True), weights]
-    return graphs.load(converted(depends, graph.path.name, lambda path: _write(model, graph.path, path)))
+    return graphs.load(
+        converted(depends, graph.path.name, lambda path: _write(model, graph.path, path))
+    )
 
 
 def _write(model: protobuf.ModelProto, source: Path, path: Path) -> None:

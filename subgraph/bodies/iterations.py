@@ -1,7 +1,9 @@
-"""What a body is fed in each iteration: values of the graph around it, and the state that the iterations before leave.
+"""What a body is fed in each iteration: values of the graph around it, and the state that the
+iterations before leave.
 
-The state before iteration k of a Loop is what the Loop gives when it may run k times, of a Scan what it gives for the
-first k slices. So shapes may change from one iteration to the next, and a state may be a sequence.
+The state before iteration k of a Loop is what the Loop gives when it may run k times, of a Scan
+what it gives for the first k slices. So shapes may change from one iteration to the next, and a
+state may be a sequence.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ FIRST_SCAN = 9  # opset; Scan was another operator before
 
 @dataclass(frozen=True)
 class Iteration:
-    """One run of a body: its number (0 for a branch or a function), the sample, and a record per input.
+    """One run of a body: its number (0 for a branch or a function), the sample, and a record per
+    input.
 
     `results`: outputs of the body as the whole model has them; of Loop and Scan the states only.
     """
@@ -60,12 +63,16 @@ class NotRun(InputError):
 
 
 def iterations(
-    body: Body, values: ReferenceValues, wanted: str, folder: Path, samples: Sequence[int] | None = None
+    body: Body,
+    values: ReferenceValues,
+    wanted: str,
+    folder: Path,
+    samples: Sequence[int] | None = None,
 ) -> list[Iteration]:
     """The runs of a body that are wanted: of each sample one, or with `ALL` every iteration.
 
-    `wanted`: FIRST, LAST, ALL or a number. Samples for which it does not run are left out. `folder`: for files.
-    `samples`: by index; None for all.
+    `wanted`: FIRST, LAST, ALL or a number. Samples for which it does not run are left out.
+    `folder`: for files. `samples`: by index; None for all.
 
     Raises:
         NotRun: it runs for no sample. InputError: an input does not fit.
@@ -78,11 +85,17 @@ def iterations(
         for k in range(len(values.samples)) if samples is None else samples:
             try:
                 numbers = source.numbers(k, wanted)
-                found += [Iteration(n, k, source.feeds(k, n), source.results(k, n)) for n in numbers]
+                found += [
+                    Iteration(n, k, source.feeds(k, n), source.results(k, n)) for n in numbers
+                ]
             except NotRun as e:
                 why = e.what
     if not found:
-        raise NotRun(why, "give an input with which it runs (-i), or only cut: --no-capture", code="body.not-run")
+        raise NotRun(
+            why,
+            "give an input with which it runs (-i), or only cut: --no-capture",
+            code="body.not-run",
+        )
     return found
 
 
@@ -110,8 +123,11 @@ def truncated(
         return source.truncated(sample, trips)
 
 
-def counting(body: Body, values: ReferenceValues, sample: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
-    """A Loop as a model whose only output, `RAN`, is how often it runs, plus `BEGIN`; and what it is fed.
+def counting(
+    body: Body, values: ReferenceValues, sample: int
+) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    """A Loop as a model whose only output, `RAN`, is how often it runs, plus `BEGIN`; and what it
+    is fed.
 
     Raises: as `iterations`.
     """
@@ -146,7 +162,9 @@ class _Source:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Have the values of what the node reads, for this block."""
-        self.values.need([n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)])
+        self.values.need(
+            [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
+        )
         yield
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
@@ -190,11 +208,14 @@ class _Source:
     def _weight(self, name: str) -> Record:
         if name not in self.graph.weights:
             raise ModelError(
-                f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not read",
+                f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not"
+                " read",
                 code="weight.sparse",
             )
         tensor = self.graph.weights[name]
-        return self.saved(name, protobuf.to_array(tensor, self.graph.path), dtypes.TYPES[tensor.data_type][0])
+        return self.saved(
+            name, protobuf.to_array(tensor, self.graph.path), dtypes.TYPES[tensor.data_type][0]
+        )
 
 
 class _Branch(_Source):
@@ -204,7 +225,8 @@ class _Branch(_Source):
         chosen = "then_branch" if self.scalar(self.inputs[0], sample, True) else "else_branch"
         if chosen != self.body.name.attribute:
             raise NotRun(
-                f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}", code="body.not-run"
+                f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}",
+                code="body.not-run",
             )
         return [0]
 
@@ -221,7 +243,8 @@ class _Call(_Source):
 
 
 class _Iterated(_Source, ABC):
-    """What Loop and Scan have in common: a run that ends before an iteration gives the state that it begins with."""
+    """What Loop and Scan have in common: a run that ends before an iteration gives the state that
+    it begins with."""
 
     before_states = 0  # outputs of the body before its states
     _types: dict[str, protobuf.TypeProto]  # of what the node reads, weights and constants apart
@@ -239,8 +262,13 @@ class _Iterated(_Source, ABC):
         """The states after so many iterations, at least one."""
 
     def states(self, sample: int, number: int) -> list[Record]:
-        """What the body is fed as state in this iteration, which runs or is the first that does not."""
-        return self.after(sample, number) if number else [self.record(n, sample) for n in self.first_states]
+        """What the body is fed as state in this iteration, which runs or is the first that does
+        not."""
+        return (
+            self.after(sample, number)
+            if number
+            else [self.record(n, sample) for n in self.first_states]
+        )
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
         """What the loaded model gives: its states, then these other outputs."""
@@ -275,7 +303,8 @@ class _Iterated(_Source, ABC):
         if not 0 <= number < total:
             what = count(total, "iteration") if total else "no iteration"
             raise NotRun(
-                f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input", code="body.not-run"
+                f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input",
+                code="body.not-run",
             )
         return range(total) if wanted == ALL else [number]
 
@@ -289,7 +318,12 @@ class _Loop(_Iterated):
     def opened(self) -> Iterator[None]:
         with super().opened():
             self._types = _boundary(self.body.graph, self.body.name.node, self.values)
-            with _loaded(self.values, counting_loop(self.body, self._types, truncated=True), self.graph, self.folder):
+            with _loaded(
+                self.values,
+                counting_loop(self.body, self._types, truncated=True),
+                self.graph,
+                self.folder,
+            ):
                 yield
 
     @property
@@ -307,7 +341,10 @@ class _Loop(_Iterated):
         """(iterations that ran, states after them) where at most `trips` may run."""
         import numpy as np
 
-        feeds = [*self._around(sample).values(), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
+        feeds = [
+            *self._around(sample).values(),
+            self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64"),
+        ]
         *states, ran = self.run_truncated(feeds, RAN)
         return int(ran.array().reshape(-1)[0]), states
 
@@ -344,8 +381,13 @@ class _Scan(_Iterated):
             types = _boundary(self.graph, self.body.name.node, self.values)
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
             samples = range(len(self.values.samples))
-            slices = [with_open_dims(common_type([self.record(n, k) for k in samples])) for n in self._scanned]
-            with _loaded(self.values, scan_states(self.body, self._types, slices), self.graph, self.folder):
+            slices = [
+                with_open_dims(common_type([self.record(n, k) for k in samples]))
+                for n in self._scanned
+            ]
+            with _loaded(
+                self.values, scan_states(self.body, self._types, slices), self.graph, self.folder
+            ):
                 yield
 
     @cached_property
@@ -380,7 +422,9 @@ class _Scan(_Iterated):
         """What the Scan reads, with the first slices only of what it scans."""
         begun = self._around(sample)
         for k, name in enumerate(self._scanned):
-            begun[slices_name(k)] = replace(self._part(name, k, sample, number, before=True), name=slices_name(k))
+            begun[slices_name(k)] = replace(
+                self._part(name, k, sample, number, before=True), name=slices_name(k)
+            )
         return begun
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
@@ -407,7 +451,9 @@ class _Scan(_Iterated):
         for formal, record in zip(formals, self.states(sample, number), strict=False):
             feeds[formal] = replace(record, name=formal)
         for k, formal in enumerate(formals[self._state_count :]):
-            feeds[formal] = replace(self._part(self._scanned[k], k, sample, number, before=False), name=formal)
+            feeds[formal] = replace(
+                self._part(self._scanned[k], k, sample, number, before=False), name=formal
+            )
         return feeds
 
 
@@ -420,7 +466,9 @@ def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protob
 
 
 @contextmanager
-def _loaded(values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, folder: Path) -> Iterator[None]:
+def _loaded(
+    values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, folder: Path
+) -> Iterator[None]:
     values.reference.load_model(KEY, model, graph.path, folder)
     try:
         yield

@@ -1,7 +1,8 @@
 """A body, or a function at one of its calls, as a model of its own.
 
-Its inputs are what the node hands it in each iteration (`formals`) and what it reads from the graph around it; weights
-and constants from there come along. Its nodes are called as the user selects them: `loop1/body/conv`.
+Its inputs are what the node hands it in each iteration (`formals`) and what it reads from the graph
+around it; weights and constants from there come along. Its nodes are called as the user selects
+them: `loop1/body/conv`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class Body:
     constants: tuple[str, ...]
 
     def model(self, types: Mapping[str, protobuf.TypeProto]) -> protobuf.ModelProto:
-        """The body as a model in the class `protobuf.reading_class()`, with large weights as stubs into the source.
+        """The body as a model in the class `protobuf.reading_class()`, with large weights as stubs
+        into the source.
 
-        `types`: of its inputs and outputs, as far as they are known. Complexity: linear in the body.
+        `types`: of its inputs and outputs, as far as they are known. Complexity: linear in the
+        body.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -71,7 +74,8 @@ class Body:
         return model
 
     def _constants(self) -> tuple[list[int], list[str]]:
-        """Nodes of the graph around that make constants which are read here; the weights that these and we read."""
+        """Nodes of the graph around that make constants which are read here; the weights that these
+        and we read."""
         graph = self.graph
         makers = graph.ancestors(graph.maker[n] for n in self.constants if n in graph.maker)
         read = [n for i in makers for n in graph.reads[i] if n not in graph.maker]
@@ -116,7 +120,8 @@ def open_body(graph: Graph, name: BodyName) -> Body:
     i = name.node
     if i in graph.random_nodes:
         raise ModelError(
-            f"{graph.label(i)} ({graph.ops[i]}) draws random numbers inside: no run repeats its values",
+            f"{graph.label(i)} ({graph.ops[i]}) draws random numbers inside: no run repeats its"
+            " values",
             f"cut around it: --start {graph.label(i)} --end {graph.label(i)}",
             code="body.random",
         )
@@ -132,7 +137,11 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = {n for node in proto.node for n in node.output} | {v.name for v in proto.input}
-    clash = {n for i in graph.ancestors(graph.maker[n] for n in constant if n in graph.maker) for n in graph.makes[i]}
+    clash = {
+        n
+        for i in graph.ancestors(graph.maker[n] for n in constant if n in graph.maker)
+        for n in graph.makes[i]
+    }
     if own & clash:  # a constant is computed from one that is called as a tensor in here
         constant -= set(made)
     return Body(
@@ -147,7 +156,8 @@ def look_into(graph: Graph, name: BodyName) -> Body:
 
 
 def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
-    """Call each node as it is selected from outside: by name, or by number where it has none of its own."""
+    """Call each node as it is selected from outside: by name, or by number where it has none of its
+    own."""
     prefix = prefix if prefix.endswith("/") else f"{prefix}/"
     seen: set[str] = set()
     for k, node in enumerate(nodes):
@@ -156,11 +166,12 @@ def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
         node.name = prefix + label
 
 
-# ---------------------------------------------------------------------------------------------------- functions
+# ------------------------------------------------------------ functions
 
 
 def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
-    """The nodes of the function that node `i` calls, with the attributes and the inputs of that call."""
+    """The nodes of the function that node `i` calls, with the attributes and the inputs of that
+    call."""
     call = graph.nodes[i]
     function = graph.functions[operator(call)]
     proto = protobuf.reading_class("GraphProto")(name=function.name)
@@ -180,7 +191,8 @@ def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
 
 
 def _bind(node: protobuf.NodeProto, given: Mapping[str, Any]) -> None:
-    """Replace references to attributes of the function by their values; one that has none is left out."""
+    """Replace references to attributes of the function by their values; one that has none is left
+    out."""
     kept = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:

@@ -1,8 +1,9 @@
-"""Names of bodies: `loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch` a branch.
+"""Names of bodies: `loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch`
+a branch.
 
-Behind it comes a node or tensor of that body, which may hold bodies itself: `loop1/body@3/if1/then_branch/conv`. A
-local function is named by a node that calls it: `call1/conv`. Iterations count from 0; without one it is the first that
-runs.
+Behind it comes a node or tensor of that body, which may hold bodies itself:
+`loop1/body@3/if1/then_branch/conv`. A local function is named by a node that calls it:
+`call1/conv`. Iterations count from 0; without one it is the first that runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class BodyName:
 
 
 def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
-    """The body that a selector begins with, and what is left behind it; None for a selector of the graph itself.
+    """The body that a selector begins with, and what is left behind it; None for a selector of the
+    graph itself.
 
     Raises:
         UnknownName: the node has no body of that name.
@@ -113,11 +115,16 @@ def holds_bodies(graph: Graph, i: int) -> bool:
     """Is node `i` an If, Loop or Scan, or a call of a local function?"""
     if calls_function(graph, i):
         return True
-    return graph.ops[i] in ("If", "Loop", "Scan") and graph.nodes[i].domain in STANDARD and bool(attributes(graph, i))
+    return (
+        graph.ops[i] in ("If", "Loop", "Scan")
+        and graph.nodes[i].domain in STANDARD
+        and bool(attributes(graph, i))
+    )
 
 
 def bodies_of(graph: Graph, i: int, label: str = "") -> Iterator[str]:
-    """The names of a node's bodies as `split` reads them: `loop1/body`; for a call of a function `call1/`."""
+    """The names of a node's bodies as `split` reads them: `loop1/body`; for a call of a function
+    `call1/`."""
     label = label or graph.label(i)
     names = [f"{label}/{name}" for name in attributes(graph, i)]
     yield from names or [f"{label}/"]

@@ -1,4 +1,5 @@
-"""A model -> all graphs in it, to be looked at: the model's own, and the bodies and called functions, at any depth."""
+"""A model -> all graphs in it, to be looked at: the model's own, and the bodies and called
+functions, at any depth."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Part:
     Attributes:
         prefix: what the selectors of its nodes begin with; empty for the model.
         word: its name at its node, `then_branch`; `function` for what a node calls.
-        first: the number of its first node, when those of the model and of its bodies are counted on.
+        first: the number of its first node, when those of the model and of its bodies are counted
+            on.
         inside: the bodies of its nodes, by the nodes' indices. size: nodes in it and in these.
     """
 
@@ -54,7 +56,8 @@ class Part:
 def parts(graph: Graph) -> Part:
     """The model with all that is inside. Nothing is run or written.
 
-    Left out are bodies beyond `MAX_NODES` nodes, and, with a warning, one with a constant that cannot be read.
+    Left out are bodies beyond `MAX_NODES` nodes, and, with a warning, one with a constant that
+    cannot be read.
     """
     return _filled(Part(graph), len(graph.nodes) + MAX_NODES)
 
@@ -89,7 +92,12 @@ def _filled(part: Part, most: int) -> Part:
                 log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
                 continue
             inner = Graph(protobuf.Skeleton(graph.path, model, 0, ""))
-            found = Part(inner, f"{name.text.rstrip('/')}/", name.attribute or "function", part.first + part.size)
+            found = Part(
+                inner,
+                f"{name.text.rstrip('/')}/",
+                name.attribute or "function",
+                part.first + part.size,
+            )
             part.inside.setdefault(i, []).append(_filled(found, most))
             part.size += found.size
     return part
@@ -99,4 +107,6 @@ def _names(graph: Graph, i: int) -> list[BodyName]:
     label = graph.label(i)
     if calls_function(graph, i):
         return [BodyName(i, "", FIRST, label)]
-    return [BodyName(i, attribute, FIRST, f"{label}/{attribute}") for attribute in attributes(graph, i)]
+    return [
+        BodyName(i, attribute, FIRST, f"{label}/{attribute}") for attribute in attributes(graph, i)
+    ]

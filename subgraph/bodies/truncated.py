@@ -1,6 +1,8 @@
-"""A Loop or Scan as a model of its own that ends earlier: what it leaves is what the next iteration begins with.
+"""A Loop or Scan as a model of its own that ends earlier: what it leaves is what the next iteration
+begins with.
 
-A Loop that counts its iterations is another one: the counter takes an operator that the candidate may not have.
+A Loop that counts its iterations is another one: the counter takes an operator that the candidate
+may not have.
 """
 
 from __future__ import annotations
@@ -15,14 +17,23 @@ from subgraph.graph.cut import build_model
 from subgraph.graph.types import set_tensor
 from subgraph.graph.walk import assign
 
-TRIPS, RAN, FIRST, ONE = "subcut:trips", "subcut:ran", "subcut:first", "subcut:one"  # ':' keeps them apart from users'
+TRIPS, RAN, FIRST, ONE = (
+    "subcut:trips",
+    "subcut:ran",
+    "subcut:first",
+    "subcut:one",
+)  # ':' keeps them apart from users'
 INT64 = 7
-BEGIN = 1_000_000  # from which a candidate counts: what scales its outputs is then no number of iterations
+# from which a candidate counts: what scales its outputs is then no number of iterations
+BEGIN = 1_000_000
 
 
-def truncated_loop(body: Body, types: Mapping[str, protobuf.TypeProto], trips: int) -> protobuf.ModelProto:
-    """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by `state_name`, and
-    what it collects. It holds no operator that the model does not: a candidate may have none for int64.
+def truncated_loop(
+    body: Body, types: Mapping[str, protobuf.TypeProto], trips: int
+) -> protobuf.ModelProto:
+    """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by
+    `state_name`, and what it collects. It holds no operator that the model does not: a candidate
+    may have none for int64.
 
     `types`: of the inputs, which are called as in the graph.
     """
@@ -39,10 +50,11 @@ def truncated_loop(body: Body, types: Mapping[str, protobuf.TypeProto], trips: i
 def counting_loop(
     body: Body, types: Mapping[str, protobuf.TypeProto], *, truncated: bool = False
 ) -> protobuf.ModelProto:
-    """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in `truncated_loop`.
+    """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in
+    `truncated_loop`.
 
-    `truncated`: it may run at most as often as its input `TRIPS` says, and its states are outputs, too. It counts from
-    0.
+    `truncated`: it may run at most as often as its input `TRIPS` says, and its states are outputs,
+    too. It counts from 0.
     """
     model, node = _alone(body, types)
     states = len(body.formals) - 2
@@ -65,7 +77,9 @@ def counting_loop(
     return model
 
 
-def _alone(body: Body, types: Mapping[str, protobuf.TypeProto]) -> tuple[protobuf.ModelProto, protobuf.NodeProto]:
+def _alone(
+    body: Body, types: Mapping[str, protobuf.TypeProto]
+) -> tuple[protobuf.ModelProto, protobuf.NodeProto]:
     """A model of the body's node, and that node."""
     graph = body.graph
     i = body.name.node
@@ -80,10 +94,12 @@ def scan_states(
     *,
     collects: bool = False,
 ) -> protobuf.ModelProto:
-    """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for what it collects.
+    """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for
+    what it collects.
 
-    What it scans are inputs of their own after the others, of the types `slices`, called as by `slices_name`: the same
-    tensor may be read whole by the body, scanned in both directions, or be a weight.
+    What it scans are inputs of their own after the others, of the types `slices`, called as by
+    `slices_name`: the same tensor may be read whole by the body, scanned in both directions, or be
+    a weight.
     """
     model, node = _alone(body, types)
     states = len(node.input) - len(slices)

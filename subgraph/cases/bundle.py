@@ -1,8 +1,9 @@
 """A case <-> one zip that a stranger can read, check and run.
 
-TOP/README.txt  environment.json  bundle.json    what a stranger reads first; the machine; sizes and digests
-TOP/…                                            the case or the bisection, redacted (`contents`)
-TOP/candidate_files/                             files of the candidate that the user names (`scripts`)
+TOP/README.txt  environment.json  bundle.json    what a stranger reads first; the machine; sizes and
+digests TOP/…                                            the case or the bisection, redacted
+(`contents`) TOP/candidate_files/                             files of the candidate that the user
+names (`scripts`)
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from subgraph.text import clean, count
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
-AGREES = "-agrees"  # ends the folder of the agreeing neighbour that a bisection keeps beside each finding
+# ends the folder of the agreeing neighbour that a bisection keeps beside each finding
+AGREES = "-agrees"
 MAX_NAME = 80  # characters of a bundle's name
 MAX_LIST = 64 << 20  # bytes of the list of files
 
@@ -48,8 +50,10 @@ class BundleRequest:
     Attributes:
         folder: a case, a bisection or a sweep. target: the zip; its one folder has the same name.
         identity: what is packed, in a word: a bundle may overwrite one with the same identity.
-        candidate_files: files of the candidate that go along; bases: folders that their names are relative to.
-        evidence: the manifest that names the candidate, where none around the case does; outcome: of that candidate.
+        candidate_files: files of the candidate that go along; bases: folders that their names are
+            relative to.
+        evidence: the manifest that names the candidate, where none around the case does; outcome:
+            of that candidate.
         command: the command that made the case, where its manifest does not say it.
         keep: fields and text files whose free texts go along; "all" for all of them.
         source: lines of the user's source code, with their paths, go along in models and documents.
@@ -82,7 +86,8 @@ class Packed:
     Attributes:
         files: name in the bundle → size and digest. warnings: what to look at before it is sent.
         unchanged: what goes along as the user wrote it, a line each.
-        left: files of the folder that are not in the bundle. left_texts: fields and text files that are left out.
+        left: files of the folder that are not in the bundle. left_texts: fields and text files that
+            are left out.
     """
 
     path: Path
@@ -94,7 +99,8 @@ class Packed:
 
 
 def name_of(path: Path) -> str:
-    """A case's bundle is named after its folder, and after the folder around where that alone says nothing.
+    """A case's bundle is named after its folder, and after the folder around where that alone says
+    nothing.
 
     Commands in the name are redacted.
 
@@ -107,7 +113,9 @@ def name_of(path: Path) -> str:
         return _redacted_name(path, own)
     if is_evidence(above):
         return folders.safe_name(f"{_redacted_name(path.parent, above)}-{path.name}")
-    return folders.safe_name(f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name)
+    return folders.safe_name(
+        f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name
+    )
 
 
 def _redacted_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
@@ -132,25 +140,35 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     """
     if target.suffix.lower() != SUFFIX:
         raise UsageError(
-            f"-o {clean(str(target))}: a bundle is a .zip", f"-o {clean(target.name)}.zip", code="bundle.output-not-zip"
+            f"-o {clean(str(target))}: a bundle is a .zip",
+            f"-o {clean(target.name)}.zip",
+            code="bundle.output-not-zip",
         )
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise ResultExists(
-            f"{clean(str(target))} is in the way: it is not a file", "choose another -o FILE.zip", code="output.exists"
+            f"{clean(str(target))} is in the way: it is not a file",
+            "choose another -o FILE.zip",
+            code="output.exists",
         )
     if force or not target.exists():
         return
     try:
         with zip_archive.open_archive(target) as archive:
-            is_earlier = json.loads(archive.read(BUNDLE_LIST, MAX_LIST)).get("what") == digest(identity)
+            is_earlier = json.loads(archive.read(BUNDLE_LIST, MAX_LIST)).get("what") == digest(
+                identity
+            )
     except (InputError, ValueError, AttributeError, RecursionError):
         is_earlier = False
     if not is_earlier:
         what = f"{clean(str(target))} is not an earlier bundle of {clean(identity)}"
-        raise ResultExists(what, "--force replaces it; -o FILE.zip puts the new one elsewhere", code="output.exists")
+        raise ResultExists(
+            what,
+            "--force replaces it; -o FILE.zip puts the new one elsewhere",
+            code="output.exists",
+        )
 
 
-# ---------------------------------------------------------------------------------------------------- packing
+# ------------------------------------------------------------ packing
 
 
 def pack(request: BundleRequest) -> Packed:
@@ -166,16 +184,23 @@ def pack(request: BundleRequest) -> Packed:
     redactor = replace(redact.this_machine(_secrets(evidence)), names=contents.names(case_files))
     scripts = collect(request.candidate_files, request.bases, redactor)
     redactor = replace(
-        redactor, scripts=frozenset(scripts), keep=frozenset(request.keep), source=request.source,
+        redactor,
+        scripts=frozenset(scripts),
+        keep=frozenset(request.keep),
+        source=request.source,
         metadata=request.metadata,
         own_criterion=contents.has_own_criterion(case_files, evidence),
-    )  # fmt: skip
+    )
     found_with = _found_with(evidence, redactor) if evidence else None
     files = contents.redacted(case_files, redactor, found_with, request.command)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
         if not request.source:
-            models = {name: path for name, path in files.items() if isinstance(path, Path) and path.suffix == ".onnx"}
+            models = {
+                name: path
+                for name, path in files.items()
+                if isinstance(path, Path) and path.suffix == ".onnx"
+            }
             files |= {
                 name: stripped(path, work, f"{k}.onnx", not request.metadata)
                 for k, (name, path) in enumerate(models.items())
@@ -184,29 +209,42 @@ def pack(request: BundleRequest) -> Packed:
 
 
 def _packed(
-    request: BundleRequest, case_files: CaseFiles, files: dict[str, Path | bytes], redactor: Redactor,
-    evidence: Mapping[str, Any] | None, found_with: Mapping[str, Any] | None,
-) -> Packed:  # fmt: skip
+    request: BundleRequest,
+    case_files: CaseFiles,
+    files: dict[str, Path | bytes],
+    redactor: Redactor,
+    evidence: Mapping[str, Any] | None,
+    found_with: Mapping[str, Any] | None,
+) -> Packed:
     """Add what tells of the files, and write the zip."""
     outcome = request.outcome or _outcome(request.folder)
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
     unchanged = [*_unchanged(files, redactor, found_with)]
-    files[README] = _readme(request.name, case_files, files, found_with, outcome, unchanged).encode()
+    files[README] = _readme(
+        request.name, case_files, files, found_with, outcome, unchanged
+    ).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
     listing = BundleList(
-        what=digest(request.identity), subcut=__version__, found_with=own, found=outcome, files=checksums
+        what=digest(request.identity),
+        subcut=__version__,
+        found_with=own,
+        found=outcome,
+        files=checksums,
     )
     files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
     warnings = [*_missing_scripts(evidence, files), *_suspicious(request.name, files, redactor)]
-    return Packed(request.target, checksums, warnings, unchanged, case_files.left, sorted(redactor.left))
+    return Packed(
+        request.target, checksums, warnings, unchanged, case_files.left, sorted(redactor.left)
+    )
 
 
 def _found_with(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
-    """The manifest that names the candidate, redacted; its commands run in the folder of its files."""
+    """The manifest that names the candidate, redacted; its commands run in the folder of its
+    files."""
     request = evidence["request"]
     options = {k: v for k, v in request["identity"]["options"].items() if k != "folder"}
     identity = {**request["identity"], "options": options}
@@ -221,10 +259,16 @@ def _unchanged(
         identity = found_with["request"]["identity"]
         options = identity["options"].items()
         yield f"candidate: {found_with['request']['candidate']}"
-        yield from (f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED)
+        yield from (
+            f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED
+        )
     if redactor.kept:
         yield f"texts: {', '.join(sorted(redactor.kept))}"
-    models = [read_texts(path) for path in files.values() if isinstance(path, Path) and path.suffix == ".onnx"]
+    models = [
+        read_texts(path)
+        for path in files.values()
+        if isinstance(path, Path) and path.suffix == ".onnx"
+    ]
     entries = sum(len(m.metadata) for m in models)
     texts = sum(len(m.documentation) for m in models)
     if entries or texts:
@@ -233,26 +277,46 @@ def _unchanged(
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
-def _missing_scripts(evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]) -> Iterator[str]:
+def _missing_scripts(
+    evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]
+) -> Iterator[str]:
     """Code that the candidate's command names and that does not go along."""
     for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
-        goes = f"{CANDIDATE_FILES}/{Path(normpath(word)).as_posix()}" in files or Path(word).resolve() in files.values()
+        goes = (
+            f"{CANDIDATE_FILES}/{Path(normpath(word)).as_posix()}" in files
+            or Path(word).resolve() in files.values()
+        )
         if word.endswith(CODE) and not goes:
-            yield f"{clean(Path(word).name)} of the candidate is not packed: --candidate-files PATH packs it"
+            yield (
+                f"{clean(Path(word).name)} of the candidate is not packed: --candidate-files PATH"
+                " packs it"
+            )
 
 
 def _outcome(folder: Path) -> CaseOutcome | None:
-    """The verdict of a bisection on one of its regions, from the document beside it; None where there is none."""
+    """The verdict of a bisection on one of its regions, from the document beside it; None where
+    there is none."""
     folder = folder.resolve()
     if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
-        return CaseOutcome("agree", None, f"the nearest neighbour of {folder.name.removesuffix(AGREES)}")
+        return CaseOutcome(
+            "agree", None, f"the nearest neighbour of {folder.name.removesuffix(AGREES)}"
+        )
     try:
         document = json.loads((folder.parent / RUN_JSON).read_text(encoding="utf-8"))
         finding = next(f for f in document["findings"] if Path(f["case"] or "").name == folder.name)
         output = finding["verdict"]["outputs"][0]["name"] if finding["verdict"]["outputs"] else ""
         why = f"{output}: {finding['verdict']['why']}" if output else finding["verdict"]["why"]
         return CaseOutcome(finding["verdict"]["status"], finding["verdict"]["signature"], why)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        StopIteration,
+        RecursionError,
+    ):
         return None
 
 
@@ -262,7 +326,11 @@ def _secrets(evidence: Mapping[str, Any] | None) -> list[str]:
         options = dict(evidence["request"]["identity"]["options"]) if evidence else {}
     except (KeyError, TypeError, ValueError):
         return []
-    return [str(v) for k, v in options.items() if redact.SECRET.search(k) and len(str(v)) > redact.MIN_LENGTH]
+    return [
+        str(v)
+        for k, v in options.items()
+        if redact.SECRET.search(k) and len(str(v)) > redact.MIN_LENGTH
+    ]
 
 
 def _readme(
@@ -279,7 +347,8 @@ def _readme(
 
 
 def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor) -> Iterator[str]:
-    """Private details that are left: in names, and in models and scripts, which are packed unchanged."""
+    """Private details that are left: in names, and in models and scripts, which are packed
+    unchanged."""
     if kinds := redactor.leaks(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
     for name, source in sorted(files.items()):
@@ -303,14 +372,16 @@ def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor)
             yield f"{clean(name)} holds {' and '.join(kinds)}: it goes as it is{hint}"
 
 
-# ---------------------------------------------------------------------------------------------------- unpacking
+# ------------------------------------------------------------ unpacking
 
 
 def unpack(path: Path, place: Path) -> bool:
-    """Check a bundle and put its folder at `place`, whole or not at all; False where it stands there already.
+    """Check a bundle and put its folder at `place`, whole or not at all; False where it stands
+    there already.
 
     Raises:
-        InputError: it is not a bundle, is damaged, or has what no bundle has. ResultExists: something else stands
+        InputError: it is not a bundle, is damaged, or has what no bundle has. ResultExists:
+            something else stands
             at `place`. OutputError: it cannot be written.
     """
     with zip_archive.open_archive(path) as archive:
@@ -320,7 +391,8 @@ def unpack(path: Path, place: Path) -> bool:
                 return False
             raise ResultExists(
                 f"{clean(str(place))} is in the way: it is not what {clean(path.name)} holds",
-                f"-o DIR unpacks elsewhere; subcut replay {clean(str(place))} runs what stands there",
+                f"-o DIR unpacks elsewhere; subcut replay {clean(str(place))} runs what stands"
+                " there",
                 code="output.exists",
             )
         _require_disk_space(place, archive.total)
@@ -339,15 +411,26 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as e:
-        raise zip_archive.damaged(archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
+        raise zip_archive.damaged(
+            archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}"
+        ) from e
     if isinstance(document, dict) and (schema := str(document.get("schema"))) != BUNDLE_SCHEMA:
-        raise zip_archive.no_bundle(archive.path, f"its list is of another kind, {clean(schema)[:80]}")
-    listed = from_json(BundleList, document, f"{archive.path}: its {BUNDLE_LIST}", "get it anew; nothing was unpacked")
+        raise zip_archive.no_bundle(
+            archive.path, f"its list is of another kind, {clean(schema)[:80]}"
+        )
+    listed = from_json(
+        BundleList,
+        document,
+        f"{archive.path}: its {BUNDLE_LIST}",
+        "get it anew; nothing was unpacked",
+    )
     checksums = {name: checksum for name, checksum in listed.files.items() if name != BUNDLE_LIST}
     for name in checksums:
         folder, _, last = name.rpartition("/")
         if last.lower() in FILE_NAMES and folder.partition("/")[0] != CANDIDATE_FILES:
-            raise zip_archive.refused(archive.path, f"{clean(name)} would set what subcut does in that folder")
+            raise zip_archive.refused(
+                archive.path, f"{clean(name)} would set what subcut does in that folder"
+            )
     return checksums, data
 
 
@@ -370,4 +453,6 @@ def _require_disk_space(place: Path, size: int) -> None:
         return
     if size > free:
         what = f"unpacked it has {size:,} bytes, and {clean(str(above))} has {free:,} left"
-        raise OutputError(what, "free some space, or choose another -o DIR", code="output.disk-full")
+        raise OutputError(
+            what, "free some space, or choose another -o DIR", code="output.disk-full"
+        )

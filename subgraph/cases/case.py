@@ -1,4 +1,5 @@
-"""Result folders of every kind: where they go, what may be replaced, and what stands in their manifests."""
+"""Result folders of every kind: where they go, what may be replaced, and what stands in their
+manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ log = logging.getLogger("subcut")
 MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"
 CASE_SCHEMA = "subcut.case/1"
-KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
+KEYS = frozenset(
+    ("schema", "source", "request", "command", "files")
+)  # in the manifest of each kind of result
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class FedInput:
-    """An input of the model as it was fed; `origin`: the file, or how its values were drawn, for people."""
+    """An input of the model as it was fed; `origin`: the file, or how its values were drawn, for
+    people."""
 
     name: str
     dtype: str
@@ -85,7 +89,8 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where samples differ."""
+    """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where
+    samples differ."""
 
     name: str
     producer: str | None
@@ -109,7 +114,8 @@ class ReferenceEntry:
 
 @dataclass(frozen=True)
 class RecordingEntry:
-    """The recording that a case was cut from; `fed`: the recorded inputs were fed; `files`: input → recorded file."""
+    """The recording that a case was cut from; `fed`: the recorded inputs were fed; `files`: input →
+    recorded file."""
 
     name: str
     folder: str
@@ -146,9 +152,12 @@ class OutputDifference:
     """How far an output of the cut is from the captured one.
 
     Attributes:
-        comparable: floating values whose NaN and infinities stand in the same places; else `why` says what differs.
-        max_abs, scale: largest difference, and largest magnitude captured. None stands for infinity.
-        relative: the difference as a share of the scale; None for infinity, or where it is not comparable.
+        comparable: floating values whose NaN and infinities stand in the same places; else `why`
+            says what differs.
+        max_abs, scale: largest difference, and largest magnitude captured. None stands for
+            infinity.
+        relative: the difference as a share of the scale; None for infinity, or where it is not
+            comparable.
     """
 
     name: str
@@ -164,8 +173,8 @@ class CheckResult:
     """Whether the cut alone gives the captured outputs.
 
     Attributes:
-        status: "identical", "rounding", "unrepeatable", "different", "not run", "refused" (it does not load), or
-            "expected" for outputs of a test.
+        status: "identical", "rounding", "unrepeatable", "different", "not run", "refused" (it does
+            not load), or "expected" for outputs of a test.
         what: the same in words.
         tolerance: the largest difference, as a share of the scale, that the status excuses.
     """
@@ -178,10 +187,12 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseManifest:
-    """The manifest of a case; the absent fields are those of a cut without values, a recording, a test.
+    """The manifest of a case; the absent fields are those of a cut without values, a recording, a
+    test.
 
     Attributes:
-        above: how many nodes of the model lie above the region. losses: what conversions lost, in words.
+        above: how many nodes of the model lie above the region. losses: what conversions lost, in
+            words.
         target_opset: the cut at another opset (`cases.check`).
         expected, found: the operator test that a case was made from, and the candidate's outcome.
     """
@@ -207,12 +218,13 @@ class CaseManifest:
     target_opset: object = absent()
 
 
-# ---------------------------------------------------------------------------------------------------- as it is read
+# ------------------------------------------------------------ as it is read
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of before lack it."""
+    """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of
+    before lack it."""
 
     status: str
     signature: str | None = None
@@ -221,7 +233,8 @@ class CaseOutcome:
 
 @dataclass(frozen=True)
 class ExpectedTest:
-    """The operator test whose expected outputs a case holds, in place of the reference's: its name and tolerance."""
+    """The operator test whose expected outputs a case holds, in place of the reference's: its name
+    and tolerance."""
 
     test: str
     rtol: float
@@ -249,7 +262,8 @@ class EvidenceRequest:
     """A request that names a candidate; what its `precision` means is not checked.
 
     Attributes:
-        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
+        ignored: outputs that are not compared. where: conditions that hold for the elements that
+            are.
     """
 
     candidate: str
@@ -286,21 +300,29 @@ class Case:
     manifest: dict[str, Any]
 
 
-def free_place(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path] = ()) -> ResultPlace:
+def free_place(
+    place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path] = ()
+) -> ResultPlace:
     """Where a result goes: `place`, or beside it with a number where something else stands.
 
-    Replaced are only results of subcut from the same model or folder, in which nothing was added, and with
-    `place.force` every result of subcut. Never: a folder that subcut did not write, the current folder, or a folder
-    with a file that is read (`reads`), so that a typing mistake never costs a folder.
+    Replaced are only results of subcut from the same model or folder, in which nothing was added,
+    and with `place.force` every result of subcut. Never: a folder that subcut did not write, the
+    current folder, or a folder with a file that is read (`reads`), so that a typing mistake never
+    costs a folder.
 
     Raises:
-        ResultExists: something stands there that is not a result, or that is in use; or too many results stand there.
+        ResultExists: something stands there that is not a result, or that is in use; or too many
+            results stand there.
     """
     for number in range(1, MAX_NUMBER + 1):
         numbered = place if number == 1 else replace(place, name=f"{place.name}-{number}")
         if _is_replaceable(numbered, source, reads):
             if number > 1:
-                log.info("%s stays: it holds another result; this one goes to %s", place.path, numbered.path)
+                log.info(
+                    "%s stays: it holds another result; this one goes to %s",
+                    place.path,
+                    numbered.path,
+                )
             return numbered
     raise ResultExists(
         f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results",
@@ -309,7 +331,9 @@ def free_place(place: ResultPlace, source: ModelSource | Mapping[str, str], read
     )
 
 
-def _is_replaceable(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]) -> bool:
+def _is_replaceable(
+    place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]
+) -> bool:
     """May a result go exactly here?
 
     Raises:
@@ -321,40 +345,57 @@ def _is_replaceable(place: ResultPlace, source: ModelSource | Mapping[str, str],
     elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
         raise ResultExists(
-            f"{path} is in the way: it is not a folder", f"move it, or {elsewhere}", code="output.not-folder"
+            f"{path} is in the way: it is not a folder",
+            f"move it, or {elsewhere}",
+            code="output.not-folder",
         )
     if _holds(path, Path.cwd()):
         raise ResultExists(
-            f"{path} cannot be replaced: it is the folder that you are in", elsewhere, code="output.is-current-folder"
+            f"{path} cannot be replaced: it is the folder that you are in",
+            elsewhere,
+            code="output.is-current-folder",
         )
     manifest = read_manifest(path)
     if manifest is None:
         if any(path.iterdir()):
             raise ResultExists(
-                f"{path} holds something that subcut did not write", f"move it, or {elsewhere}", code="output.not-ours"
+                f"{path} holds something that subcut did not write",
+                f"move it, or {elsewhere}",
+                code="output.not-ours",
             )
         return True
     if any(_holds(path, p) for p in reads):
         if not place.force:
             return False
-        raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere, code="output.is-input")
+        raise ResultExists(
+            f"{path} cannot be replaced: it holds what is read", elsewhere, code="output.is-input"
+        )
     return place.force or _is_ours(path, manifest, source)
 
 
 def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
     """Does an unchanged result of the same request stand there?"""
     manifest = read_manifest(place.path)
-    return manifest is not None and manifest["request"] == request and _is_ours(place.path, manifest, source)
+    return (
+        manifest is not None
+        and manifest["request"] == request
+        and _is_ours(place.path, manifest, source)
+    )
 
 
 def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _is_ours(path: Path, manifest: Mapping[str, Any], source: ModelSource | Mapping[str, str]) -> bool:
+def _is_ours(
+    path: Path, manifest: Mapping[str, Any], source: ModelSource | Mapping[str, str]
+) -> bool:
     """Does a folder hold a result from this source, with no file that subcut did not write?"""
     own = to_json(source)
-    if any(manifest["source"].get(key) != own.get(key) for key in ("file", "folder", "structure_sha256")):
+    if any(
+        manifest["source"].get(key) != own.get(key)
+        for key in ("file", "folder", "structure_sha256")
+    ):
         return False
     listed = set(manifest["files"])
     return all(p.relative_to(path).as_posix() in listed for p in path.rglob("*") if p.is_file())
@@ -371,7 +412,11 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or not data.keys() >= KEYS or not str(data["schema"]).startswith("subcut."):
+    if (
+        not isinstance(data, dict)
+        or not data.keys() >= KEYS
+        or not str(data["schema"]).startswith("subcut.")
+    ):
         return None
     hint = f"make {clean(str(path))} anew; move the damaged one away first"
     from_json(Manifest, data, str(file), hint)
@@ -381,7 +426,8 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def write_manifest(manifest: object, work: Path) -> dict[str, Any]:
-    """Write the manifest, a dataclass or plain JSON, as the last file of a result; return it as JSON.
+    """Write the manifest, a dataclass or plain JSON, as the last file of a result; return it as
+    JSON.
 
     Its key "files", the last, lists all files of the result.
     """
@@ -423,7 +469,9 @@ def reference_of(reference: Reference) -> ReferenceEntry:
 def sample_of(sample: Captured) -> SampleEntry:
     """One sample: its label and what was fed."""
     fed = [(record, sample.origins[record.name]) for record in sample.fed.values()]
-    return SampleEntry(sample.label, [FedInput(r.name, r.dtype, r.shapes, str(o), o.kind) for r, o in fed])
+    return SampleEntry(
+        sample.label, [FedInput(r.name, r.dtype, r.shapes, str(o), o.kind) for r, o in fed]
+    )
 
 
 def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:
@@ -440,18 +488,27 @@ def producer_of(graph: Graph, name: str) -> str | None:
 
 
 def store(
-    record: Record, target: str, work: Path, formats: Iterable[str], tensor_format: TensorFormat, *, keep: bool
+    record: Record,
+    target: str,
+    work: Path,
+    formats: Iterable[str],
+    tensor_format: TensorFormat,
+    *,
+    keep: bool,
 ) -> tuple[StoredTensor, list[str]]:
-    """Put a value's files into `work/target`, in each of the formats; return them, and what was lost in words.
+    """Put a value's files into `work/target`, in each of the formats; return them, and what was
+    lost in words.
 
-    The values themselves are always there as .npy; `tensor_format` concerns the .bin. `record` has paths that lead to
-    its files from here; `keep`: they are copied, not moved.
+    The values themselves are always there as .npy; `tensor_format` concerns the .bin. `record` has
+    paths that lead to its files from here; `keep`: they are copied, not moved.
     """
     (work / target).mkdir(parents=True, exist_ok=True)
     names = [PurePosixPath(target, Path(file).name).as_posix() for file in record.files]
     for file, name in zip(record.files, names, strict=True):
         (shutil.copyfile if keep else shutil.move)(file, work / name)
-    files = [StoredFile(f, "npy", record.dtype, s) for f, s in zip(names, record.shapes, strict=True)]
+    files = [
+        StoredFile(f, "npy", record.dtype, s) for f, s in zip(names, record.shapes, strict=True)
+    ]
     losses: list[str] = []
     if "bin" in formats:
         raw, losses = write_bin(replace(record, files=tuple(names)), work, tensor_format)

@@ -1,4 +1,5 @@
-"""Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit for bit.
+"""Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit
+for bit.
 
 So must the same cut at another opset, as onnx converts it.
 """
@@ -25,8 +26,9 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Value, distance, load
 from subgraph.text import clean
 
-# onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts its Casts depends on
-# what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
+# onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts
+# its Casts depends on what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of
+# the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
 FLOATING = frozenset((1, FLOAT16, 11, 16))  # float, float16, double, bfloat16
@@ -34,7 +36,9 @@ TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # in what onnx
 REFUSED = "refused"  # status of a cut that onnx refuses
 MIN = 7  # opset; onnx converts no further back
 
-Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
+Rerun = Callable[
+    [int, Path], Mapping[str, Record]
+]  # sample and folder → outputs of a second run of the whole model
 
 
 def check(
@@ -48,16 +52,20 @@ def check(
 ) -> CheckResult:
     """Run a cut alone and compare its outputs with the captured ones.
 
-    `model` is the cut on disk. `folders` hold the captured files of each sample and are called after its number;
-    `rerun(number, folder)` writes below `folder/0`, and is called only where outputs differ.
-    `expected`: what the captured outputs are, in words.
+    `model` is the cut on disk. `folders` hold the captured files of each sample and are called
+    after its number; `rerun(number, folder)` writes below `folder/0`, and is called only where
+    outputs differ. `expected`: what the captured outputs are, in words.
     """
     reference.load("cut", model)
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
     differences: list[OutputDifference] = []
     for sample, folder in zip(samples, folders, strict=True):
-        outputs = reference.run("cut", folder, stems, [sample.tensors[n] for n in cut.inputs]).by_name
-        differences += [d for n in cut.outputs if (d := _difference(sample.tensors[n], outputs[n], folder))]
+        outputs = reference.run(
+            "cut", folder, stems, [sample.tensors[n] for n in cut.inputs]
+        ).by_name
+        differences += [
+            d for n in cut.outputs if (d := _difference(sample.tensors[n], outputs[n], folder))
+        ]
         for record in outputs.values():
             for file in record.files:
                 (folder / file).unlink()
@@ -69,7 +77,9 @@ def check(
         how = f"'{worst.name}' has {worst.why}"
     if worst.comparable and _number(worst.relative) <= HALF_ROUNDINGS and _has_half(cut, samples):
         why = "onnxruntime keeps float32 between float16 nodes"
-        return CheckResult("rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences)
+        return CheckResult(
+            "rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
+        )
     if not _repeats(samples, folders, rerun):
         what = f"{how}: the reference itself gives other values each time"
         return CheckResult("unrepeatable", what, 0.0, differences)
@@ -88,11 +98,12 @@ def _json(value: float) -> float | None:
 def _difference(expected: Record, actual: Record, folder: Path) -> OutputDifference | None:
     """How far two values are apart; None where their files are equal byte for byte.
 
-    Only floating values with NaN and infinities in the same places are comparable: an index or a sign of infinity that
-    differs is never a rounding.
+    Only floating values with NaN and infinities in the same places are comparable: an index or a
+    sign of infinity that differs is never a rounding.
     """
     if len(expected.files) == len(actual.files) and all(
-        filecmp.cmp(folder / a, folder / b, shallow=False) for a, b in zip(expected.files, actual.files, strict=True)
+        filecmp.cmp(folder / a, folder / b, shallow=False)
+        for a, b in zip(expected.files, actual.files, strict=True)
     ):
         return None
     import numpy as np
@@ -133,7 +144,7 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
     return True
 
 
-# ---------------------------------------------------------------------------------------------------- other opsets
+# ------------------------------------------------------------ other opsets
 
 
 @dataclass(frozen=True)
@@ -179,8 +190,13 @@ def at_opset(
     own = opset_of(cut.model)
     if not MIN <= version <= own:
         hint = f"--target-opset {MIN} to {own}: onnx converts to these"
-        raise UsageError(f"--target-opset {version}: the model has opset {own}", hint, code="opset.out-of-range")
-    newer = [NewerNode(str(node.name), str(node.op_type), since) for node, since in newer_than(cut.model, version)]
+        raise UsageError(
+            f"--target-opset {version}: the model has opset {own}", hint, code="opset.out-of-range"
+        )
+    newer = [
+        NewerNode(str(node.name), str(node.op_type), since)
+        for node, since in newer_than(cut.model, version)
+    ]
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
     try:
@@ -196,7 +212,8 @@ def at_opset(
 def type_problem(cut: Cut) -> str:
     """Why onnx refuses the element types of a cut that was made without a run; "" if it does not.
 
-    Asked, in 0.3 s, only where floats of several types meet, or an operator excludes a type that enters or leaves.
+    Asked, in 0.3 s, only where floats of several types meet, or an operator excludes a type that
+    enters or leaves.
     """
     graph = cut.model.graph
     types = {t.name: t.data_type for t in graph.initializer}
@@ -207,7 +224,9 @@ def type_problem(cut: Cut) -> str:
         return ""
     try:
         with OnnxProcess(cut.graph.path) as onnx:
-            onnx.infer_shapes(protobuf.to_onnx(cut.model, cut.graph.path), strict=True, check_types=True)
+            onnx.infer_shapes(
+                protobuf.to_onnx(cut.model, cut.graph.path), strict=True, check_types=True
+            )
     except OnnxError as e:
         lines = (line for line in str(e).splitlines() if TYPES_DIFFER.search(line))
         return next(lines, "").strip()[:300]
@@ -223,4 +242,6 @@ def run_checker(path: Path) -> None:
         with OnnxProcess(path) as onnx:
             onnx.check(path)
     except OnnxError as e:
-        raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}", code="cut.invalid") from e
+        raise ModelError(
+            f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}", code="cut.invalid"
+        ) from e

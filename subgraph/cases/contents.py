@@ -1,7 +1,9 @@
-"""A case's folder -> its files as they may leave this machine: what its manifests list, with texts redacted.
+"""A case's folder -> its files as they may leave this machine: what its manifests list, with texts
+redacted.
 
-Tensors and models are packed unchanged. Documents are redacted (`redact`); reports are rendered anew from the redacted
-document; logs stay here unless the user keeps them. Files that no manifest lists are left out.
+Tensors and models are packed unchanged. Documents are redacted (`redact`); reports are rendered
+anew from the redacted document; logs stay here unless the user keeps them. Files that no manifest
+lists are left out.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class CaseFiles:
 
     Attributes:
         files: name in the folder → file.
-        evidence: the manifest that names the candidate, if any: the folder's own (`is_evidence`), or that above it.
+        evidence: the manifest that names the candidate, if any: the folder's own (`is_evidence`),
+            or that above it.
         cases: the folders of the cases in it, "" for itself; the most telling one comes first.
         left: files that no manifest lists.
     """
@@ -81,7 +84,8 @@ def of(folder: Path) -> CaseFiles:
     """The files of the case in a folder.
 
     Raises:
-        UsageError: there is no case, or none that can be run. InputError: a file is missing, or is none of the case.
+        UsageError: there is no case, or none that can be run. InputError: a file is missing, or is
+            none of the case.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -91,9 +95,14 @@ def of(folder: Path) -> CaseFiles:
         )
     manifest = case.read_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{clean(str(folder))} is not a case", _hint(folder), code="case.not-a-case")
+        raise UsageError(
+            f"{clean(str(folder))} is not a case", _hint(folder), code="case.not-a-case"
+        )
     if bundle := bundle_root(folder):
-        hint = f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip {clean(str(bundle))}"
+        hint = (
+            f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip"
+            f" {clean(str(bundle))}"
+        )
         raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint, code="case.is-bundle")
     above = case.read_manifest(folder.resolve().parent)
     evidence = next((m for m in (manifest, above) if is_evidence(m)), None)
@@ -104,22 +113,31 @@ def of(folder: Path) -> CaseFiles:
     names += [n for n in _later(folder) if n not in names]
     files = {name: _file(folder, name) for name in dict.fromkeys(names)}
     cases = _cases(folder, files, manifest)
-    inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()}
-    return CaseFiles(folder, files, evidence, evidence is manifest, cases, tuple(sorted(inside - set(files))))
+    inside = {
+        p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()
+    }
+    return CaseFiles(
+        folder, files, evidence, evidence is manifest, cases, tuple(sorted(inside - set(files)))
+    )
 
 
 def _hint(folder: Path) -> str:
     inside = sorted(p.parent.name for p in folder.glob(f"*/{case.MANIFEST}"))[:8]
-    inside = inside or [f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{case.MANIFEST}"))[:8]]
+    inside = inside or [
+        f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{case.MANIFEST}"))[:8]
+    ]
     if inside:
         return f"name one of the folders in it: {', '.join(map(clean, inside))}"
     return "name a folder that cut, bisect or sweep left behind, or a model"
 
 
 def _later(folder: Path) -> Iterator[str]:
-    """Files that were put beside a case after its manifest was written; the whole models of `blame` stay here."""
+    """Files that were put beside a case after its manifest was written; the whole models of `blame`
+    stay here."""
     for path in sorted(
-        path for name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT) for path in folder.glob(f"**/{BLAME}/{name}")
+        path
+        for name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT)
+        for path in folder.glob(f"**/{BLAME}/{name}")
     ):
         if path.is_file() and not path.is_symlink():
             yield path.relative_to(folder).as_posix()
@@ -139,11 +157,18 @@ def _file(folder: Path, name: str) -> Path:
             "make the case anew",
             code="bundle.unsafe-name",
         )
-    if any(p.is_symlink() for p in (path, *(folder / q for q in PurePosixPath(name).parents if str(q) != "."))):
-        raise InputError(f"{where}: {clean(name)} is a link", "put the file itself there", code="bundle.link")
+    if any(
+        p.is_symlink()
+        for p in (path, *(folder / q for q in PurePosixPath(name).parents if str(q) != "."))
+    ):
+        raise InputError(
+            f"{where}: {clean(name)} is a link", "put the file itself there", code="bundle.link"
+        )
     if not path.is_file():
         raise InputError(
-            f"{where} lacks {clean(name)}, which its manifest lists", "make the case anew", code="case.file-missing"
+            f"{where} lacks {clean(name)}, which its manifest lists",
+            "make the case anew",
+            code="case.file-missing",
         )
     return path
 
@@ -156,7 +181,9 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
     """
     tops = sorted({name.partition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}")})
     first = [name for name in FINDING_FOLDERS if name in tops]
-    cases = [*first, *(name for name in tops if name not in first)] if is_evidence(manifest) else [""]
+    cases = (
+        [*first, *(name for name in tops if name not in first)] if is_evidence(manifest) else [""]
+    )
     if not cases:
         raise UsageError(
             f"{clean(str(folder))} holds no case",
@@ -167,7 +194,9 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
         inner = case.read_manifest(folder / name)
         if inner is None or "inputs" not in inner or "region" not in inner:
             what = f"{clean(str(folder / name))} is not a case"
-            raise UsageError(what, "name a folder that cut, bisect or sweep made", code="case.not-a-case")
+            raise UsageError(
+                what, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
+            )
         if not inner.get("samples"):
             what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
@@ -175,8 +204,11 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
 
 
 def names(case_files: CaseFiles) -> frozenset[str]:
-    """Names that go along anyway: of the files, and of nodes and tensors in their models, and of the model."""
-    names = {file for name in case_files.files for file in (name, name.partition("/")[2])}  # below a case's folder
+    """Names that go along anyway: of the files, and of nodes and tensors in their models, and of
+    the model."""
+    names = {
+        file for name in case_files.files for file in (name, name.partition("/")[2])
+    }  # below a case's folder
     for path in case_files.files.values():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph
@@ -184,14 +216,20 @@ def names(case_files: CaseFiles) -> frozenset[str]:
             for node in graph.node:
                 names |= {node.name, node.op_type, *node.input, *node.output}
     for folder in case_files.cases:
-        names.add(str((case.read_manifest(case_files.folder / folder) or {})["source"].get("file", "")))
+        names.add(
+            str((case.read_manifest(case_files.folder / folder) or {})["source"].get("file", ""))
+        )
     return frozenset(names - {""})
 
 
 def has_own_criterion(case_files: CaseFiles, evidence: Mapping[str, Any] | None) -> bool:
     """Did a criterion of subcut judge? Then the sentences of its judgements are ours."""
     known = {*plugins.own_names("criteria"), *plugins.own_names("metrics")}
-    documents = [_read_json(path) for name, path in case_files.files.items() if name in (RUN_JSON, SWEEP_JSON)]
+    documents = [
+        _read_json(path)
+        for name, path in case_files.files.items()
+        if name in (RUN_JSON, SWEEP_JSON)
+    ]
     request = (evidence or {}).get("request")
     found = [d.get("criterion") for d in (*documents, request) if isinstance(d, dict)]
     return all(re.split("[:<>]", str(criterion))[0] in known for criterion in found if criterion)
@@ -203,7 +241,12 @@ def _read_json(path: Path) -> Any:
     document = read_json(path, hint)
     schema: Any = document.get("schema") if isinstance(document, dict) else None
     if path.name in (RUN_JSON, SWEEP_JSON):
-        from_json(results.type_of(schema) if schema in results.KNOWN else ReadRun, document, str(path), hint)
+        from_json(
+            results.type_of(schema) if schema in results.KNOWN else ReadRun,
+            document,
+            str(path),
+            hint,
+        )
     return document
 
 
@@ -212,11 +255,14 @@ def data_of(source: Path | bytes) -> bytes:
     return source if isinstance(source, bytes) else source.read_bytes()
 
 
-# ---------------------------------------------------------------------------------------------------- redacted
+# ------------------------------------------------------------ redacted
 
 
 def redacted(
-    case_files: CaseFiles, redactor: Redactor, found_with: Mapping[str, Any] | None, command: str = ""
+    case_files: CaseFiles,
+    redactor: Redactor,
+    found_with: Mapping[str, Any] | None,
+    command: str = "",
 ) -> dict[str, Path | bytes]:
     """All files as they may leave.
 
@@ -244,7 +290,9 @@ def redacted(
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
-        manifest = dict(evidence or redactor.document(case.read_manifest(case_files.folder / folder)))
+        manifest = dict(
+            evidence or redactor.document(case.read_manifest(case_files.folder / folder))
+        )
         manifest |= {"command": redactor.command(command)} if command and not folder else {}
         own = sorted(name[len(head) :] for name in files if name.startswith(head))
         files[head + case.MANIFEST] = case.as_json(manifest | {"files": [*own, case.MANIFEST]})
@@ -255,9 +303,13 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
     """A document of ours; paths of its cases become relative to the bundle's folder."""
     redacted_document = redactor.document(document)
     if name == RUN_JSON:
-        redacted_document |= {"report": REPORT_FILES["html"]} if redacted_document.get("report") else {}
+        redacted_document |= (
+            {"report": REPORT_FILES["html"]} if redacted_document.get("report") else {}
+        )
         if isinstance(redacted_document.get("model"), dict):
-            redacted_document["model"].pop("network", None)  # how the rest of the model is built stays here
+            redacted_document["model"].pop(
+                "network", None
+            )  # how the rest of the model is built stays here
         for finding in redacted_document.get("findings", ()):
             if finding.get("case"):
                 finding["case"] = Path(finding["case"]).name
@@ -272,7 +324,8 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
 
 
 def _reports(document: Any, folder: Path) -> dict[str, bytes]:
-    """The reports of a redacted document; none where it is of another version. `folder`: of its cases."""
+    """The reports of a redacted document; none where it is of another version. `folder`: of its
+    cases."""
     try:
         if results.problem(document):
             return {}

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, ModelSource, ReferenceEntry, ResultPlace, SampleEntry, TensorEntry
+from subgraph.cases.case import (
+    Case,
+    ModelSource,
+    ReferenceEntry,
+    ResultPlace,
+    SampleEntry,
+    TensorEntry,
+)
 from subgraph.cases.layout import sample_names
 from subgraph.documents import keyed, to_json
 from subgraph.graph import region
@@ -56,9 +63,11 @@ def dump(
     feeding: Feeding | None = None,
     command: str = "",
 ) -> Case:
-    """Run the ancestors of the tensors once per sample and write them, a folder per sample where there are several.
+    """Run the ancestors of the tensors once per sample and write them, a folder per sample where
+    there are several.
 
-    `feeding`: what the model is fed, where that is not as the request says. `command`: for the manifest.
+    `feeding`: what the model is fed, where that is not as the request says. `command`: for the
+    manifest.
 
     Raises:
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
@@ -79,7 +88,9 @@ def dump(
             stored = []
             for k, target in enumerate(targets):
                 value = captured[k].tensors[name].within(str(scratch / str(k)))
-                entry, lost = case.store(value, target, work, request.formats, request.tensor_format, keep=False)
+                entry, lost = case.store(
+                    value, target, work, request.formats, request.tensor_format, keep=False
+                )
                 stored.append(entry)
                 losses += lost
             tensors.append(case.tensor_of(graph, name, stored))

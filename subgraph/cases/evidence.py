@@ -1,4 +1,5 @@
-"""A folder around cases: a case per finding, with the candidate's tensors; the document, its reports and a manifest."""
+"""A folder around cases: a case per finding, with the candidate's tensors; the document, its
+reports and a manifest."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class CaseValue:
     """The files of a tensor of one sample in a case: numbers, of type `dtype`.
 
     Attributes:
-        source: whose value `given` is: the candidate's, which ran the case alone; "" for the record of a device, which
+        source: whose value `given` is: the candidate's, which ran the case alone; "" for the record
+            of a device, which
             ran the whole model. given: None where it is not there.
     """
 
@@ -53,7 +55,8 @@ class CaseValue:
     given: Path | None
 
     def load(self) -> tuple[Array, Array | None]:
-        """(reference, given); large ones are mapped, not read. A value that is damaged or of another type is not given.
+        """(reference, given); large ones are mapped, not read. A value that is damaged or of
+        another type is not given.
 
         Raises:
             InputError: the reference's file is damaged, or of another type.
@@ -80,7 +83,8 @@ class EvidenceManifest:
 
 
 def rendered_reports(document: dict[str, Any], folder: Path) -> dict[str, str]:
-    """File name → text of the reports of a document, of those forms that render it; `folder` has its cases."""
+    """File name → text of the reports of a document, of those forms that render it; `folder` has
+    its cases."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
     drawn = pictures(document, folder)
     return {
@@ -91,10 +95,13 @@ def rendered_reports(document: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def pictures(document: Mapping[str, Any], folder: Path) -> dict[int, WorstTensor]:
-    """Position of a finding → its worst tensor drawn, where the case in `folder` has it from both sides."""
+    """Position of a finding → its worst tensor drawn, where the case in `folder` has it from both
+    sides."""
     found = {}
     for k, finding in enumerate(document.get("findings", ())):
-        name = (finding.get("worst") or {}).get("tensor") or next(iter(finding.get("first_bad", ())), None)
+        name = (finding.get("worst") or {}).get("tensor") or next(
+            iter(finding.get("first_bad", ())), None
+        )
         if name is None or not finding.get("case"):
             continue
         try:
@@ -114,7 +121,8 @@ def _sample(finding: Mapping[str, Any], tensor: str) -> str:
 
 
 def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
-    """The reference's and the candidate's value of an output of a case; None where one is missing or cannot be drawn.
+    """The reference's and the candidate's value of an output of a case; None where one is missing
+    or cannot be drawn.
 
     Raises:
         SubcutError: the manifest or a file is damaged.
@@ -129,7 +137,8 @@ def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
 
 
 def case_values(folder: Path, tensor: str) -> list[CaseValue]:
-    """The files of a tensor in a case's folder, of its samples in order; links that lead out of it are left out.
+    """The files of a tensor in a case's folder, of its samples in order; links that lead out of it
+    are left out.
 
     Raises:
         InputError: the manifest is damaged.
@@ -147,7 +156,9 @@ def case_values(folder: Path, tensor: str) -> list[CaseValue]:
         if reference is None or one["form"] != "tensor" or not numbers:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
-        given = _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
+        given = (
+            _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
+        )
         found.append(CaseValue(tensor, label, source, one["dtype"], reference, given))
     return found
 
@@ -158,10 +169,14 @@ def _inside(folder: Path, file: str) -> Path | None:
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
-def save_document(document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> T:
-    """Write a comparison's document and its reports into a folder without cases; return it with the page's path.
+def save_document(
+    document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()
+) -> T:
+    """Write a comparison's document and its reports into a folder without cases; return it with the
+    page's path.
 
-    It has a `command`, and gets the path as its `report`; where nothing can be written, a warning is logged.
+    It has a `command`, and gets the path as its `report`; where nothing can be written, a warning
+    is logged.
     """
     try:
         place = case.free_place(place, source, reads)
@@ -169,7 +184,9 @@ def save_document(document: T, place: ResultPlace, source: ModelSource, reads: S
         with folders.aside(place.path) as work:
             write_document(to_json(saved), work)
             request = {"schema": saved.schema}
-            case.write_manifest(EvidenceManifest(source=source, command=saved.command, request=request), work)
+            case.write_manifest(
+                EvidenceManifest(source=source, command=saved.command, request=request), work
+            )
     except (OutputError, ResultExists) as e:
         log.warning("no report: %s", e.what)
         return document
@@ -202,7 +219,8 @@ def add_case(
 
 
 def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
-    """The folder of each sample's tensors: `parent` itself for a lone sample, else `parent/LABEL`."""
+    """The folder of each sample's tensors: `parent` itself for a lone sample, else
+    `parent/LABEL`."""
     return [parent / name for name in sample_names(labels)]
 
 
@@ -222,7 +240,8 @@ class CandidateOutcome:
 
 
 def add_outcome(case_folder: Path, outcome: CandidateOutcome) -> None:
-    """Add the outcome to a case's manifest, whose repro.py shows it; the list of files gets the candidate's."""
+    """Add the outcome to a case's manifest, whose repro.py shows it; the list of files gets the
+    candidate's."""
     manifest = case.read_manifest(case_folder)
     assert manifest is not None
     del manifest["files"]
@@ -230,7 +249,8 @@ def add_outcome(case_folder: Path, outcome: CandidateOutcome) -> None:
 
 
 def copy_tensors(tensors: Mapping[str, Record], stems: Mapping[str, str], folder: Path) -> None:
-    """Copy the files of tensors, with absolute paths, into a folder that is made; `stems`: tensor → file stem."""
+    """Copy the files of tensors, with absolute paths, into a folder that is made; `stems`: tensor →
+    file stem."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, record in tensors.items():
         copied(record, folder, stems[name])

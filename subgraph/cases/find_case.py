@@ -1,8 +1,9 @@
 """Folder -> the case in it, and the candidate that it was found with.
 
-A case lies in a folder that cut, bisect, sweep or manual left, or in an unpacked bundle. The candidate is named by the
-manifest of the folder around it, or by the bundle's list; paths in a bundle's list are relative to the bundle. Whatever
-a manifest says is checked here: it may come from anywhere.
+A case lies in a folder that cut, bisect, sweep or manual left, or in an unpacked bundle. The
+candidate is named by the manifest of the folder around it, or by the bundle's list; paths in a
+bundle's list are relative to the bundle. Whatever a manifest says is checked here: it may come from
+anywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ MAX_NAMED = 8  # cases named in a hint
 
 @dataclass(frozen=True, kw_only=True)
 class BundleList:
-    """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome of `found_with`."""
+    """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome
+    of `found_with`."""
 
     schema: str = BUNDLE_SCHEMA
     what: str = ""
@@ -78,11 +80,14 @@ def find_case(folder: Path) -> FoundCase:
     """The case in a folder; in a bisection's folder its most telling one.
 
     Raises:
-        UsageError: there is none, or several and none is the most telling; or a manifest is damaged.
+        UsageError: there is none, or several and none is the most telling; or a manifest is
+            damaged.
     """
     if not folder.is_dir():
         raise UsageError(
-            f"no folder {clean(str(folder))}", "name a case: what cut or bisect left behind", code="folder.not-found"
+            f"no folder {clean(str(folder))}",
+            "name a case: what cut or bisect left behind",
+            code="folder.not-found",
         )
     place, around = _locate(folder)
     bundle = bundle_root(place)
@@ -100,11 +105,19 @@ def find_case(folder: Path) -> FoundCase:
             {t.name: _records(place, t, len(manifest.samples)) for t in tensors or ()}
             for tensors in (manifest.inputs, manifest.outputs)
         )
-        found_with = None if around is None else _found_with(from_json(EvidenceRequest, around["request"], what, hint))
+        found_with = (
+            None
+            if around is None
+            else _found_with(from_json(EvidenceRequest, around["request"], what, hint))
+        )
     except (ValueError, KeyError) as e:
-        raise UsageError(f"{clean(what)} is damaged: {clean(str(e))}", hint, code="case.damaged") from e
+        raise UsageError(
+            f"{clean(what)} is damaged: {clean(str(e))}", hint, code="case.damaged"
+        ) from e
     labels = tuple(sample.label for sample in manifest.samples)
-    return FoundCase(place, labels, inputs, outputs, plain["source"], manifest.expected, found_with, bundle)
+    return FoundCase(
+        place, labels, inputs, outputs, plain["source"], manifest.expected, found_with, bundle
+    )
 
 
 def bundle_root(folder: Path) -> Path | None:
@@ -115,7 +128,8 @@ def bundle_root(folder: Path) -> Path | None:
 def require_no_loop(folder: Path) -> None:
     """
     Raises:
-        UsageError: the folder is what `bisect --loop` left, which holds no case; that of the search is named.
+        UsageError: the folder is what `bisect --loop` left, which holds no case; that of the search
+            is named.
     """
     if not (folder / LOOP_JSON).is_file() or (folder / RUN_JSON).is_file():
         return
@@ -125,10 +139,14 @@ def require_no_loop(folder: Path) -> None:
     except (OSError, ValueError, AttributeError):
         report = None
     inside = (
-        f"the search in its step: {clean(str(Path(report).parent))}" if isinstance(report, str) else "it has no case"
+        f"the search in its step: {clean(str(Path(report).parent))}"
+        if isinstance(report, str)
+        else "it has no case"
     )
     shown = f"{LOOP_JSON} and steps.svg there are the whole of it"
-    raise UsageError(f"{clean(str(folder))} is of a loop, step by step; {shown}", inside, code="case.is-loop")
+    raise UsageError(
+        f"{clean(str(folder))} is of a loop, step by step; {shown}", inside, code="case.is-loop"
+    )
 
 
 def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
@@ -144,14 +162,20 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
         if (folder / PLAN_JSON).is_file():
             shown = clean(str(folder))
             raise UsageError(
-                f"{shown} is a plan, which holds no case", f"open {shown}/report.html", code="case.is-plan"
+                f"{shown} is a plan, which holds no case",
+                f"open {shown}/report.html",
+                code="case.is-plan",
             )
         if not names:
             raise UsageError(
-                f"{clean(str(folder))} holds no region", "the bisection named none", code="case.none-found"
+                f"{clean(str(folder))} holds no region",
+                "the bisection named none",
+                code="case.none-found",
             )
         if len(names) > 1:
-            some = ", ".join(map(clean, names[:MAX_NAMED])) + (", …" if len(names) > MAX_NAMED else "")
+            some = ", ".join(map(clean, names[:MAX_NAMED])) + (
+                ", …" if len(names) > MAX_NAMED else ""
+            )
             raise UsageError(
                 f"{clean(str(folder))} holds {len(names)} cases",
                 f"name the folder of one: {some}",
@@ -185,11 +209,14 @@ def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ..
         raise ValueError(f"the file {bad!r}: {name_problem(bad)}")
     return tuple(
         Record(
-            tensor.name, stored.form, stored.dtype, tuple(map(tuple, stored.shapes)),
+            tensor.name,
+            stored.form,
+            stored.dtype,
+            tuple(map(tuple, stored.shapes)),
             tuple(str(place.resolve() / f.file) for f in stored.files if f.format == "npy"),
         )
         for stored in tensor.samples[:samples]
-    )  # fmt: skip
+    )
 
 
 def _found_with(request: EvidenceRequest) -> EvidenceRequest:
@@ -202,14 +229,16 @@ def _found_with(request: EvidenceRequest) -> EvidenceRequest:
     return request
 
 
-# ---------------------------------------------------------------------------------------------------- candidate
+# ------------------------------------------------------------ candidate
 
 
 def candidate_of(found: FoundCase) -> Candidate | None:
-    """The candidate that a case was found with; None where no manifest names one. Its commands need trust.
+    """The candidate that a case was found with; None where no manifest names one. Its commands need
+    trust.
 
     Raises:
-        UsageError: it was run by hand, its precision means nothing, or its file is not in the bundle.
+        UsageError: it was run by hand, its precision means nothing, or its file is not in the
+            bundle.
     """
     described = found.found_with
     if described is None:
@@ -218,7 +247,10 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(identity.backend)
     if how:
         place = system.quote(clean(str(found.place)))
-        compare = f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges what it gives"
+        compare = (
+            f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges"
+            " what it gives"
+        )
         what = f"{clean(described.candidate)} was {how}: subcut cannot run it"
         raise UsageError(
             what,
@@ -227,10 +259,20 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         )
     precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
-        described.candidate, identity.backend, dict(identity.options), precision, None, identity.timeout,
-        int(identity.memory) if identity.memory else None, origin="this case", release=identity.release,
-        package=identity.package, python=identity.python, processor=identity.processor, device=identity.device,
-    )  # fmt: skip
+        described.candidate,
+        identity.backend,
+        dict(identity.options),
+        precision,
+        None,
+        identity.timeout,
+        int(identity.memory) if identity.memory else None,
+        origin="this case",
+        release=identity.release,
+        package=identity.package,
+        python=identity.python,
+        processor=identity.processor,
+        device=identity.device,
+    )
     return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
 
 
@@ -242,21 +284,33 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     home = bundle / CANDIDATE_FILES
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
         what = f"words of candidate {clean(candidate.name)} were removed when the bundle was made"
-        raise UsageError(what, "-c SPEC says what is to run this case", code="case.candidate-incomplete")
+        raise UsageError(
+            what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
+        )
 
     def absolute(value: Any) -> Any:
         inside = isinstance(value, str) and not name_problem(value) and (home / value).is_file()
         return str(home / value) if inside else value
 
     is_command = candidate.runs_commands
-    options = {k: absolute(v) for k, v in candidate.options.items() if k != "folder" or not is_command}
+    options = {
+        k: absolute(v) for k, v in candidate.options.items() if k != "folder" or not is_command
+    }
     if is_command and home.is_dir():
         options["folder"] = str(home)
     seal = hashlib.sha256()
     for file in sorted(p for p in home.rglob("*") if p.is_file()):
-        seal.update(f"{file.relative_to(home).as_posix()} {file_digest(file)}\n".encode(errors="surrogatepass"))
+        seal.update(
+            f"{file.relative_to(home).as_posix()} {file_digest(file)}\n".encode(
+                errors="surrogatepass"
+            )
+        )
     backend = absolute(candidate.backend)
     if backend.endswith(".py") and not Path(backend).is_file():
         what = f"the candidate's file {clean(Path(backend).name)} is not in the bundle"
-        raise UsageError(what, "-c SPEC says what is to run this case", code="case.candidate-incomplete")
-    return replace(candidate, backend=backend, options=options, origin=f"this bundle ({seal.hexdigest()[:12]})")
+        raise UsageError(
+            what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
+        )
+    return replace(
+        candidate, backend=backend, options=options, origin=f"this bundle ({seal.hexdigest()[:12]})"
+    )

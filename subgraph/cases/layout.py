@@ -1,4 +1,5 @@
-"""Names of files and folders in results, and the schema names that tell one kind of result from another."""
+"""Names of files and folders in results, and the schema names that tell one kind of result from
+another."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"
-FINDING_FOLDERS = ("culprit", "flaky", "in-doubt", "interval")  # of a bisection, the most telling first
+FINDING_FOLDERS = (
+    "culprit",
+    "flaky",
+    "in-doubt",
+    "interval",
+)  # of a bisection, the most telling first
 RUN_JSON = "run.json"
 SWEEP_JSON = "sweep.json"
 PLAN_JSON = "plan.json"
@@ -36,7 +42,8 @@ BLAME_SCRIPT = "script.py"
 # A task of the manual loop.
 TODO_TXT = "TODO.txt"
 FROM_DEVICE = "from_device"
-# An unpacked bundle: its list of files, and the candidate's scripts with the folder that its commands run in.
+# An unpacked bundle: its list of files, and the candidate's scripts with the folder that its
+# commands run in.
 BUNDLE_LIST = "bundle.json"
 BUNDLE_SCHEMA = "subcut.bundle/1"
 CANDIDATE_FILES = "candidate_files"
@@ -59,7 +66,8 @@ def is_evidence(manifest: Mapping[str, Any] | None) -> bool:
 
 
 def place_name(region: Region) -> str:
-    """`pool1__res2a_relu`; several starts or ends are joined by `+`; long ones are cut and told apart by a hash."""
+    """`pool1__res2a_relu`; several starts or ends are joined by `+`; long ones are cut and told
+    apart by a hash."""
     start, end = ("+".join(map(safe_name, labels)) for labels in (region.start, region.end))
     name = f"{start}__{end}"
     if len(name) <= MAX_PLACE:

@@ -1,4 +1,5 @@
-"""A bundle -> its README.txt, which a stranger reads first: what is wrong, what the files are, what to type."""
+"""A bundle -> its README.txt, which a stranger reads first: what is wrong, what the files are, what
+to type."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class ReadmeData:
 
     Attributes:
         name: of the bundle. files: names of all files in it.
-        cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the most telling one first.
+        cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the
+            most telling one first.
         evidence: the manifest that names the candidate, if any.
         outcome: of the candidate, if it ran.
         unchanged: what went along as the sender wrote it, a line each.
@@ -66,7 +68,12 @@ def readme(data: ReadmeData) -> str:
         [title, "=" * len(title), "", *_problem(data)],
         ["Files", *_files(data)],
         *(
-            [["As the sender had it, not redacted", *(f"  {clean(line)}" for line in data.unchanged)]]
+            [
+                [
+                    "As the sender had it, not redacted",
+                    *(f"  {clean(line)}" for line in data.unchanged),
+                ]
+            ]
             if data.unchanged
             else []
         ),
@@ -82,7 +89,11 @@ def _problem(data: ReadmeData) -> Iterator[str]:
     manifest = data.cases[data.first]
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
     ops = [clean(str(n["op"])) for n in manifest["region"]["nodes"]]
-    some = f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})" if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]}"
+    some = (
+        f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})"
+        if len(nodes) < 4
+        else f"{nodes[0]} … {nodes[-1]}"
+    )
     model = clean(str(manifest["source"].get("file") or "a model"))
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
     candidate = clean(str(data.evidence["request"]["candidate"])) if data.evidence else ""
@@ -94,20 +105,28 @@ def _problem(data: ReadmeData) -> Iterator[str]:
     elif not verdict:
         yield "with the inputs and the right outputs; nothing here says that it goes wrong anywhere"
     if data.evidence and REMOVED in str(data.evidence["request"]):
-        yield f"{REMOVED} stands where the command had words that may be private: give your own with -c"
+        yield (
+            f"{REMOVED} stands where the command had words that may be private: give your own"
+            " with -c"
+        )
 
 
 def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     """The verdict, in a line; "" where there is none."""
-    outcome = data.outcome or (from_json(CaseOutcome, found) if (found := manifest.get("found")) else None)
+    outcome = data.outcome or (
+        from_json(CaseOutcome, found) if (found := manifest.get("found")) else None
+    )
     if outcome is None:
         return ""
     why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
-    return shorten(clean(f"{'FAIL' if outcome.status == 'fail' else outcome.status}   {why}")).rstrip()
+    return shorten(
+        clean(f"{'FAIL' if outcome.status == 'fail' else outcome.status}   {why}")
+    ).rstrip()
 
 
 def _files(data: ReadmeData) -> Iterator[str]:
-    """List the files of the most telling case and of the bundle that a stranger opens; then the other cases."""
+    """List the files of the most telling case and of the bundle that a stranger opens; then the
+    other cases."""
     own = _own_files(data)
     place = f"{data.first}/" if data.first else ""
     known = {f"{place}{name}": what for name, what in FILE_KINDS.items() if name in own}
@@ -139,7 +158,12 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
     yield f"  pip install {runtime} numpy"
     lines = [(f"python {script}{more}", f"the model on {known}, beside what is right")]
     if any(name.startswith(f"{outputs}/") for name in data.files):
-        lines.append((f"python {script} --outputs {outputs}", "nothing is run: what came, beside what is right"))
+        lines.append(
+            (
+                f"python {script} --outputs {outputs}",
+                "nothing is run: what came, beside what is right",
+            )
+        )
     yield from _columns(lines)
 
 
@@ -152,14 +176,20 @@ def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
     name = f"{clean(data.name)}.zip"
     _, known = _RUNS["model.tflite" in _own_files(data)]
     backend = "ort" if known == "onnxruntime" else "litert"
-    lines = [(f"subcut replay {name} -c {backend}", f"on {known}; unpacked first, where it is not yet")]
+    lines = [
+        (f"subcut replay {name} -c {backend}", f"on {known}; unpacked first, where it is not yet")
+    ]
     identity = data.evidence["request"]["identity"] if data.evidence else None
     if not identity or identity["backend"] in (BY_HAND, RECORDED):
         yield from _columns(lines)
         return
-    commands = [str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)]
+    commands = [
+        str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)
+    ]
     trust = " --trust" if commands or str(identity["backend"]).endswith(".py") else ""
-    yield from _columns([*lines, (f"subcut replay {name}{trust}", "on the candidate that it was found with")])
+    yield from _columns(
+        [*lines, (f"subcut replay {name}{trust}", "on the candidate that it was found with")]
+    )
     yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
 
 
@@ -167,5 +197,8 @@ def _run_elsewhere(data: ReadmeData) -> Iterator[str]:
     place = f"{data.first}/" if data.first else ""
     model = "model.tflite" if "model.tflite" in _own_files(data) else "model.onnx"
     yield f"  feed {place}inputs/ to {place}{model} there, and write each output into a folder DIR"
-    yield f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python {place}repro.py --outputs DIR"
+    yield (
+        f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python"
+        f" {place}repro.py --outputs DIR"
+    )
     yield "  or let subcut run it: subcut replay … -c 'cmd:./run.sh {model} {inputs} {outputs}'"

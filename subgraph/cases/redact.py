@@ -1,8 +1,10 @@
-"""What may leave this machine: known fields of documents do, free text does not; and the facts of the machine.
+"""What may leave this machine: known fields of documents do, free text does not; and the facts of
+the machine.
 
-A field leaves if it holds names of the case, words of ours, versions, digests or numbers. Any other text is left out:
-what a candidate printed, sentences, paths. Of a command line the program's name, placeholders, our own options and
-short numbers leave. With the user's consent (`keep`) a text leaves, without what is known to be private here.
+A field leaves if it holds names of the case, words of ours, versions, digests or numbers. Any other
+text is left out: what a candidate printed, sentences, paths. Of a command line the program's name,
+placeholders, our own options and short numbers leave. With the user's consent (`keep`) a text
+leaves, without what is known to be private here.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ COMMAND = "command"  # keeps command lines
 USER = "USER"
 HOST = "HOST"
 NOT_PERSONAL = frozenset(
-    "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins localhost subcut "
-    "onnx model max min mean norm mark will may case cut page rich host data".split()
+    "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins"
+    " localhost subcut onnx model max min mean norm mark will may case cut page rich host data".split()  # noqa: E501
 )  # names of users and hosts that identify nobody, or that are words of ours
 MIN_LENGTH = 3  # letters of a user's or host's name; shorter ones are not looked for
 MIN_SECRET_LENGTH = 6  # characters of a secret in the environment
@@ -44,7 +46,9 @@ SECRET = re.compile(
     r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|_key$|_pat$|cookie",
     re.I,
 )
-PLAIN_VALUE = re.compile(r"[\w .,:=+*-]{1,80}")  # of a setting that a bundle has: no path, no address
+PLAIN_VALUE = re.compile(
+    r"[\w .,:=+*-]{1,80}"
+)  # of a setting that a bundle has: no path, no address
 _TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
@@ -54,20 +58,24 @@ _ADDRESSES = {
     "a mail address": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])"),
     "the address of a host": re.compile(r"\w://\w|\b(?:\d{1,3}\.){3}\d{1,3}\b"),
 }  # also in texts that have none: they are looked for in metadata alone
-_NUMBER = re.compile(r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?")  # at most four digits: a longer one may be a PIN
+_NUMBER = re.compile(
+    r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?"
+)  # at most four digits: a longer one may be a PIN
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
-_NAME = re.compile(r"[A-Za-z_][\w.+-]{0,60}(?:==\d[\d.]{0,20})?")  # of a program, a backend or a candidate
+_NAME = re.compile(
+    r"[A-Za-z_][\w.+-]{0,60}(?:==\d[\d.]{0,20})?"
+)  # of a program, a backend or a candidate
 _FLAG = re.compile(r"-[a-z]|--[a-z]+(?:-[a-z]+)*")  # of subcut, which refuses others
 _PLACE = re.compile(r"\{(?:model|converted|inputs|outputs|host)\}")
 _SPEC_FLAGS = frozenset(("-c", "--candidate", "--reference"))
 
 PACKAGES = tuple(
-    "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml onnxruntime-extensions numpy "
-    "ml_dtypes protobuf networkx openvino opencv-python opencv-python-headless tract MNN ncnn torch tensorflow "
-    "ai-edge-litert tensorrt apache-tvm iree-base-compiler iree-base-runtime rknn-toolkit2 rknn-toolkit-lite2 onnxsim "
-    "onnxscript".split()
+    "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml"
+    " onnxruntime-extensions numpy ml_dtypes protobuf networkx openvino opencv-python"
+    " opencv-python-headless tract MNN ncnn torch tensorflow ai-edge-litert tensorrt apache-tvm"
+    " iree-base-compiler iree-base-runtime rknn-toolkit2 rknn-toolkit-lite2 onnxsim onnxscript".split()  # noqa: E501
 )
 VARIABLES = re.compile(
     r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_(AFFINITY|BLOCKTIME|SETTINGS|HW_SUBSET)"
@@ -83,19 +91,27 @@ MAX_DIGITS = 4  # of a value of an option; more may be a PIN or a token
 _OPTION_WORD = re.compile(r"[A-Za-z][\w-]*(?:[:+][A-Za-z][\w-]*)*|\d+(?:\.\d+){0,2}|[A-Z]+\.\d")
 # Keys of our documents by what their values are; the text of any other key is free.
 NAME_KEYS = frozenset(
-    "name node nodes tensor tensors first last without start end producer op ops edges pulled random frozen renamed "
-    "graph samples sample body first_bad last_good test operator domain output region passes ignored where".split()
-)  # of nodes, tensors and samples, and conditions on them; of ONNX's tests; of passes of an optimiser
+    "name node nodes tensor tensors first last without start end producer op ops edges pulled"
+    " random frozen renamed graph samples sample body first_bad last_good test operator domain"
+    " output region passes ignored where".split()
+    # of nodes, tensors and samples, and conditions on them; of ONNX's tests; of passes of an optimiser  # noqa: E501
+)
 WORD_KEYS = frozenset(
-    "schema status signature signal kind purpose outcome dtype form format formats layout precision runtime machine "
-    "provider optimisation matched_by phase while onnxruntime".split()
+    "schema status signature signal kind purpose outcome dtype form format formats layout precision"
+    " runtime machine provider optimisation matched_by phase while onnxruntime".split()
 )  # of our own, or of the machine's make
 VERSION_KEYS = frozenset("version versions packages python subcut onnx release".split())
 MAPS = frozenset(("renamed", "ranking", "versions", "packages"))  # their own keys are names
-FILE_KEYS = frozenset(("file", "files", "case", "report", "custom_ops", "model"))  # a path, of which the last part goes
+FILE_KEYS = frozenset(
+    ("file", "files", "case", "report", "custom_ops", "model")
+)  # a path, of which the last part goes
 COMMAND_KEYS = frozenset((COMMAND, "run", "convert"))
-SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity"))  # a name or backend below these is a SPEC
-JUDGED = frozenset((Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Signature.SHAPE))  # `why` is a criterion's
+SPEC_KEYS = frozenset(
+    ("candidate", "candidates", "reference", "identity")
+)  # a name or backend below these is a SPEC
+JUDGED = frozenset(
+    (Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Signature.SHAPE)
+)  # `why` is a criterion's
 
 
 @dataclass(frozen=True)
@@ -103,9 +119,11 @@ class Redactor:
     """What may leave this machine, and what is known to be private on it; `this_machine` finds it.
 
     Attributes:
-        names: of nodes, tensors and files of the case. scripts: names of the candidate's files that go along.
+        names: of nodes, tensors and files of the case. scripts: names of the candidate's files that
+            go along.
         keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
-        source: the user lets lines of source code go, with their paths. metadata: the modules' names, else.
+        source: the user lets lines of source code go, with their paths. metadata: the modules'
+            names, else.
         own_criterion: a criterion of subcut judged, so its sentences are ours.
         kept, left: names of the fields and files with texts that were kept, and left out.
     """
@@ -126,8 +144,8 @@ class Redactor:
     def text(self, text: str, name: str) -> str:
         """The free text of a field or file, if it may leave.
 
-        >>> Redactor().text("no route to 10.1.2.3", "why"), Redactor(keep=frozenset(["why"])).text("no route", "why")
-        ('left out', 'no route')
+        >>> Redactor().text("no route to 10.1.2.3", "why"),
+        Redactor(keep=frozenset(["why"])).text("no route", "why") ('left out', 'no route')
         """
         if self._keeps(name):
             return self._without_private(text)
@@ -148,7 +166,12 @@ class Redactor:
             text = _spelled(folder).sub("~", text)
         for names, replacement in ((self.hosts, HOST), (self.users, USER)):
             for name in names:
-                text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", replacement, text, flags=re.IGNORECASE)
+                text = re.sub(
+                    rf"(?<![^\W_]){re.escape(name)}(?![^\W_])",
+                    replacement,
+                    text,
+                    flags=re.IGNORECASE,
+                )
         return text
 
     def command(self, line: str) -> str:
@@ -178,11 +201,20 @@ class Redactor:
             elif _FLAG.fullmatch(flag) and eq:
                 yield f"{flag}={self._word(value)}"
             else:
-                is_command = k == 0 and word.isidentifier() and (plugins.HOME / "commands" / f"{word}.py").is_file()
-                yield word if is_command or _FLAG.fullmatch(word) or word in self.names else self._word(word)
+                is_command = (
+                    k == 0
+                    and word.isidentifier()
+                    and (plugins.HOME / "commands" / f"{word}.py").is_file()
+                )
+                yield (
+                    word
+                    if is_command or _FLAG.fullmatch(word) or word in self.names
+                    else self._word(word)
+                )
 
     def _word(self, word: str) -> str:
-        """A placeholder, a short number, or a script that goes along; `REMOVED` for any other word."""
+        """A placeholder, a short number, or a script that goes along; `REMOVED` for any other
+        word."""
         stays = _PLACE.fullmatch(word) or _NUMBER.fullmatch(word) or self._is_script(word)
         return word if stays else REMOVED
 
@@ -194,10 +226,18 @@ class Redactor:
         if self._is_script(word):
             return word
         name = PurePath(word.replace("\\", "/")).name
-        return name if _NAME.fullmatch(name) and not self._is_private(name) else REMOVED if word else ""
+        return (
+            name
+            if _NAME.fullmatch(name) and not self._is_private(name)
+            else REMOVED
+            if word
+            else ""
+        )
 
     def _is_private(self, word: str) -> bool:
-        return any(name.lower() in word.lower() for name in (*self.users, *self.hosts, *self.secrets))
+        return any(
+            name.lower() in word.lower() for name in (*self.users, *self.hosts, *self.secrets)
+        )
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
@@ -211,7 +251,11 @@ class Redactor:
     def _settings(self, text: str, head: str) -> str:
         settings = (word.partition("=") for word in text.split(",") if word)
         return ",".join(
-            f"{self._key_of_option(key, head)}={self.option(key, value, head)}" if eq else self._word(key)
+            (
+                f"{self._key_of_option(key, head)}={self.option(key, value, head)}"
+                if eq
+                else self._word(key)
+            )
             for key, eq, value in settings
         )
 
@@ -242,39 +286,58 @@ class Redactor:
         return bool(is_word) and not _TOKENS.search(text) and not self._is_private(text)
 
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
-        """A document of which only what is known leaves. `inside`: the candidate around the value, if any."""
+        """A document of which only what is known leaves. `inside`: the candidate around the value,
+        if any."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
                 if not self.metadata:
                     return None
-                left = {"module": value["module"], "class": "", "file": None, "line": None, "code": None}
+                left = {
+                    "module": value["module"],
+                    "class": "",
+                    "file": None,
+                    "line": None,
+                    "code": None,
+                }
                 return (
                     value if self.source else left if self.metadata else None
                 )  # an empty class: not a module that a name alone tells
-            owner = str(value.get("backend") or value.get("name") or key) if key in SPEC_KEYS else ""
+            owner = (
+                str(value.get("backend") or value.get("name") or key) if key in SPEC_KEYS else ""
+            )
             return self._mapping(value, key, inside or owner)
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
-            return [v for v in kept if v != LEFT_OUT] if isinstance(next(iter(value), None), str) else kept
+            return (
+                [v for v in kept if v != LEFT_OUT]
+                if isinstance(next(iter(value), None), str)
+                else kept
+            )
         return self._value(value, key, inside) if isinstance(value, str) else value
 
     def _mapping(self, value: Mapping[str, Any], key: str, inside: str) -> dict[str, Any]:
         if inside and key == "options":
             return {
-                k if k in COMMAND_KEYS else self._key_of_option(k, inside):
-                self.command(v) if k in COMMAND_KEYS else self.option(k, v, inside)
+                k if k in COMMAND_KEYS else self._key_of_option(k, inside): (
+                    self.command(v) if k in COMMAND_KEYS else self.option(k, v, inside)
+                )
                 for k, v in value.items()
-            }  # fmt: skip
+            }
         if inside and key == "files":  # of the candidate, by the word that names each
             return {word: digest for word, digest in value.items() if self._word(word) == word}
         is_map = key in MAPS
-        is_judged = self.own_criterion and (value.get("status") == Status.AGREE or value.get("signature") in JUDGED)
+        is_judged = self.own_criterion and (
+            value.get("status") == Status.AGREE or value.get("signature") in JUDGED
+        )
         ours = ("why", "label") if is_judged else ("label",) if "status" not in value else ()
         return {
-            k if is_map or k in self.names or self._is_known_key(k) else REMOVED:
-            v if k in ours else self.document(v, key if is_map and not isinstance(v, Mapping) else k, inside)
+            k if is_map or k in self.names or self._is_known_key(k) else REMOVED: (
+                v
+                if k in ours
+                else self.document(v, key if is_map and not isinstance(v, Mapping) else k, inside)
+            )
             for k, v in value.items()
-        }  # fmt: skip
+        }
 
     def _value(self, value: str, key: str, inside: str) -> str:
         if not value or _DIGEST.fullmatch(value):
@@ -297,38 +360,61 @@ class Redactor:
         return bool(_IDENTIFIER.fullmatch(key)) and not self._is_private(key)
 
     def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
-        """Kinds of private details in a file that is packed unchanged; names of user and host only with `words`."""
+        """Kinds of private details in a file that is packed unchanged; names of user and host only
+        with `words`."""
         text = data.decode(errors="replace")
-        kinds = ["your home path"] if any(_spelled(home).search(text) for home in self.homes) else []
-        kinds += ["a secret of the environment"] if any(secret.encode() in data for secret in self.secrets) else []
+        kinds = (
+            ["your home path"] if any(_spelled(home).search(text) for home in self.homes) else []
+        )
+        kinds += (
+            ["a secret of the environment"]
+            if any(secret.encode() in data for secret in self.secrets)
+            else []
+        )
         kinds += ["what looks like a token"] if _TOKENS.search(text) else []
         kinds += ["a URL with a password"] if _PASSWORD.search(text) else []
-        kinds += [kind for kind, pattern in _ADDRESSES.items() if addresses and pattern.search(text)]
-        for kind, names in (("your user name", self.users), ("this machine's name", self.hosts)) if words else ():
-            if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
+        kinds += [
+            kind for kind, pattern in _ADDRESSES.items() if addresses and pattern.search(text)
+        ]
+        for kind, names in (
+            (("your user name", self.users), ("this machine's name", self.hosts)) if words else ()
+        ):
+            if any(
+                re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data)
+                for n in names
+            ):
                 kinds.append(kind)
         return kinds
 
 
 def _stated(key: str, head: str) -> list[Sequence[str] | None]:
-    """Return the values of an option, as each that has it states them: a backend or device, or any of ours.
+    """Return the values of an option, as each that has it states them: a backend or device, or any
+    of ours.
 
     Of a candidate of the user's, the listed words of all backends are known, and no other value.
     """
     every = [stated_options(head)] if stated_options(head) else _all_options()
-    return [values for options in every for name, values in options.items() if fnmatchcase(key, name)]
+    return [
+        values for options in every for name, values in options.items() if fnmatchcase(key, name)
+    ]
 
 
 @cache
 def _all_options() -> list[Options]:
-    """Return the options of all backends with lists of values; an option without a list has no value here."""
+    """Return the options of all backends with lists of values; an option without a list has no
+    value here."""
     stated = map(stated_options, plugins.own_names("backends"))
-    return [{name: values or None for name, values in options.items() if "*" not in name} for options in stated]
+    return [
+        {name: values or None for name, values in options.items() if "*" not in name}
+        for options in stated
+    ]
 
 
 def joined(words: Iterable[str]) -> str:
     """Words as a command line, quoted where needed; placeholders like `{model}` are not."""
-    return " ".join(word if re.fullmatch(r"[\w{}./:=,@%+*#-]+", word) else shlex.quote(word) for word in words)
+    return " ".join(
+        word if re.fullmatch(r"[\w{}./:=,@%+*#-]+", word) else shlex.quote(word) for word in words
+    )
 
 
 def same(line: str, plain: str) -> bool:
@@ -340,10 +426,11 @@ def same(line: str, plain: str) -> bool:
 
 
 def _spelled(folder: str) -> re.Pattern[str]:
-    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON doubles.
+    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON
+    doubles.
 
-    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")), bool(_spelled("/home/me").search("/HOME/me"))
-    (True, False)
+    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")),
+    bool(_spelled("/home/me").search("/HOME/me")) (True, False)
     """
     if "\\" not in folder:
         return re.compile(re.escape(folder))
@@ -352,12 +439,20 @@ def _spelled(folder: str) -> re.Pattern[str]:
 
 def this_machine(secrets: Iterable[str] = ()) -> Redactor:
     """What is private on this machine, and further `secrets`."""
-    homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), home_folder()}  # noqa: PTH111 - may stay a tilde
+    homes = {
+        os.path.expanduser("~"),  # noqa: PTH111
+        os.environ.get("HOME", ""),
+        home_folder(),
+    }
     homes |= {os.path.realpath(home) for home in homes if home}
-    folders = {str(Path(home)) for home in homes if Path(home).is_absolute() and len(Path(home).parts) > 1}
+    folders = {
+        str(Path(home)) for home in homes if Path(home).is_absolute() and len(Path(home).parts) > 1
+    }
     users = _users() | {Path(home).name for home in folders}
     hosts = {platform.node(), platform.node().partition(".")[0]}
-    in_environment = {v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH}
+    in_environment = {
+        v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH
+    }
     return Redactor(
         _longest_first(folders),
         _longest_first(_personal(users)),
@@ -376,14 +471,16 @@ def _personal(words: Iterable[str]) -> Iterable[str]:
 
 
 def _users() -> set[str]:
-    users = {os.environ.get(name, "") for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")}
+    users = {
+        os.environ.get(name, "") for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")
+    }
     try:
         return users | {getpass.getuser()}
     except (OSError, KeyError, ImportError):  # the user's number has no name
         return users
 
 
-# ---------------------------------------------------------------------------------------------------- the machine
+# ------------------------------------------------------------ the machine
 
 
 @dataclass(frozen=True)
@@ -423,8 +520,8 @@ def environment() -> Environment:
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The settings of an environment that change computed values, where they are plain words.
 
-    >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH": "/bin"})
-    {'OMP_NUM_THREADS': '2'}
+    >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH":
+    "/bin"}) {'OMP_NUM_THREADS': '2'}
     """
     return {
         k: v

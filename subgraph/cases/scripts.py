@@ -1,6 +1,8 @@
-"""The candidate's files that the user names -> the files below `candidate_files/` in a bundle, as they are.
+"""The candidate's files that the user names -> the files below `candidate_files/` in a bundle, as
+they are.
 
-The receiver's commands run in `candidate_files/`, so a file keeps its path relative to the project's folder.
+The receiver's commands run in `candidate_files/`, so a file keeps its path relative to the
+project's folder.
 """
 
 from __future__ import annotations
@@ -19,21 +21,30 @@ SKIPPED = ("__pycache__",)  # folders, besides hidden ones
 
 
 def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) -> dict[str, Path]:
-    """Name below `candidate_files/` -> file, of files and folders. Names are relative to the first of `bases` around.
+    """Name below `candidate_files/` -> file, of files and folders. Names are relative to the first
+    of `bases` around.
 
     Raises:
-        UsageError: a file is not there, or holds a secret. InputError: it cannot be read, or its name cannot be used.
+        UsageError: a file is not there, or holds a secret. InputError: it cannot be read, or its
+            name cannot be used.
     """
     files: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
             raise UsageError(
-                f"--candidate-files {clean(str(path))}: no such file", "name a file or a folder", code="file.not-found"
+                f"--candidate-files {clean(str(path))}: no such file",
+                "name a file or a folder",
+                code="file.not-found",
             )
         for file in map(Path.resolve, _files(path)):
-            base = next((b.resolve() for b in bases if file.is_relative_to(b.resolve())), path.resolve().parent)
+            base = next(
+                (b.resolve() for b in bases if file.is_relative_to(b.resolve())),
+                path.resolve().parent,
+            )
             name = file.relative_to(base).as_posix()
-            if kinds := [kind for kind in redactor.leaks(_read(file)) if "secret" in kind or "token" in kind]:
+            if kinds := [
+                kind for kind in redactor.leaks(_read(file)) if "secret" in kind or "token" in kind
+            ]:
                 raise UsageError(
                     f"{clean(str(file))} holds {kinds[0]}",
                     "take it out of there before it is sent",
@@ -41,7 +52,9 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
                 )
             if why := name_problem(f"{CANDIDATE_FILES}/{name}"):
                 raise InputError(
-                    f"{clean(str(file))}: its name cannot be used: {why}", "rename it", code="bundle.unsafe-name"
+                    f"{clean(str(file))}: its name cannot be used: {why}",
+                    "rename it",
+                    code="bundle.unsafe-name",
                 )
             if files.setdefault(name, file) != file:
                 raise InputError(
@@ -57,7 +70,9 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as e:
         raise InputError(
-            f"cannot read {clean(str(file))}: {e.strerror or e}", "make it readable", code="file.unreadable"
+            f"cannot read {clean(str(file))}: {e.strerror or e}",
+            "make it readable",
+            code="file.unreadable",
         ) from e
 
 

@@ -1,4 +1,5 @@
-"""Region -> case folder: capture its tensors, cut the model, check the cut, write model, tensors and manifest.
+"""Region -> case folder: capture its tensors, cut the model, check the cut, write model, tensors
+and manifest.
 
 What a text report or `--json` says is read from the manifest; nothing is computed twice.
 """
@@ -15,7 +16,15 @@ from typing import Any, Protocol
 
 from subgraph import system
 from subgraph.cases import case
-from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
+from subgraph.cases.case import (
+    Case,
+    CaseManifest,
+    CheckResult,
+    ModelSource,
+    RecordingEntry,
+    ResultPlace,
+    TensorEntry,
+)
 from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import keyed, to_json
@@ -65,7 +74,8 @@ class CaseRequest:
     def of_nodes(
         cls, graph: Graph, nodes: Sequence[int], feeding: Feeding, *, freeze: bool, **options: Any
     ) -> CaseRequest:
-        """A request for the region of these nodes, named by the first and the last; `options`: further fields."""
+        """A request for the region of these nodes, named by the first and the last; `options`:
+        further fields."""
         start, end = (tuple(graph.label(i) for i in some) for some in (nodes[:1], nodes[-1:]))
         return cls(start, end, freeze=freeze, **feeding.options, **options)
 
@@ -78,14 +88,24 @@ class CaseRequest:
     def command(self) -> str:
         """The command line of this request, model left out."""
         words = ["subcut", "cut", *(w for n in self.start for w in ("--start", n))]
-        words += [w for n in self.end for w in ("--end", n)] + [w for f in self.inputs for w in ("-i", f)]
+        words += [w for n in self.end for w in ("--end", n)] + [
+            w for f in self.inputs for w in ("-i", f)
+        ]
         for name, shape in self.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         plain = CaseRequest(self.start, self.end)
         for option, value, default in (
             ("--seed", str(self.seed), str(plain.seed)),
-            ("--mean", ",".join(map(str, self.picture.mean)), ",".join(map(str, plain.picture.mean))),
-            ("--scale", ",".join(map(str, self.picture.scale)), ",".join(map(str, plain.picture.scale))),
+            (
+                "--mean",
+                ",".join(map(str, self.picture.mean)),
+                ",".join(map(str, plain.picture.mean)),
+            ),
+            (
+                "--scale",
+                ",".join(map(str, self.picture.scale)),
+                ",".join(map(str, plain.picture.scale)),
+            ),
             ("--format", ",".join(self.formats), ",".join(plain.formats)),
             ("--dtype", self.tensor_format.dtype, ""),
             ("--layout", self.tensor_format.layout, ""),
@@ -107,7 +127,8 @@ class CaseRequest:
 
 
 class RecordedSource(Protocol):
-    """A device's values of a region's tensors, the recording that they come from, and what was fed."""
+    """A device's values of a region's tensors, the recording that they come from, and what was
+    fed."""
 
     @property
     def samples(self) -> Sequence[Sample]: ...
@@ -119,20 +140,26 @@ class RecordedSource(Protocol):
         """As `ReferenceValues.copy_to`."""
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
-        """Per sample, the recorded tensors of the region's nodes, as files in `folder` with absolute paths."""
+        """Per sample, the recorded tensors of the region's nodes, as files in `folder` with
+        absolute paths."""
 
 
 def extract(
-    graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference | None, feeding: Feeding | None = None
+    graph: Graph,
+    request: CaseRequest,
+    place: ResultPlace,
+    reference: Reference | None,
+    feeding: Feeding | None = None,
 ) -> list[Case]:
     """Cut a region into case folders. A `place` without a name is named after the region.
 
-    `feeding`: what the model is fed, where that is not as the request says. Without a reference nothing is run.
-    Samples whose boundary tensors have other shapes, or other values of frozen
+    `feeding`: what the model is fed, where that is not as the request says. Without a reference
+    nothing is run. Samples whose boundary tensors have other shapes, or other values of frozen
     tensors, need a cut of their own: each group of equal samples gives a folder.
 
     Raises:
-        ResultExists: another result stands in the way. SubcutError: as region, inputs, capture and cut do.
+        ResultExists: another result stands in the way. SubcutError: as region, inputs, capture and
+            cut do.
     """
     region, place = chosen(graph, request, place)
     if reference is None:
@@ -142,7 +169,9 @@ def extract(
             other = at_opset(cut, request.target_opset, work)
             manifest = replace(_manifest(cut, request), target_opset=other)
             if problem := type_problem(cut):
-                manifest = replace(manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}"))
+                manifest = replace(
+                    manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}")
+                )
             return [_finish(manifest, work, place.path)]
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
@@ -159,13 +188,19 @@ def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Regi
 
 
 def write_region(
-    graph: Graph, region: Region, request: CaseRequest, place: ResultPlace, reference: Reference,
-    values: ReferenceValues | None = None, device: RecordedSource | None = None, feeding: Feeding | None = None,
-) -> list[Case]:  # fmt: skip
+    graph: Graph,
+    region: Region,
+    request: CaseRequest,
+    place: ResultPlace,
+    reference: Reference,
+    values: ReferenceValues | None = None,
+    device: RecordedSource | None = None,
+    feeding: Feeding | None = None,
+) -> list[Case]:
     """Cut a known region as `extract` does; the caller has made sure that the place is free.
 
-    `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
-    `device`: the same from a recording; the tensors inside go to `dump_data`.
+    `values`: of a session, so that the folder holds exactly what its trials were fed; else they are
+    captured now. `device`: the same from a recording; the tensors inside go to `dump_data`.
     """
     source = device or values
     names = [*region.inputs, *region.shapes, *region.outputs]
@@ -183,14 +218,31 @@ def write_region(
             else capture_samples(reference, graph, above, stems, samples, scratch)
         )
         for k, sample in enumerate(captured):
-            tensors = {name: value.within(str(scratch / str(k))) for name, value in sample.tensors.items()}
+            tensors = {
+                name: value.within(str(scratch / str(k))) for name, value in sample.tensors.items()
+            }
             captured[k] = replace(sample, tensors=tensors)
-        dumped = device.dumped(stems, scratch / "device") if device else [c.tensors for c in captured]
+        dumped = (
+            device.dumped(stems, scratch / "device") if device else [c.tensors for c in captured]
+        )
         recording = device.recording if device else None
         builder = CaseBuilder(
-            graph, region, above, request, reference, scratch, samples, captured, stems, dumped, recording
+            graph,
+            region,
+            above,
+            request,
+            reference,
+            scratch,
+            samples,
+            captured,
+            stems,
+            dumped,
+            recording,
         )
-        cases = [builder.build(place, number, group) for number, group in enumerate(_groups(region, captured, request))]
+        cases = [
+            builder.build(place, number, group)
+            for number, group in enumerate(_groups(region, captured, request))
+        ]
     _drop_stale(place, len(cases), to_json(request), case.source_of(graph))
     return cases
 
@@ -203,16 +255,24 @@ def _drop_stale(place: ResultPlace, number: int, request: object, source: ModelS
 
 
 def _numbered(place: ResultPlace, number: int) -> ResultPlace:
-    """Where the group of this number goes: the first has the plain name, the second ends in `-2`."""
+    """Where the group of this number goes: the first has the plain name, the second ends in
+    `-2`."""
     return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
 
 
-def _groups(region: Region, captured: Sequence[Captured], request: CaseRequest) -> list[tuple[int, ...]]:
-    """Samples that one cut can serve: equal shapes at its inputs and equal values of the frozen tensors."""
+def _groups(
+    region: Region, captured: Sequence[Captured], request: CaseRequest
+) -> list[tuple[int, ...]]:
+    """Samples that one cut can serve: equal shapes at its inputs and equal values of the frozen
+    tensors."""
     groups: dict[object, list[int]] = {}
     for k, sample in enumerate(captured):
-        shapes = tuple(sample.tensors[n].shapes for n in region.inputs) if not request.dynamic else ()
-        frozen = freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
+        shapes = (
+            tuple(sample.tensors[n].shapes for n in region.inputs) if not request.dynamic else ()
+        )
+        frozen = (
+            freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
+        )
         values = tuple(Path(f).read_bytes() for n in frozen for f in sample.tensors[n].files)
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
@@ -223,8 +283,10 @@ class CaseBuilder:
     """What all groups of samples share; `build` makes the folder of one group.
 
     Attributes:
-        above: the nodes that the reference runs. stems: tensor → file stem. scratch: holds a folder per sample.
-        captured, dumped: per sample, tensors with absolute paths; those of `dumped` go to `dump_data`.
+        above: the nodes that the reference runs. stems: tensor → file stem. scratch: holds a folder
+            per sample.
+        captured, dumped: per sample, tensors with absolute paths; those of `dumped` go to
+            `dump_data`.
     """
 
     graph: Graph
@@ -252,7 +314,15 @@ class CaseBuilder:
             _write_model(cut, self.request, work)
             scratches = [self.scratch / str(k) for k in group]
             expected = OF_RECORDING if self.recording else OF_MODEL
-            checked = partial(check, self.reference, cut, captured, scratches, rerun=self._rerun, expected=expected)
+            checked = partial(
+                check,
+                self.reference,
+                cut,
+                captured,
+                scratches,
+                rerun=self._rerun,
+                expected=expected,
+            )
             result = checked(work / MODEL)
             other = at_opset(cut, self.request.target_opset, work, checked)
             entries, losses = self._store(cut, group, work)
@@ -276,17 +346,25 @@ class CaseBuilder:
     def _rerun(self, k: int, into: Path) -> dict[str, Record]:
         """Run sample `k` a second time, to see whether the reference repeats itself."""
         names = {n: self.stems[n] for n in self.region.outputs}
-        return capture_samples(self.reference, self.graph, self.above, names, [self.samples[k]], into)[0].tensors
+        return capture_samples(
+            self.reference, self.graph, self.above, names, [self.samples[k]], into
+        )[0].tensors
 
-    def _store(self, cut: Cut, group: Sequence[int], work: Path) -> tuple[dict[str, list[TensorEntry]], list[str]]:
-        """Put the tensors of each role into the result, in all formats; return their entries and what was lost."""
+    def _store(
+        self, cut: Cut, group: Sequence[int], work: Path
+    ) -> tuple[dict[str, list[TensorEntry]], list[str]]:
+        """Put the tensors of each role into the result, in all formats; return their entries and
+        what was lost."""
         request = self.request
         captured = [c.tensors for c in self.captured]
         roles: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Record]]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
             made = (n for i in self.region.nodes for n in self.graph.makes[i])
-            roles["dump_data"] = [n for n in made if all(n in self.dumped[k] for k in group)], self.dumped
+            roles["dump_data"] = (
+                [n for n in made if all(n in self.dumped[k] for k in group)],
+                self.dumped,
+            )
         labels = sample_names([self.captured[k].label for k in group])
         losses: dict[str, None] = {}
         entries: dict[str, list[TensorEntry]] = {role: [] for role in roles}
@@ -297,17 +375,28 @@ class CaseBuilder:
                     value = tensors[k][name]
                     target = f"{role}/{label}"
                     entry, lost = case.store(
-                        value, target, work, request.formats, request.tensor_format, keep=request.dump_all
+                        value,
+                        target,
+                        work,
+                        request.formats,
+                        request.tensor_format,
+                        keep=request.dump_all,
                     )
                     stored.append(entry)
                     # from a recording a tensor may be in two roles, with other values
-                    losses.update(dict.fromkeys(f"{role}: {loss}" if self.recording else loss for loss in lost))
+                    losses.update(
+                        dict.fromkeys(
+                            f"{role}: {loss}" if self.recording else loss for loss in lost
+                        )
+                    )
                 entries[role].append(case.tensor_of(self.graph, name, stored))
         return entries, list(losses)
 
 
 def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
-    own = [p for p in cut.model.metadata_props if not p.key.startswith("subcut.")]  # a cut may be cut again
+    own = [
+        p for p in cut.model.metadata_props if not p.key.startswith("subcut.")
+    ]  # a cut may be cut again
     del cut.model.metadata_props[:]
     cut.model.metadata_props.extend(own)
     for key, value in (
@@ -322,7 +411,11 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         entry.value = value
     problem = structure_problem(cut.model)
     if problem:
-        raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}", code="cut.invalid")
+        raise ModelError(
+            f"the cut would be invalid: {problem}",
+            f"subcut inspect {cut.graph.path}",
+            code="cut.invalid",
+        )
     cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
@@ -345,10 +438,15 @@ def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
 
     def tensors(names: Sequence[str]) -> list[TensorEntry]:
         declared = ((name, cut.declared(name)) for name in names)
-        return [TensorEntry(name, case.producer_of(graph, name), d.dtype, d.form, d.shapes) for name, d in declared]
+        return [
+            TensorEntry(name, case.producer_of(graph, name), d.dtype, d.form, d.shapes)
+            for name, d in declared
+        ]
 
     return CaseManifest(
-        source=replace(case.source_of(graph), weights_sha256=protobuf.weights_digest(cut.weights, graph.path)),
+        source=replace(
+            case.source_of(graph), weights_sha256=protobuf.weights_digest(cut.weights, graph.path)
+        ),
         command=request.command,
         request=to_json(request),
         region=case.RegionEntry(
@@ -374,14 +472,23 @@ def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
 
 
 def _write_log(manifest: CaseManifest, work: Path) -> None:
-    """What was done, a line each, in the words of MindStudio's dump log. The only file with times in it.
+    """What was done, a line each, in the words of MindStudio's dump log. The only file with times
+    in it.
 
-    A line about a file has the time at which its bytes were written; a layer that of the model which holds it.
+    A line about a file has the time at which its bytes were written; a layer that of the model
+    which holds it.
     """
     model = (work / MODEL).stat().st_mtime
     now = time.time()
-    lines = [(model, f"Command: {manifest.command}"), (model, f"Model File: {manifest.source.file}")]
-    roles = (manifest.inputs, "Input File"), (manifest.outputs, "Output File"), (manifest.dump_data or (), "Dump Layer")
+    lines = [
+        (model, f"Command: {manifest.command}"),
+        (model, f"Model File: {manifest.source.file}"),
+    ]
+    roles = (
+        (manifest.inputs, "Input File"),
+        (manifest.outputs, "Output File"),
+        (manifest.dump_data or (), "Dump Layer"),
+    )
     for tensors, title in roles:
         for tensor in tensors:
             lines += _tensor_lines(f"{title}: {clean(tensor.name)}", tensor, work) or [
@@ -393,14 +500,19 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
     lines += [(model, f"Export Constant: {clean(node.name)}") for node in manifest.region.pulled]
     lines += [(now, f"Loss: {clean(loss)}") for loss in manifest.losses or ()]
     lines.append((now, f"Check: {manifest.check.status} {manifest.check.what}".rstrip()))
-    text = "".join(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {line}\n" for at, line in lines)
+    text = "".join(
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {line}\n" for at, line in lines
+    )
     (work / LOG).write_text(text, encoding="utf-8")
 
 
 def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
     """A line per file, with type and shape (several of a sequence)."""
     return [
-        ((work / f.file).stat().st_mtime, f"{head} {s.dtype} {', '.join(map(shape_text, s.shapes))} {f.file}")
+        (
+            (work / f.file).stat().st_mtime,
+            f"{head} {s.dtype} {', '.join(map(shape_text, s.shapes))} {f.file}",
+        )
         for s in tensor.samples
         for f in s.files
     ]

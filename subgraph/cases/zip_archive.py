@@ -1,8 +1,9 @@
 """Files <-> one zip: the same files give the same bytes, and unpacking a zip from anywhere is safe.
 
-All names stand below one folder, `TOP/`. Python's zipfile reads; names, kinds and sizes are checked before the first
-byte is written, sizes and digests again while bytes are read, and the folder is put in its place only when everything
-fits. The caller supplies the digests, from a list that is itself in the zip.
+All names stand below one folder, `TOP/`. Python's zipfile reads; names, kinds and sizes are checked
+before the first byte is written, sizes and digests again while bytes are read, and the folder is
+put in its place only when everything fits. The caller supplies the digests, from a list that is
+itself in the zip.
 """
 
 from __future__ import annotations
@@ -28,14 +29,27 @@ from subgraph.text import clean
 MAX_ENTRIES = 50_000  # a sweep where every test fails leaves 20,000 files
 MAX_NAME, MAX_PART, MAX_PARTS = 1000, 240, 32  # bytes of a name, bytes of one part of a path, parts
 MAX_TOTAL = 1 << 40  # bytes unpacked
-MAX_RATIO, SMALL = 100, 64 << 20  # unpacked, a zip has at most SMALL bytes, or MAX_RATIO times its own
+MAX_RATIO, SMALL = (
+    100,
+    64 << 20,
+)  # unpacked, a zip has at most SMALL bytes, or MAX_RATIO times its own
 CHUNK = 1 << 20
 LEVEL = 1  # of compression: tensors shrink no further at 9
-LARGE = 64 << 20  # bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %
+LARGE = (
+    64 << 20
+)  # bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can have
 FORBIDDEN = frozenset('\\:*?"<>|')  # not in a file's name on every system
 EXECUTABLE = 0o111
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, struct.error)
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,11 @@ def name_problem(name: str) -> str:
         return "a character that not every system takes"
     if not name or any(part in ("", ".", "..") for part in parts):
         return "it leads elsewhere"
-    if len(name.encode()) > MAX_NAME or len(parts) > MAX_PARTS or any(len(part.encode()) > MAX_PART for part in parts):
+    if (
+        len(name.encode()) > MAX_NAME
+        or len(parts) > MAX_PARTS
+        or any(len(part.encode()) > MAX_PART for part in parts)
+    ):
         return "it is too long"
     if any(part[-1] in ". " or part[0] == " " for part in parts):
         return "a space or a dot at an end, which not every system keeps"
@@ -72,13 +90,16 @@ def require_names(names: list[str], where: str) -> None:
     """Check the names of all files in a zip.
 
     Raises:
-        InputError: a name may not be used, or occurs twice, in any case or normal form, or is a folder of another.
+        InputError: a name may not be used, or occurs twice, in any case or normal form, or is a
+            folder of another.
     """
     taken: dict[str, str] = {}
     for name in names:
         if why := name_problem(name):
             raise InputError(
-                f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}", "rename it", code="bundle.unsafe-name"
+                f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}",
+                "rename it",
+                code="bundle.unsafe-name",
             )
         key = _folded(name)
         if key in taken:
@@ -97,14 +118,16 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-# ---------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------ writing
 
 
 def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
-    """All files below `top/` in one zip at `target`, written aside and renamed: times fixed, names in order.
+    """All files below `top/` in one zip at `target`, written aside and renamed: times fixed, names
+    in order.
 
     Raises:
-        InputError: a name cannot be used, or a file cannot be read. OutputError: it cannot be written.
+        InputError: a name cannot be used, or a file cannot be read. OutputError: it cannot be
+            written.
     """
     require_names(sorted(files), target.name)
     with folders.scratch(target.parent, target.name) as work:
@@ -114,7 +137,9 @@ def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
                 _add(out, f"{top}/{name}", files[name])
         if target.is_dir():
             raise OutputError(
-                f"cannot write {target}: it is a folder", "choose another -o FILE.zip", code="output.unwritable"
+                f"cannot write {target}: it is a folder",
+                "choose another -o FILE.zip",
+                code="output.unwritable",
             )
         aside.replace(target)
 
@@ -127,7 +152,9 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
     with _open(source) as file:
         data = file.read(LARGE)
         if len(data) < LARGE:
-            out.writestr(info, data, zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED, LEVEL)
+            out.writestr(
+                info, data, zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED, LEVEL
+            )
             return
         with out.open(info, "w", force_zip64=True) as into:
             into.write(data)
@@ -151,7 +178,9 @@ def _open(source: Path | bytes) -> IO[bytes]:
         return source.open("rb")
     except OSError as e:
         raise InputError(
-            f"cannot read {clean(str(source))}: {e.strerror or e}", "make it readable", code="file.unreadable"
+            f"cannot read {clean(str(source))}: {e.strerror or e}",
+            "make it readable",
+            code="file.unreadable",
         ) from e
 
 
@@ -164,11 +193,12 @@ def checksum_of(source: Path | bytes) -> Checksum:
         return Checksum(file.tell(), sha256)
 
 
-# ---------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------ reading
 
 
 class Archive:
-    """An open zip whose names, kinds and sizes were checked; names are relative to its one folder."""
+    """An open zip whose names, kinds and sizes were checked; names are relative to its one
+    folder."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
         self.path = path
@@ -178,7 +208,9 @@ class Archive:
             raise refused(path, f"it has {len(entries):,} entries")
         files = [(name, info) for info in entries if (name := _checked(path, info)) is not None]
         require_names([name for name, _ in files], str(path))
-        if len({name.partition("/")[0] for name, _ in files}) != 1 or any("/" not in name for name, _ in files):
+        if len({name.partition("/")[0] for name, _ in files}) != 1 or any(
+            "/" not in name for name, _ in files
+        ):
             raise no_bundle(path, "its files are not in one folder")
         self._infos = {name.partition("/")[2]: info for name, info in files}
         _require_size(path, [info.file_size for info in self._infos.values()])
@@ -201,8 +233,11 @@ class Archive:
             raise damaged(self.path, f"its {name} has {info.file_size:,} bytes")
         return b"".join(self._chunks(name))
 
-    def unpack(self, folder: Path, checksums: Mapping[str, Checksum], read: Mapping[str, bytes]) -> None:
-        """Write all files into an empty folder, each checked against its size and digest while it is read.
+    def unpack(
+        self, folder: Path, checksums: Mapping[str, Checksum], read: Mapping[str, bytes]
+    ) -> None:
+        """Write all files into an empty folder, each checked against its size and digest while it
+        is read.
 
         `read`: files without a checksum, which were read before.
 
@@ -211,7 +246,11 @@ class Archive:
         """
         if differing := sorted(set(self._infos) ^ {*checksums, *read}):
             name = differing[0]
-            what = "holds {}, which is not in its list" if name in self._infos else "lacks {}, which its list has"
+            what = (
+                "holds {}, which is not in its list"
+                if name in self._infos
+                else "lacks {}, which its list has"
+            )
             raise damaged(self.path, what.format(clean(name)))
         for name, data in read.items():
             (folder / name).write_bytes(data)
@@ -274,21 +313,27 @@ def _reason(e: BaseException) -> str:
 def damaged(path: Path, why: str) -> InputError:
     """The error for a bundle whose contents are not those that it lists."""
     return InputError(
-        f"{clean(str(path))} is damaged: {why}", "get it anew; nothing was unpacked", code="bundle.damaged"
+        f"{clean(str(path))} is damaged: {why}",
+        "get it anew; nothing was unpacked",
+        code="bundle.damaged",
     )
 
 
 def no_bundle(path: Path, why: str) -> InputError:
     """The error for another zip or file."""
     return InputError(
-        f"{clean(str(path))} is not a bundle: {why}", "name one that `subcut bundle` made", code="bundle.not-a-bundle"
+        f"{clean(str(path))} is not a bundle: {why}",
+        "name one that `subcut bundle` made",
+        code="bundle.not-a-bundle",
     )
 
 
 def refused(path: Path, why: str) -> InputError:
     """The error for a zip that subcut never writes."""
     return InputError(
-        f"{clean(str(path))} is refused: {why}", "no bundle of subcut is so; nothing was unpacked", code="bundle.unsafe"
+        f"{clean(str(path))} is refused: {why}",
+        "no bundle of subcut is so; nothing was unpacked",
+        code="bundle.unsafe",
     )
 
 

@@ -18,7 +18,8 @@ log = logging.getLogger("subcut")
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a command: the document for `--json` (plain JSON data), the same as text, and the exit code."""
+    """The result of a command: the document for `--json` (plain JSON data), the same as text, and
+    the exit code."""
 
     document: dict[str, Any]
     text: str

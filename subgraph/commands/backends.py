@@ -15,14 +15,27 @@ from subgraph.text import clean
 def backends() -> Result:
     """List backends, devices and candidates of the project file."""
     settings = project.load()
-    kinds = [("backends", name) for name in plugins.names("backends")] + [(KIND, name) for name in devices.names()]
+    kinds = [("backends", name) for name in plugins.names("backends")] + [
+        (KIND, name) for name in devices.names()
+    ]
     rows: list[dict[str, Any]] = [
-        {"name": name, "help": plugins.help_of(kind, name), "from": "", "options": _own_options(kind, name)}
+        {
+            "name": name,
+            "help": plugins.help_of(kind, name),
+            "from": "",
+            "options": _own_options(kind, name),
+        }
         for kind, name in kinds
     ]
     for name, table in settings.values.get("candidates", {}).items():
-        words = [str(table[k]) for k in ("convert", "run", "spec") if k in table] if isinstance(table, dict) else []
-        rows.append({"name": name, "help": " ; ".join(words), "from": str(settings.file), "options": {}})
+        words = (
+            [str(table[k]) for k in ("convert", "run", "spec") if k in table]
+            if isinstance(table, dict)
+            else []
+        )
+        rows.append(
+            {"name": name, "help": " ; ".join(words), "from": str(settings.file), "options": {}}
+        )
     width = max(len(clean(r["name"])) for r in rows)
     lines = []
     for row in rows:
@@ -30,8 +43,13 @@ def backends() -> Result:
         lines.append(f"{clean(row['name']):<{width}}  {clean(row['help'])}{origin}")
         if options := _described(row["options"]):
             lines.append(f"{'':<{width}}  options: {options}")
-    lines.append("a Python file with load(model, options) is one as well; `subcut doctor` says what each lacks")
-    return Result({"schema": "subcut.backends/1", "exit_code": 0, "backends": rows}, "\n".join(lines))
+    lines.append(
+        "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
+        " lacks"
+    )
+    return Result(
+        {"schema": "subcut.backends/1", "exit_code": 0, "backends": rows}, "\n".join(lines)
+    )
 
 
 def _own_options(kind: str, name: str) -> Options:
@@ -41,4 +59,6 @@ def _own_options(kind: str, name: str) -> Options:
 def _described(options: Options) -> str:
     """Return options in a line: `precision=normal|high|low, threads`."""
     own = {name: values for name, values in options.items() if values is not None}
-    return ", ".join(f"{name}={'|'.join(values)}" if values else name for name, values in own.items())
+    return ", ".join(
+        f"{name}={'|'.join(values)}" if values else name for name, values in own.items()
+    )

@@ -1,4 +1,5 @@
-"""`subcut bisect`: a model that disagrees as a whole -> the smallest failing region, certified, as a case folder."""
+"""`subcut bisect`: a model that disagrees as a whole -> the smallest failing region, certified, as
+a case folder."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from subgraph import project
 from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
 from subgraph.commands.loop import bisect_loop, refuse_beside_loop
 from subgraph.commands.options import Number, Text, option
-from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
+from subgraph.commands.recorded import (
+    bisect_recorded,
+    recording_options,
+    refuse_beside_recorded,
+    weights_of,
+)
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -44,17 +50,28 @@ def bisect(
     comparison: options.CriterionOptions,
     compared: options.OutputOptions,
     runtime: options.RuntimeOptions,
-    max_trials: Annotated[Number, option("--max-trials", "N", "Stop after N runs of the candidate.")] = None,
+    max_trials: Annotated[
+        Number, option("--max-trials", "N", "Stop after N runs of the candidate.")
+    ] = None,
     max_time: options.MaxTime = None,
     repeat: Annotated[
         Number,
-        option("--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."),
+        option(
+            "--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."
+        ),
     ] = None,
-    inside: Annotated[bool, option("--inside", None, "Check intermediate tensors, too, if outputs agree.")] = False,
+    inside: Annotated[
+        bool, option("--inside", None, "Check intermediate tensors, too, if outputs agree.")
+    ] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     loop: Annotated[
-        Text, option("--loop", "FILE", "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.")
+        Text,
+        option(
+            "--loop",
+            "FILE",
+            "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.",
+        ),
     ] = None,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
@@ -72,44 +89,77 @@ def bisect(
       subcut bisect model.onnx -c 'cmd:python run.py {model} {inputs} {outputs}'
       subcut bisect model.onnx --recorded dumps
 
-    Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be established.
+    Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be
+    established.
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
     chosen = resolve.output_choice(compared)
     limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
-    of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None
-    candidate_options = replace(candidate_options, tensor_map=None) if of_recording else candidate_options
-    recordings = recording_options(recorded, runtime, inputs, of_recording) if recorded.recorded else None
+    of_recording = (
+        candidate_options.tensor_map
+        if recorded.recorded and not candidate_options.other_model
+        else None
+    )
+    candidate_options = (
+        replace(candidate_options, tensor_map=None) if of_recording else candidate_options
+    )
+    recordings = (
+        recording_options(recorded, runtime, inputs, of_recording) if recorded.recorded else None
+    )
     if recordings and not asked.settings.get("candidate", candidate_options.spec):
-        refuse_beside_recorded({
-            "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
-            "--max-time": max_time, "--repeat": repeat, "--inside": inside or None,
-            "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty, "--where": compared.where,
-        })  # fmt: skip
+        refuse_beside_recorded(
+            {
+                "--candidate-model": candidate_options.other_model,
+                "--within": within,
+                "--max-trials": max_trials,
+                "--max-time": max_time,
+                "--repeat": repeat,
+                "--inside": inside or None,
+                "--ignore": compared.ignore,
+                "--may-be-empty": compared.may_be_empty,
+                "--where": compared.where,
+            }
+        )
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
     setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
-        refuse_beside_loop({
-            "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
-            "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty, "--where": compared.where,
-        })  # fmt: skip
+        refuse_beside_loop(
+            {
+                "--recorded": recordings,
+                "--candidate-model": candidate_options.other_model,
+                "--within": within,
+                "--ignore": compared.ignore,
+                "--may-be-empty": compared.may_be_empty,
+                "--where": compared.where,
+            }
+        )
         with asked.reference() as reference:
-            return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)
+            return bisect_loop(
+                model_path, Path(loop), setup, reference, limits, log_steps, force=result.force
+            )
     with (
         asked.reference() as reference,
-        opened(model_path, setup, reference, recordings, limits, within or "", result.force) as bisection,
+        opened(
+            model_path, setup, reference, recordings, limits, within or "", result.force
+        ) as bisection,
     ):
         return log_steps(bisection)
 
 
 @contextmanager
 def opened(
-    model_path: Path, setup: Setup, reference: Reference, recordings: RecordingOptions | None, limits: Settings,
-    within: str, force: bool,
-) -> Iterator[Bisection]:  # fmt: skip
-    """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to try first."""
+    model_path: Path,
+    setup: Setup,
+    reference: Reference,
+    recordings: RecordingOptions | None,
+    limits: Settings,
+    within: str,
+    force: bool,
+) -> Iterator[Bisection]:
+    """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to
+    try first."""
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
     from subgraph.recordings.interval import node_weights
@@ -128,7 +178,9 @@ def opened(
             runs, setup = found.runs, replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
-        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output)
+        there = inside.opened(
+            graph, [end for end in ends if end], setup.feeding, reference, setup.output
+        )
         graph, feeding, names = stack.enter_context(there)
         setup, left = replace(setup, feeding=feeding), iter(names)
         ends = [next(left) if end else "" for end in ends]
@@ -139,7 +191,9 @@ def opened(
         weights = weights_of(trials.judge, runs) if recordings else None
         command = command_line()
         if limits.max_time is not None:
-            limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS))
+            limits = replace(
+                limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS)
+            )
         hints = cache(partial(node_weights, graph, weights, suspects))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
         yield Bisection(trials, plan)
@@ -152,7 +206,9 @@ def log_steps(bisection: Bisection) -> Result:
     last_estimate_at = -math.inf
     for step in bisection:
         remaining = bisection.remaining
-        steps.log_step(step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items)))
+        steps.log_step(
+            step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items))
+        )
         if remaining.estimate and time.monotonic() - last_estimate_at >= ESTIMATE_SECONDS:
             last_estimate_at = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})
@@ -160,13 +216,19 @@ def log_steps(bisection: Bisection) -> Result:
     return Result(bisection.document, text.rstrip("\n"), bisection.document["exit_code"])
 
 
-def _limits(max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int, inside: bool) -> Settings:
+def _limits(
+    max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int, inside: bool
+) -> Settings:
     from subgraph.search import Settings
 
     if max_trials is not None and max_trials < 1:
-        raise UsageError(f"--max-trials {max_trials}: at least one run is needed", code="option.out-of-range")
+        raise UsageError(
+            f"--max-trials {max_trials}: at least one run is needed", code="option.out-of-range"
+        )
     if repeat is not None and repeat < 1:
-        raise UsageError(f"--repeat {repeat}: at least one run is needed", code="option.out-of-range")
+        raise UsageError(
+            f"--repeat {repeat}: at least one run is needed", code="option.out-of-range"
+        )
     return Settings(max_trials, seconds(max_time), jobs, inside=inside, repeat=repeat)
 
 
@@ -180,9 +242,13 @@ def seconds(text: str | None) -> float | None:
         return None
     m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     if m is None:
-        raise UsageError(f"--max-time {text}: expected a time", "90s, 30m, 2h", code="option.malformed")
+        raise UsageError(
+            f"--max-time {text}: expected a time", "90s, 30m, 2h", code="option.malformed"
+        )
     if not float(m[1]):
         raise UsageError(
-            f"--max-time {text}: the time must be more than 0", "leave it out for no limit", code="option.out-of-range"
+            f"--max-time {text}: the time must be more than 0",
+            "leave it out for no limit",
+            code="option.out-of-range",
         )
     return float(m[1]) * UNITS[m[2]]

@@ -1,4 +1,5 @@
-"""`subcut blame`: a model that disagrees -> which pass, option or release broke it, and cures that are proven."""
+"""`subcut blame`: a model that disagrees -> which pass, option or release broke it, and cures that
+are proven."""
 
 from __future__ import annotations
 
@@ -34,21 +35,35 @@ SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 def blame(
     *,
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL|CASE|BUNDLE.zip", help="A model, or what bisect or cut left behind.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL|CASE|BUNDLE.zip", help="A model, or what bisect or cut left behind."
+        ),
     ] = None,
     candidate: options.CandidateSpec = None,
     versions: Annotated[
-        Text, option("--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all.")
+        Text,
+        option(
+            "--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all."
+        ),
     ] = None,
     versions_command: Annotated[
         Text,
         option(
-            "--versions-command", "CMD", "What switches to a version of yours: './use.sh {version}'; with --versions."
+            "--versions-command",
+            "CMD",
+            "What switches to a version of yours: './use.sh {version}'; with --versions.",
         ),
     ] = None,
-    index_url: Annotated[Text, option("--index-url", "URL", "Where releases come from, as for pip.")] = None,
-    find_links: Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")] = None,
-    listed: Annotated[bool, option("--list", None, "List the releases that are installed, and end.")] = False,
+    index_url: Annotated[
+        Text, option("--index-url", "URL", "Where releases come from, as for pip.")
+    ] = None,
+    find_links: Annotated[
+        Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")
+    ] = None,
+    listed: Annotated[
+        bool, option("--list", None, "List the releases that are installed, and end.")
+    ] = False,
     clear: Annotated[bool, option("--clear", None, "Remove them, and end.")] = False,
     max_time: options.MaxTime = None,
     weights: options.Weights = None,
@@ -59,9 +74,10 @@ def blame(
 ) -> Result:
     """Say which pass, option or release is to blame, and what cures it.
 
-    The search names the region first. Then passes of the optimiser and the candidate's options are turned off, and
-    with --versions other releases are installed apart and asked. Each possible cure runs on the whole model, on all
-    samples and on three more inputs drawn like them: only what agrees there is proven.
+    The search names the region first. Then passes of the optimiser and the candidate's options are
+    turned off, and with --versions other releases are installed apart and asked. Each possible cure
+    runs on the whole model, on all samples and on three more inputs drawn like them: only what
+    agrees there is proven.
 
     Examples:
       subcut blame model.onnx -c wrong.py
@@ -86,7 +102,14 @@ def blame(
     if releases:
         releases.check(chosen.backend)
     own_model = _own_model(asked, model_path)
-    setup = Setup(chosen, asked.feeding, asked.output, criterion, stored=asked.stored, candidate_model=own_model)
+    setup = Setup(
+        chosen,
+        asked.feeding,
+        asked.output,
+        criterion,
+        stored=asked.stored,
+        candidate_model=own_model,
+    )
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
     with (
         asked.reference() as reference,
@@ -99,7 +122,9 @@ def blame(
         try:
             return _blame(bisection, releases)
         except OutOfTime as e:
-            raise OutOfTime(f"{headline}; {e.what} before it was explained", e.hint, code=e.code) from e
+            raise OutOfTime(
+                f"{headline}; {e.what} before it was explained", e.hint, code=e.code
+            ) from e
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:
@@ -112,7 +137,8 @@ def _candidate(asked: Asked, spec: str | None) -> Candidate:
 
 
 def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
-    """The candidate's own model, if a case is named in which it ran another one than the reference."""
+    """The candidate's own model, if a case is named in which it ran another one than the
+    reference."""
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import CANDIDATE
     from subgraph.trials.candidate_model import of_case
@@ -135,7 +161,9 @@ def _releases(
     sources = pip_sources(index_url, find_links or ())
     if command and not versions:
         raise UsageError(
-            "--versions-command: which versions?", "--versions a,b,c, the oldest first", code="blame.no-versions"
+            "--versions-command: which versions?",
+            "--versions a,b,c, the oldest first",
+            code="blame.no-versions",
         )
     if sources and not versions:
         raise UsageError(
@@ -159,14 +187,23 @@ def _environments(*, clear: bool) -> Result:
 
     folders = installation.every()
     rows = [{"folder": str(f), "requirements": installation.requirements(f)} for f in folders]
-    document: dict[str, Any] = {"schema": "subcut.environments/1", "exit_code": 0, "environments": rows}
+    document: dict[str, Any] = {
+        "schema": "subcut.environments/1",
+        "exit_code": 0,
+        "environments": rows,
+    }
     if clear:
         removed = installation.clear()
         return Result(document | {"removed": removed}, f"removed {count(removed, 'environment')}")
     if not folders:
         return Result(document, "nothing is installed apart")
-    lines = [f"{folder.name}  {clean(' '.join(installation.requirements(folder)))}" for folder in folders]
-    return Result(document, "\n".join([*lines, f"{count(len(folders), 'environment')} in {folders[0].parent}"]))
+    lines = [
+        f"{folder.name}  {clean(' '.join(installation.requirements(folder)))}" for folder in folders
+    ]
+    return Result(
+        document,
+        "\n".join([*lines, f"{count(len(folders), 'environment')} in {folders[0].parent}"]),
+    )
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
@@ -179,11 +216,17 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     from subgraph.runtime.deadline import if_time
 
     trials = bisection.oracle.trials
-    trials = replace(trials, judge=trials.judge.without_evidence())  # the fault showed that the outputs tell something
+    trials = replace(
+        trials, judge=trials.judge.without_evidence()
+    )  # the fault showed that the outputs tell something
     setup = bisection.options.setup
-    setup = replace(setup, criterion=bisection.result.criterion, needs_evidence=False)  # that found the fault
+    setup = replace(
+        setup, criterion=bisection.result.criterion, needs_evidence=False
+    )  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
-    region = regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
+    region = (
+        regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
+    )
     blame = Blame(trials, region, setup)
     blame = if_time(partial(in_its_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line())

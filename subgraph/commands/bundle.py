@@ -1,4 +1,5 @@
-"""`subcut bundle`: a case, or a whole model with its values -> one file that can be mailed and run elsewhere."""
+"""`subcut bundle`: a case, or a whole model with its values -> one file that can be mailed and run
+elsewhere."""
 
 from __future__ import annotations
 
@@ -35,9 +36,13 @@ def bundle(
     *,
     source: Annotated[
         str,
-        typer.Argument(metavar="CASE|MODEL", help="Folder that cut, bisect, sweep or manual wrote, or a model."),
+        typer.Argument(
+            metavar="CASE|MODEL", help="Folder that cut, bisect, sweep or manual wrote, or a model."
+        ),
     ],
-    output: Annotated[Text, option("--output -o", "FILE.zip", "The zip; default CASE.zip in this folder.")] = None,
+    output: Annotated[
+        Text, option("--output -o", "FILE.zip", "The zip; default CASE.zip in this folder.")
+    ] = None,
     candidate_files: Annotated[
         Texts,
         option(
@@ -51,7 +56,8 @@ def bundle(
         option(
             "--keep",
             "NAME",
-            "Also pack free texts, which may be private: those of a field (why, notes, stderr, command …), a file "
+            "Also pack free texts, which may be private: those of a field (why, notes, stderr,"
+            " command …), a file "
             "(log.txt), or all. Repeatable.",
         ),
     ] = None,
@@ -60,12 +66,14 @@ def bundle(
         option(
             "--keep-source/--strip-source",
             None,
-            "Pack, or leave out, lines of source code and their paths, which PyTorch writes into models. Default: ask; "
+            "Pack, or leave out, lines of source code and their paths, which PyTorch writes into"
+            " models. Default: ask; "
             "without a terminal they are left out.",
         ),
     ] = None,
     strip_metadata: Annotated[
-        bool, option("--strip-metadata", None, "Leave out all metadata and documentation of the models.")
+        bool,
+        option("--strip-metadata", None, "Leave out all metadata and documentation of the models."),
     ] = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
@@ -75,9 +83,10 @@ def bundle(
 ) -> Result:
     """Pack a piece of a model into one zip that runs elsewhere.
 
-    The zip holds the model, its inputs, the right outputs, the candidate's outputs, the versions of the machine, and a
-    README.txt. With -c, the candidate runs on a plain cut or whole model first. Free texts and most words of commands
-    are left out. `subcut replay FILE.zip` runs it elsewhere; without subcut, `python repro.py` does.
+    The zip holds the model, its inputs, the right outputs, the candidate's outputs, the versions of
+    the machine, and a README.txt. With -c, the candidate runs on a plain cut or whole model first.
+    Free texts and most words of commands are left out. `subcut replay FILE.zip` runs it elsewhere;
+    without subcut, `python repro.py` does.
 
     Examples:
       subcut bundle subcut_out/bisect-wrong.py -o fault.zip
@@ -88,7 +97,9 @@ def bundle(
 
     if source_code and strip_metadata:
         raise UsageError(
-            "--keep-source and --strip-metadata: source code is metadata", "give one of them", code="option.conflict"
+            "--keep-source and --strip-metadata: source code is metadata",
+            "give one of them",
+            code="option.conflict",
         )
     settings = project.load()
     path = Path(source)
@@ -107,7 +118,14 @@ def bundle(
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
     request = BundleRequest(
-        path, target, name, given, bases, force=result.force, keep=keep or (), metadata=not strip_metadata
+        path,
+        target,
+        name,
+        given,
+        bases,
+        force=result.force,
+        keep=keep or (),
+        metadata=not strip_metadata,
     )
     if graph is None and candidate is None:
         return _result(pack(_with_source(request, source_code)), path)
@@ -127,7 +145,8 @@ def bundle(
 
 
 def _with_source(request: BundleRequest, send: bool | None) -> BundleRequest:
-    """The request, with or without the source code that the models hold; asks where the user did not say."""
+    """The request, with or without the source code that the models hold; asks where the user did
+    not say."""
     from subgraph.cases import contents
     from subgraph.origins import source_metadata
 
@@ -138,7 +157,9 @@ def _with_source(request: BundleRequest, send: bool | None) -> BundleRequest:
         log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))
         log.info("  %s", clean(model.example))
     if send is None and found and sys.stdin and sys.stdin.isatty() and sys.stderr.isatty():
-        send = typer.confirm("Send these lines and paths of your source code?", default=False, err=True)
+        send = typer.confirm(
+            "Send these lines and paths of your source code?", default=False, err=True
+        )
     elif send is None and found:
         log.warning("this source code, and its paths, are left out: --keep-source packs them")
     return replace(request, source=bool(send))
@@ -148,7 +169,11 @@ def _target(output: str | None, name: str) -> Path:
     """The zip; in a folder where one is named."""
     if output is None:
         return Path(f"{name}.zip")
-    return Path(output) / f"{name}.zip" if output.endswith("/") or Path(output).is_dir() else Path(output)
+    return (
+        Path(output) / f"{name}.zip"
+        if output.endswith("/") or Path(output).is_dir()
+        else Path(output)
+    )
 
 
 def _load_model(path: Path) -> Graph:
@@ -161,7 +186,9 @@ def _load_model(path: Path) -> Graph:
     if path.suffix == ".zip":
         name = clean(str(path))
         raise UsageError(
-            f"{name} is neither a model nor a case", f"a bundle? subcut replay {name}", code="bundle.no-source"
+            f"{name} is neither a model nor a case",
+            f"a bundle? subcut replay {name}",
+            code="bundle.no-source",
         )
     return load(path)
 
@@ -177,7 +204,9 @@ def _cut_whole(graph: Graph, folder: Path, asked: Asked) -> None:
 
     request = write_case.CaseRequest((), (), **asked.feeding.options)
     with asked.reference() as reference:
-        cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference, asked.feeding)
+        cases = write_case.extract(
+            graph, request, ResultPlace(folder.parent, folder.name), reference, asked.feeding
+        )
     if len(cases) > 1:
         what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i", code="bundle.several-shapes")
@@ -195,7 +224,9 @@ def _copy_case(path: Path, folder: Path) -> None:
     case = contents.of(path)
     if case.evidence is not None or any(name.startswith("candidate/") for name in case.files):
         raise UsageError(
-            f"{clean(str(path))} holds what its own candidate gave", "leave -c out", code="option.conflict"
+            f"{clean(str(path))} holds what its own candidate gave",
+            "leave -c out",
+            code="option.conflict",
         )
     for name, file in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +234,8 @@ def _copy_case(path: Path, folder: Path) -> None:
 
 
 def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRequest:
-    """Run the candidate on the case; put its outputs beside it, and in the request what names the candidate.
+    """Run the candidate on the case; put its outputs beside it, and in the request what names the
+    candidate.
 
     Raises:
         BackendError: it cannot be used at all.
@@ -220,14 +252,21 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
     case = find_case(request.folder)
     verdicts = []
     for k in range(len(case.labels)):
-        with asked.reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
+        with (
+            asked.reference() as reference,
+            open_case(case, k, candidate, criterion, reference) as trials,
+        ):
             if not k:
                 resolve.log_caveat(trials)
             region = trials.model.whole()
             run_result = trials.run(region, fresh=True)
             verdicts.append(trials.judge.verdict(region, run_result))
             save_outputs(run_result, case, k)
-    identity = {"candidate": candidate.name, "identity": candidate.identity(""), "precision": candidate.precision}
+    identity = {
+        "candidate": candidate.name,
+        "identity": candidate.identity(""),
+        "precision": candidate.precision,
+    }
     evidence = {
         "schema": f"{EVIDENCE_SCHEMA}1",
         "source": case.source,
@@ -270,5 +309,9 @@ def _result(packed: Packed, source: Path) -> Result:
         "left_out_texts": list(packed.left_texts),
         "left_out": list(packed.left),
     }
-    shown = next((f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes")
-    return Result(document, f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}")
+    shown = next(
+        (f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes"
+    )
+    return Result(
+        document, f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}"
+    )

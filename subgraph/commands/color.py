@@ -11,7 +11,8 @@ RED = "1;31"
 GREEN = "32"
 YELLOW = "33"
 _VERDICTS = re.compile(
-    r"(?P<red>^(?:error|wrong):|\bFAIL\b)|(?P<green>^right\b|\bagree\b)|(?P<yellow>\bunresolved\b)", re.MULTILINE
+    r"(?P<red>^(?:error|wrong):|\bFAIL\b)|(?P<green>^right\b|\bagree\b)|(?P<yellow>\bunresolved\b)",
+    re.MULTILINE,
 )
 _STYLES = {"red": RED, "green": GREEN, "yellow": YELLOW}
 
@@ -27,7 +28,9 @@ def shows_color(stream: Any) -> bool:
     """By `--color`, else NO_COLOR, else FORCE_COLOR, else if it is a terminal."""
     words = sys.argv[1:]
     options = (
-        w.partition("=")[2] or next(iter(words[i + 1 :]), "") for i, w in enumerate(words) if w.startswith("--color")
+        w.partition("=")[2] or next(iter(words[i + 1 :]), "")
+        for i, w in enumerate(words)
+        if w.startswith("--color")
     )
     option = next(options, "")
     if option in ("always", "never"):

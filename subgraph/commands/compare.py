@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
-OF_OUTPUT = {"--json", "-q", "--quiet"}  # options of every command that a proposed one does not have
+OF_OUTPUT = {
+    "--json",
+    "-q",
+    "--quiet",
+}  # options of every command that a proposed one does not have
 CANDIDATE = {"--candidate", "-c"}
 SEVERITY = ("", "agree", "unresolved", "fail")
 
@@ -42,13 +46,21 @@ class PartOptions:
     at: Annotated[
         Texts,
         option(
-            "--at", "NAME", "Only this node or tensor, or those that match a glob. Repeatable.", options.complete_nodes
+            "--at",
+            "NAME",
+            "Only this node or tensor, or those that match a glob. Repeatable.",
+            options.complete_nodes,
         ),
     ] = None
     start: options.Start = None
     end: options.End = None
     in_place: Annotated[
-        bool, option("--in-place", None, "Only in a run of the whole model: of thousands of nodes, each alone is slow.")
+        bool,
+        option(
+            "--in-place",
+            None,
+            "Only in a run of the whole model: of thousands of nodes, each alone is slow.",
+        ),
     ] = False
 
 
@@ -69,9 +81,16 @@ def compare(
     weights: options.Weights = None,
     part: PartOptions,
     save: Annotated[
-        Text, option("--save", "DIR", "Also write the compared tensors of both sides as .npy, with a list of them.")
+        Text,
+        option(
+            "--save",
+            "DIR",
+            "Also write the compared tensors of both sides as .npy, with a list of them.",
+        ),
     ] = None,
-    fail_fast: Annotated[bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")] = False,
+    fail_fast: Annotated[
+        bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")
+    ] = False,
     align: Annotated[
         Text,
         option(
@@ -93,8 +112,8 @@ def compare(
 ) -> Result:
     """Compare every tensor of a model on a candidate with the reference.
 
-    Each tensor is compared in a run of the whole model, and each node as a model of its own. With --recorded, the
-    tensors are those that a device has written.
+    Each tensor is compared in a run of the whole model, and each node as a model of its own. With
+    --recorded, the tensors are those that a device has written.
 
     Examples:
       subcut compare model.onnx -c wrong.py
@@ -114,27 +133,49 @@ def compare(
             code="option.unknown-value",
         )
     if part.at and (part.start or part.end):
-        raise UsageError("--at and --start or --end: which?", "give one of them", code="option.conflict")
+        raise UsageError(
+            "--at and --start or --end: which?", "give one of them", code="option.conflict"
+        )
     choice = TensorChoice(
-        part.at or (), part.start or (), part.end or (), part.in_place,
-        align == "output", fail_fast or align == "all", save,
-    )  # fmt: skip
+        part.at or (),
+        part.start or (),
+        part.end or (),
+        part.in_place,
+        align == "output",
+        fail_fast or align == "all",
+        save,
+    )
     table.check(csv_file)
     if recorded.recorded:
-        refuse_beside_recorded({
-            "--candidate": candidate, "--candidate-model": candidate_options.other_model,
-            "--score": score.score, "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty,
-            "--where": compared.where, "--in-place": part.in_place,
-        })  # fmt: skip
+        refuse_beside_recorded(
+            {
+                "--candidate": candidate,
+                "--candidate-model": candidate_options.other_model,
+                "--score": score.score,
+                "--ignore": compared.ignore,
+                "--may-be-empty": compared.may_be_empty,
+                "--where": compared.where,
+                "--in-place": part.in_place,
+            }
+        )
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         return compare_recorded(asked, recordings, choice, csv_file)
     model_path = asked.model_path
     specs: Sequence[str | None] = candidate or [None]
-    setups = [asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs]
+    setups = [
+        asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs
+    ]
     setups = [replace(setup, score=wanted, choice=chosen) for setup in setups]
     with asked.reference() as reference:
         found = [
-            _compare(model_path, setup, reference, of_one, asked.jobs(jobs, setup.candidate), len(setups) > 1)
+            _compare(
+                model_path,
+                setup,
+                reference,
+                of_one,
+                asked.jobs(jobs, setup.candidate),
+                len(setups) > 1,
+            )
             for setup, of_one in zip(setups, _apart(choice, setups), strict=True)
         ]
     if len(found) == 1:
@@ -144,11 +185,14 @@ def compare(
         "exit_code": max((one["exit_code"] for one in found), key=(0, 5, 1).index),
         "comparisons": found,
     }
-    return table.result(document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file)
+    return table.result(
+        document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
+    )
 
 
 def _apart(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoice]:
-    """The choice for each of several candidates: the values of each are saved in a folder of its own."""
+    """The choice for each of several candidates: the values of each are saved in a folder of its
+    own."""
     if not choice.save or len(setups) == 1:
         return [choice] * len(setups)
     places = [Path(choice.save) / f"{k}-{_name(setup)}" for k, setup in enumerate(setups)]
@@ -163,7 +207,8 @@ def _name(setup: Setup) -> str:
 
 
 def make_bisect_command(spec: str) -> str:
-    """Return the command that bisects what this command compares, with the options that bisect has as well.
+    """Return the command that bisects what this command compares, with the options that bisect has
+    as well.
 
     Args:
         spec: The candidate, in place of several; "" for those that were typed.
@@ -173,7 +218,11 @@ def make_bisect_command(spec: str) -> str:
     takes_value = options.flags_of(compare)
     typed = sys.argv[sys.argv.index("compare") + 1 :] if "compare" in sys.argv else []
     words = iter(typed)
-    left_out = takes_value.keys() - options.flags_of(bisect).keys() | OF_OUTPUT | (CANDIDATE if spec else set())
+    left_out = (
+        takes_value.keys() - options.flags_of(bisect).keys()
+        | OF_OUTPUT
+        | (CANDIDATE if spec else set())
+    )
     line = ["subcut", "bisect"]
     for word in words:
         is_flag = word.startswith("-")
@@ -187,7 +236,12 @@ def make_bisect_command(spec: str) -> str:
 
 
 def _compare(
-    model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, several: bool
+    model_path: Path,
+    setup: Setup,
+    reference: Reference,
+    choice: TensorChoice,
+    jobs: int,
+    several: bool,
 ) -> dict[str, Any]:
     """The document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
@@ -202,11 +256,17 @@ def _compare(
     with open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(model_path)
         if not setup.feeding.inputs:
-            log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
+            log.info(
+                "inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed
+            )
         named = (*choice.at, *choice.start, *choice.end)
         there = inside.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
         graph, feeding, names = stack.enter_context(there)
-        setup, choice, is_part = replace(setup, feeding=feeding), choice.inside(names), choice.is_part
+        setup, choice, is_part = (
+            replace(setup, feeding=feeding),
+            choice.inside(names),
+            choice.is_part,
+        )
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             words = choice.words(trials.model)
@@ -217,33 +277,47 @@ def _compare(
             )
             held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
             unseen = (
-                [f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME compares it"] if held else []
+                [
+                    f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME"
+                    " compares it"
+                ]
+                if held
+                else []
             )
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
             command = command_line()
             found = document(trials, comparison, setup.criterion, command)
             if found.exit_code == 1:
-                found = replace(found, next=[make_bisect_command(setup.candidate.name if several else "")])
+                found = replace(
+                    found, next=[make_bisect_command(setup.candidate.name if several else "")]
+                )
             if choice.save:
-                save_values(value_pairs(trials, chosen(trials.model, words)), free_values(choice.save))
+                save_values(
+                    value_pairs(trials, chosen(trials.model, words)), free_values(choice.save)
+                )
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
     saved = evidence.save_document(found, place, source_of(graph), [graph.path])
     return dict(to_json(saved))
 
 
 def side_by_side(documents: Sequence[dict[str, Any]]) -> str:
-    """Several candidates for people: a column each, with the worse of in place and alone; below it the pages."""
+    """Several candidates for people: a column each, with the worse of in place and alone; below it
+    the pages."""
     from subgraph.reports import cleaned, view, word
     from subgraph.reports.text import IN_PLACE, compared_cell
 
     shown = [cleaned(document) for document in documents]
     names = [document["candidate"]["name"] for document in shown]
-    rows = [{(line.index, line.tensor): line for line in view(document).lines} for document in shown]
+    rows = [
+        {(line.index, line.tensor): line for line in view(document).lines} for document in shown
+    ]
     cells = [("", "node", "op", "tensor", *names)]
     cells.append(("", "whole model", "", "", *(word(document["whole"]) for document in shown)))
     for key, line in max(rows, key=len).items():
         same = [of[key].cells if key in of else [] for of in rows]
-        worst = [max(both, key=lambda cell: SEVERITY.index(cell.status), default=None) for both in same]
+        worst = [
+            max(both, key=lambda cell: SEVERITY.index(cell.status), default=None) for both in same
+        ]
         told = [compared_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
     lines = [f"{document['candidate']['name']}: {document['says']}" for document in shown]

@@ -1,7 +1,8 @@
 """TAB in bash: words as bash splits them -> words as typed; names -> text that bash may insert.
 
-bash also splits words at `=`, `:` and `@`, and inserts a reply unchanged. So a name with such characters is joined
-again, only its last part is replied, and characters that the shell acts on (blanks, `;`, `$(…)`) are escaped.
+bash also splits words at `=`, `:` and `@`, and inserts a reply unchanged. So a name with such
+characters is joined again, only its last part is replied, and characters that the shell acts on
+(blanks, `;`, `$(…)`) are escaped.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-BREAKS = frozenset("=:@")  # the characters of bash's COMP_WORDBREAKS that occur in names without quotes
+BREAKS = frozenset(
+    "=:@"
+)  # the characters of bash's COMP_WORDBREAKS that occur in names without quotes
 
 
 def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
-    """The words as typed, the index of the current word, and how many of its first characters bash keeps.
+    """The words as typed, the index of the current word, and how many of its first characters bash
+    keeps.
 
     `--start=pool1` comes out as two words.
 
@@ -42,7 +46,8 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
 
 
 def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
-    """The replies for `names`, if the current word is `word` and bash keeps its first `kept` characters.
+    """The replies for `names`, if the current word is `word` and bash keeps its first `kept`
+    characters.
 
     >>> replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']

@@ -1,4 +1,5 @@
-"""`subcut convert`: a model of TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe or PyTorch -> ONNX, and a check."""
+"""`subcut convert`: a model of TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe or PyTorch ->
+ONNX, and a check."""
 
 from __future__ import annotations
 
@@ -38,15 +39,30 @@ UNCHECKED = 5
 def convert(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The file or folder to convert.")],
-    output: Annotated[Text, option("--output -o", "FILE", "The new model; default: MODEL.onnx.")] = None,
-    with_command: Annotated[
-        Text, option("--with", "CMD", "Another converter: a command in which {model} and {output} are filled in.")
+    output: Annotated[
+        Text, option("--output -o", "FILE", "The new model; default: MODEL.onnx.")
     ] = None,
-    yes: Annotated[bool, option("--yes -y", None, "Install what the converter needs without asking.")] = False,
-    index_url: Annotated[Text, option("--index-url", "URL", "Where packages come from, as for pip.")] = None,
-    find_links: Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")] = None,
+    with_command: Annotated[
+        Text,
+        option(
+            "--with",
+            "CMD",
+            "Another converter: a command in which {model} and {output} are filled in.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, option("--yes -y", None, "Install what the converter needs without asking.")
+    ] = False,
+    index_url: Annotated[
+        Text, option("--index-url", "URL", "Where packages come from, as for pip.")
+    ] = None,
+    find_links: Annotated[
+        Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")
+    ] = None,
     weights: options.Weights = None,
-    no_check: Annotated[bool, option("--no-check", None, "Only convert: run neither model.")] = False,
+    no_check: Annotated[
+        bool, option("--no-check", None, "Only convert: run neither model.")
+    ] = False,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
@@ -54,19 +70,21 @@ def convert(
 ) -> Result:
     """Convert a model to ONNX, and compare the two.
 
-    The converter is installed into an environment of its own, after it was shown. Then both models run on the same
-    inputs: the original by the runtime that it was made for.
+    The converter is installed into an environment of its own, after it was shown. Then both models
+    run on the same inputs: the original by the runtime that it was made for.
 
     Examples:
       subcut convert saved_model/ -o model.onnx
       subcut convert net.pb --with './my_converter {model} {output}'
 
-    Exit code 0: they agree in every output; 1: they do not, or nothing loads what was written; 5: converted, and not
-    checked, or not all.
+    Exit code 0: they agree in every output; 1: they do not, or nothing loads what was written; 5:
+    converted, and not checked, or not all.
     """
     source = Path(model)
-    if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is not a file
-        raise UsageError(f"no such file or folder: {clean(model)}", "check the path", code="file.not-found")
+    if not os.path.exists(model):  # noqa: PTH110
+        raise UsageError(
+            f"no such file or folder: {clean(model)}", "check the path", code="file.not-found"
+        )
     target = _free(output, source, force=result.force)
     settings = project.Project()
     if with_command:
@@ -76,7 +94,9 @@ def convert(
         made = Asked(settings, model, weights, result=result).model_path
         return _own(source, made, target, force=result.force)
     kind, converter = _converter_of(source)
-    check = Asked(settings, None, None, inputs, comparison, runtime, result, target, translated=True)
+    check = Asked(
+        settings, None, None, inputs, comparison, runtime, result, target, translated=True
+    )
     _ = no_check or (check.feeding, check.criterion)  # mistakes there are told first
     python = find_python(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:
@@ -85,7 +105,10 @@ def convert(
         command = converter.command(python, "convert", source.resolve(), written)
         graph = conversion.convert(converter.name, command, source, written)
         graph = conversion.put(graph, target, source, force=result.force)
-        head = f"converted  {clean(model)}, {kind}, by {converter.name}   {count(len(graph.nodes), 'node')}"
+        head = (
+            f"converted  {clean(model)}, {kind}, by {converter.name}  "
+            f" {count(len(graph.nodes), 'node')}"
+        )
         if no_check:
             return _unchecked(target, head, "--no-check")
         if why := _refusal(check, graph):
@@ -113,14 +136,20 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
             kind.advice,
             code="convert.unsupported-format",
         )
-    known = "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with CMD names yours"
+    known = (
+        "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with"
+        " CMD names yours"
+    )
     raise UsageError(
-        f"{clean(str(source))} is none of the formats that subcut converts", known, code="convert.unknown-format"
+        f"{clean(str(source))} is none of the formats that subcut converts",
+        known,
+        code="convert.unknown-format",
     )
 
 
 def _place(folder: Path, target: Path) -> Path:
-    """Where a converter writes: a folder of its own, of which only the model and its weights are taken."""
+    """Where a converter writes: a folder of its own, of which only the model and its weights are
+    taken."""
     (folder / "converted").mkdir()
     return folder.resolve() / "converted" / target.name
 
@@ -136,21 +165,33 @@ def _free(output: str | None, source: Path, *, force: bool) -> Path:
         target /= f"{source.resolve().stem}.onnx"
     if not target.parent.is_dir():
         raise UsageError(
-            f"no folder {clean(str(target.parent))}", "make it, or name another with -o", code="folder.not-found"
+            f"no folder {clean(str(target.parent))}",
+            "make it, or name another with -o",
+            code="folder.not-found",
         )
     if target.resolve() == source.resolve():
         raise UsageError(
-            f"{clean(str(source))} is an ONNX model already", "name another file with -o", code="output.is-input"
+            f"{clean(str(source))} is an ONNX model already",
+            "name another file with -o",
+            code="output.is-input",
         )
     if target.exists() and not force:
         raise ResultExists(
-            f"{clean(str(target))} is in the way", "--force replaces it, -o names another", code="output.exists"
+            f"{clean(str(target))} is in the way",
+            "--force replaces it, -o names another",
+            code="output.exists",
         )
     return target
 
 
 def find_python(
-    kind: str, converter: Converter, source: Path, index_url: str | None, find_links: Sequence[str], *, yes: bool
+    kind: str,
+    converter: Converter,
+    source: Path,
+    index_url: str | None,
+    find_links: Sequence[str],
+    *,
+    yes: bool,
 ) -> Path:
     """The interpreter of the converter's environment, made if the user agrees.
 
@@ -178,7 +219,9 @@ def find_python(
             )
         if not typer.confirm("Install it?", default=True, err=True):
             raise UsageError(
-                "nothing was installed", "--with CMD names your own converter", code="convert.not-confirmed"
+                "nothing was installed",
+                "--with CMD names your own converter",
+                code="convert.not-confirmed",
             )
     return environments.make(installation)
 
@@ -190,7 +233,9 @@ def _own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
         copy_model(load(converted), written)
         graph = conversion.put(load(written), target, source, force=force)
     head = f"converted  {clean(source.name)}   {count(len(graph.nodes), 'node')}"
-    return _unchecked(target, head, "subcut reads this format itself: every command takes it as it is")
+    return _unchecked(
+        target, head, "subcut reads this format itself: every command takes it as it is"
+    )
 
 
 def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: bool) -> Result:
@@ -201,11 +246,16 @@ def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: 
         log.info("%s", masked(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
         graph = conversion.put(graph, target, source, force=check.result.force)
-        head = f"converted  {clean(source.name)} by {clean(words[0])}   {count(len(graph.nodes), 'node')}"
+        head = (
+            f"converted  {clean(source.name)} by {clean(words[0])}  "
+            f" {count(len(graph.nodes), 'node')}"
+        )
         if not no_check and (why := _refusal(check, graph)):
             return _unusable(target, head, why)
     return _unchecked(
-        target, head, f"to check it, record what the original computes: subcut compare {target} --recorded DIR"
+        target,
+        head,
+        f"to check it, record what the original computes: subcut compare {target} --recorded DIR",
     )
 
 
@@ -221,18 +271,33 @@ def _refusal(check: Asked, graph: Graph) -> str:
 
 def _unusable(target: Path, head: str, why: str) -> Result:
     """A file that a converter wrote, and that does not load: nothing was converted."""
-    document = {"schema": "subcut.convert/1", "exit_code": 1, "path": str(target), "checked": False, "why": why}
+    document = {
+        "schema": "subcut.convert/1",
+        "exit_code": 1,
+        "path": str(target),
+        "checked": False,
+        "why": why,
+    }
     written = head.replace("converted  ", "written, and no runtime here loads it: ", 1)
     return Result(document, f"{written}\n{clean(why)}\n{clean(str(target))}", 1)
 
 
 def _unchecked(target: Path, head: str, why: str) -> Result:
-    document = {"schema": "subcut.convert/1", "exit_code": UNCHECKED, "path": str(target), "checked": False, "why": why}
+    document = {
+        "schema": "subcut.convert/1",
+        "exit_code": UNCHECKED,
+        "path": str(target),
+        "checked": False,
+        "why": why,
+    }
     return Result(document, f"{head}\nnot checked: {clean(why)}\n{clean(str(target))}", UNCHECKED)
 
 
-def _compared(check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path) -> Result:
-    """Both models on the same inputs, tensor by tensor where names survive. They agree only if all outputs do."""
+def _compared(
+    check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path
+) -> Result:
+    """Both models on the same inputs, tensor by tensor where names survive. They agree only if all
+    outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
     from subgraph.recordings.runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
@@ -242,7 +307,9 @@ def _compared(check: Asked, graph: Graph, original: conversion.Original, head: s
         recorded = check.output / f"{graph.path.stem}-original"  # stays, for `--recorded`
         fed = _fed(graph, check.feeding, folder / "inputs")
         log.info("running the original")
-        unpaired = conversion.original_values(original, graph, [_files(sample) for sample in fed.records], recorded)
+        unpaired = conversion.original_values(
+            original, graph, [_files(sample) for sample in fed.records], recorded
+        )
         if not any(recorded.glob("*.npz")):
             return _unchecked(graph.path, head, unpaired)
         options = RecordingOptions((RecordedFolder(recorded),), seeded=True)
@@ -259,7 +326,8 @@ def _compared(check: Asked, graph: Graph, original: conversion.Original, head: s
 
 
 def _uncompared(graph: Graph, document: dict[str, Any], unpaired: str) -> dict[str, str]:
-    """The outputs of the model about which the comparison with the original says nothing, and why."""
+    """The outputs of the model about which the comparison with the original says nothing, and
+    why."""
     rows = {row["tensor"]: row["runs"][0] for row in document["rows"]}
     found = {}
     for name in graph.outputs:
@@ -267,7 +335,11 @@ def _uncompared(graph: Graph, document: dict[str, Any], unpaired: str) -> dict[s
         judged = run and run["in_place"]
         if not judged or judged["status"] == "unresolved":
             reason = (judged or run or {"why": ""})["why"]
-            found[name] = reason or unpaired or ("the original has no value" if name in rows else "a constant")
+            found[name] = (
+                reason
+                or unpaired
+                or ("the original has no value" if name in rows else "a constant")
+            )
     return found
 
 
@@ -275,7 +347,8 @@ def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     """The same samples as files in a folder, one `.npy` per input.
 
     Raises:
-        InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape is not known.
+        InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape
+            is not known.
     """
     from subgraph.graph.region import above
     from subgraph.runtime.capture import capture_samples
@@ -285,12 +358,17 @@ def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     stems = {name: f"i{k}" for k, name in enumerate(graph.inputs)}
     with Reference() as reference:
         samples = feeding.plan(graph, graph.inputs)
-        captured = capture_samples(reference, graph, above(graph, list(graph.inputs)), stems, samples, folder)
+        captured = capture_samples(
+            reference, graph, above(graph, list(graph.inputs)), stems, samples, folder
+        )
     place = folder.resolve()
     records = [
-        {name: c.tensors[name].within(str(place / str(k))) for name in graph.inputs} for k, c in enumerate(captured)
+        {name: c.tensors[name].within(str(place / str(k))) for name in graph.inputs}
+        for k, c in enumerate(captured)
     ]
-    return replace(feeding, records=tuple(records), labels=tuple(c.label for c in captured), shapes={})
+    return replace(
+        feeding, records=tuple(records), labels=tuple(c.label for c in captured), shapes={}
+    )
 
 
 def _files(sample: Mapping[str, Record]) -> dict[str, Path]:

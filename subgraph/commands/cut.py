@@ -37,12 +37,18 @@ def cut(
     output: options.Output = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
-    dump: Annotated[Text, option("--dump", "all", "`all`: also write every tensor between the two nodes.")] = None,
+    dump: Annotated[
+        Text, option("--dump", "all", "`all`: also write every tensor between the two nodes.")
+    ] = None,
     no_capture: Annotated[bool, option("--no-capture", None, "Only cut; run nothing.")] = False,
     check: Annotated[bool, option("--check", None, "Also run onnx.checker on the cut.")] = False,
-    dynamic: Annotated[bool, option("--dynamic", None, "Keep the model's open dimensions.")] = False,
+    dynamic: Annotated[
+        bool, option("--dynamic", None, "Keep the model's open dimensions.")
+    ] = False,
     no_freeze: options.NoFreeze = False,
-    dry_run: Annotated[bool, option("--dry-run", None, "Show what would be cut; run and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", None, "Show what would be cut; run and write nothing.")
+    ] = False,
     recorded: Annotated[
         Text,
         option(
@@ -65,17 +71,29 @@ def cut(
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
     as_form: Annotated[
-        Text, option("--as", "caffe", "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.")
+        Text,
+        option(
+            "--as",
+            "caffe",
+            "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.",
+        ),
     ] = None,
     target_opset: Annotated[
         Number,
-        option("--target-opset", "N", "Say which nodes need a newer opset, and also write the cut converted to this."),
+        option(
+            "--target-opset",
+            "N",
+            "Say which nodes need a newer opset, and also write the cut converted to this.",
+        ),
     ] = None,
-    stamp: Annotated[bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
+    stamp: Annotated[
+        bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")
+    ] = False,
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
 
-    The result is a folder with a model that runs alone, its inputs and outputs, and a script that checks them.
+    The result is a folder with a model that runs alone, its inputs and outputs, and a script that
+    checks them.
 
     Examples:
       subcut cut model.onnx --start stem/pad --end stem/pool
@@ -85,7 +103,14 @@ def cut(
     from subgraph.cases import write_case
     from subgraph.cases.case import ResultPlace
 
-    asked = Asked(project.load(), model, weights, inputs, runtime=runtime, result=replace(result, output=output))
+    asked = Asked(
+        project.load(),
+        model,
+        weights,
+        inputs,
+        runtime=runtime,
+        result=replace(result, output=output),
+    )
     model_path = asked.model_path
     if not start and not end:
         raise UsageError(
@@ -113,7 +138,9 @@ def cut(
     )
     if tensor_map and not recorded:
         raise UsageError(
-            "--map goes with --recorded", "it says what the recording calls tensors of MODEL", code="option.requires"
+            "--map goes with --recorded",
+            "it says what the recording calls tensors of MODEL",
+            code="option.requires",
         )
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError(
@@ -121,7 +148,9 @@ def cut(
             "leave one of them out",
             code="option.conflict",
         )
-    idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
+    idle = (
+        no_capture or dry_run
+    )  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
@@ -131,10 +160,16 @@ def cut(
         name = layout.stamp_name() if stamp else ""
         place = ResultPlace(asked.output, name, result.force)
         if recorded and reference:
-            recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
+            recordings = recording_options(
+                replace(recording, recorded=[recorded]), runtime, inputs, tensor_map
+            )
             return _result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with inside.opened(graph, ends, asked.feeding, reference, place.parent) as (opened, feeding, names):
+        with inside.opened(graph, ends, asked.feeding, reference, place.parent) as (
+            opened,
+            feeding,
+            names,
+        ):
             if opened is not graph:
                 first = len(request.start)
                 begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
@@ -158,15 +193,25 @@ def _check_dump(dump: str | None, no_capture: bool) -> None:
         )
     if dump and no_capture:
         raise UsageError(
-            "--dump all writes tensors, and --no-capture computes none", "leave one of them out", code="option.conflict"
+            "--dump all writes tensors, and --no-capture computes none",
+            "leave one of them out",
+            code="option.conflict",
         )
 
 
 def _what_next(graph: Graph, model: str | None) -> str:
-    """Commands for this model: a cut from its own first to its own last node, and what else can be done with it."""
+    """Commands for this model: a cut from its own first to its own last node, and what else can be
+    done with it."""
     file = f" {quote(clean(model))}" if model else ""
-    ends = [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)] if graph.nodes else ["A", "B"]
-    others = f"find a fault: subcut bisect{file} -c CANDIDATE; look into it: subcut inspect{file}, subcut view{file}"
+    ends = (
+        [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)]
+        if graph.nodes
+        else ["A", "B"]
+    )
+    others = (
+        f"find a fault: subcut bisect{file} -c CANDIDATE; look into it: subcut inspect{file},"
+        f" subcut view{file}"
+    )
     return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
@@ -179,7 +224,9 @@ def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
     path, _ = project.find_model(asked.model, asked.settings)
     if form != "caffe":
         raise UsageError(
-            f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX", code="option.unknown-value"
+            f"--as {clean(form)}: only `caffe` is known",
+            "leave it out for ONNX",
+            code="option.unknown-value",
         )
     if family_of(path) is not Family.CAFFE:
         raise UsageError(
@@ -213,9 +260,16 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
         "shapes": [{"name": n, "producer": _maker(graph, n)} for n in region.shapes],
         "outputs": [{"name": n, "producer": _maker(graph, n)} for n in region.outputs],
     }
-    lines = [_headline(region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs))]
+    lines = [
+        _headline(
+            region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs)
+        )
+    ]
     for word, names in (("in", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
-        lines += [f"  {word:<5}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}" for n in names]
+        lines += [
+            f"  {word:<5}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}"
+            for n in names
+        ]
     width = max(len(clean(graph.label(i))) for i in region.nodes)
     lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
@@ -229,7 +283,10 @@ def _maker(graph: Graph, name: str) -> str | None:
 
 def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
     names = " → ".join(clean(", ".join(labels)) for labels in (start, end))
-    return f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} · {count(outputs, 'output')}"
+    return (
+        f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} ·"
+        f" {count(outputs, 'output')}"
+    )
 
 
 def _result(cases: list[Case]) -> Result:
@@ -239,7 +296,10 @@ def _result(cases: list[Case]) -> Result:
     document = {
         "schema": "subcut.cut/1",
         "exit_code": code,
-        "results": [{"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}} for c in cases],
+        "results": [
+            {"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}}
+            for c in cases
+        ],
     }
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
@@ -249,23 +309,35 @@ def _result(cases: list[Case]) -> Result:
 def _text(case: Case) -> str:
     m = case.manifest
     region = m["region"]
-    head = _headline(region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"]))
-    lines = [f"{head} · {big(region['parameters'])} parameter{'' if region['parameters'] == 1 else 's'}"]
+    head = _headline(
+        region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"])
+    )
+    lines = [
+        f"{head} · {big(region['parameters'])} parameter{'' if region['parameters'] == 1 else 's'}"
+    ]
     lines += _remarks(region)
     if m["samples"]:
         above = f"captured by running the {count(m['above'], 'node')} above on the reference"
         if "recording" in m:
             above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
         fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
-        of_body = any(f["kind"] == OriginKind.COMPUTED for sample in m["samples"] for f in sample["fed"])
+        of_body = any(
+            f["kind"] == OriginKind.COMPUTED for sample in m["samples"] for f in sample["fed"]
+        )
         own = "of the body itself" if of_body else "of the model itself"
         lines.append(f"inputs  {above if m['above'] or 'recording' in m else own}{fed}")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     names = max((len(clean(t["name"])) for _, t in rows), default=0)
     types = max((len(t["dtype"]) for _, t in rows), default=0)
     for way, t in rows:
-        source = f"   from {clean(t['producer'] or 'the model input')}" if way == "in" and len(m["inputs"]) > 1 else ""
-        lines.append(f"  {way:<3}  {clean(t['name']):<{names}}   {t['dtype']:<{types}}  {_shape(t)}{source}")
+        source = (
+            f"   from {clean(t['producer'] or 'the model input')}"
+            if way == "in" and len(m["inputs"]) > 1
+            else ""
+        )
+        lines.append(
+            f"  {way:<3}  {clean(t['name']):<{names}}   {t['dtype']:<{types}}  {_shape(t)}{source}"
+        )
     lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
     lines.append(f"check   {clean(m['check']['what'])}")
     lines += _opset(m["target_opset"]) if "target_opset" in m else []
@@ -291,13 +363,16 @@ def _remarks(region: dict[str, Any]) -> list[str]:
     if region["pulled"]:
         names = ", ".join(clean(n["name"]) for n in region["pulled"][:4])
         more = ", …" if len(region["pulled"]) > 4 else ""
-        lines.append(f"        and {count(len(region['pulled']), 'node')} that make constants: {names}{more}")
+        lines.append(
+            f"        and {count(len(region['pulled']), 'node')} that make constants: {names}{more}"
+        )
     if region["random"]:
         names = ", ".join(clean(n["name"]) for n in region["random"])
         lines.append(f"        without {names}: random values are captured, not made anew")
     if region["frozen"]:
         lines.append(
-            f"frozen  {', '.join(map(clean, region['frozen']))}: shapes, now constants (--no-freeze keeps them inputs)"
+            f"frozen  {', '.join(map(clean, region['frozen']))}: shapes, now constants (--no-freeze"
+            " keeps them inputs)"
         )
     if region["renamed"]:
         names = ", ".join(map(clean, region["renamed"]))
@@ -320,9 +395,19 @@ def _fed(m: dict[str, Any]) -> str:
     if len(m["samples"]) > 1:
         return count(len(m["samples"]), "sample")
     fed = m["samples"][0]["fed"]
-    given = {f["from"]: f["kind"] for f in fed if f["kind"] in (OriginKind.FILE, OriginKind.COMPUTED)}
+    given = {
+        f["from"]: f["kind"] for f in fed if f["kind"] in (OriginKind.FILE, OriginKind.COMPUTED)
+    }
     random = any(f["kind"] in (OriginKind.RANDOM, OriginKind.EMPTY) for f in fed)
     names = ", ".join(map(clean, given))
-    words = [names if OriginKind.COMPUTED in given.values() else f"model input {names}"] if given else []
-    words += [f"random {'values for the others' if given else 'model input'}, seed {m['seed']}"] if random else []
+    words = (
+        [names if OriginKind.COMPUTED in given.values() else f"model input {names}"]
+        if given
+        else []
+    )
+    words += (
+        [f"random {'values for the others' if given else 'model input'}, seed {m['seed']}"]
+        if random
+        else []
+    )
     return "; ".join(words) or "the model has no input there"

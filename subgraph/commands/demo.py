@@ -1,4 +1,5 @@
-"""`subcut demo`: a folder with a small model and a candidate that has a planted fault, and what to type there."""
+"""`subcut demo`: a folder with a small model and a candidate that has a planted fault, and what to
+type there."""
 
 from __future__ import annotations
 
@@ -33,13 +34,19 @@ NEXT = {
 def demo(
     *,
     folder: Annotated[
-        str, typer.Argument(metavar="DIR", help=f"The new folder; {DEFAULT_FOLDER} if not given.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help=f"The new folder; {DEFAULT_FOLDER} if not given.",
+            show_default=False,
+        ),
     ] = DEFAULT_FOLDER,
 ) -> Result:
     """Write a small model with a planted fault, to try subcut on.
 
-    In the folder are a model, an input, and a candidate in Python that computes two of the nodes wrong; the text says
-    what to type next. The same command again restores files that are missing; a file that was changed stays.
+    In the folder are a model, an input, and a candidate in Python that computes two of the nodes
+    wrong; the text says what to type next. The same command again restores files that are missing;
+    a file that was changed stays.
 
     Examples:
       subcut demo d && cd d && subcut bisect model.onnx -c wrong.py
@@ -56,13 +63,15 @@ def demo(
         "commands": [BISECT, *NEXT],
     }
     lines = [
-        f"{clean(folder.rstrip('/'))}/ holds", *_table(ABOUT),
+        f"{clean(folder.rstrip('/'))}/ holds",
+        *_table(ABOUT),
         "find the wrong nodes (some seconds):",
         f"  cd {clean(system.quote(folder))}",
         f"  {BISECT}",
         f"look at the report in a browser: {REPORT}",
-        "and then:", *_table(NEXT),
-    ]  # fmt: skip
+        "and then:",
+        *_table(NEXT),
+    ]
     return Result(document, "\n".join(lines))
 
 
@@ -75,14 +84,17 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
     """Write the files that are missing.
 
     Raises:
-        UsageError: a file is in the way. ResultExists: a folder that holds anything else, or changed files of the demo.
+        UsageError: a file is in the way. ResultExists: a folder that holds anything else, or
+            changed files of the demo.
         OutputError: the folder cannot be written.
     """
     shown = clean(str(place))
     hint = "name a folder that does not exist yet: subcut demo DIR"
     try:
         if place.exists() and not place.is_dir():
-            raise UsageError(f"the demo needs a folder, and {shown} is a file", hint, code="output.not-folder")
+            raise UsageError(
+                f"the demo needs a folder, and {shown} is a file", hint, code="output.not-folder"
+            )
         present = [name for name in contents if (place / name).exists()]
         if changed := [name for name in present if (place / name).read_bytes() != contents[name]]:
             raise ResultExists(
@@ -91,11 +103,17 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
                 code="output.not-ours",
             )
         if not present and place.is_dir() and any(place.iterdir()):
-            raise ResultExists(f"the folder {shown} is not empty; nothing was written", hint, code="output.not-empty")
+            raise ResultExists(
+                f"the folder {shown} is not empty; nothing was written",
+                hint,
+                code="output.not-empty",
+            )
         place.mkdir(parents=True, exist_ok=True)
         for name in contents.keys() - set(present):
             unfinished = place / f".{name}.{os.getpid()}"
             unfinished.write_bytes(contents[name])
             unfinished.rename(place / name)
     except OSError as e:
-        raise OutputError(f"cannot write the demo to {shown}: {e.strerror or e}", hint, code="output.unwritable") from e
+        raise OutputError(
+            f"cannot write the demo to {shown}: {e.strerror or e}", hint, code="output.unwritable"
+        ) from e

@@ -22,7 +22,11 @@ from subgraph.text import clean
 from subgraph.version import versions
 
 IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
-ABSENT, LACKS, FAILS = "not installed", "not here", "fails"  # the package, the device, or it does not start
+ABSENT, LACKS, FAILS = (
+    "not installed",
+    "not here",
+    "fails",
+)  # the package, the device, or it does not start
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class BackendRow:
 def doctor() -> Result:
     """Say which backends work on this machine, and what the others lack.
 
-    Each backend is started in a process of its own; devices and candidates of the project file are not run.
+    Each backend is started in a process of its own; devices and candidates of the project file are
+    not run.
 
     Exit code 0: onnxruntime, which everything needs, works; 4: it does not.
     """
@@ -51,18 +56,31 @@ def doctor() -> Result:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     backends = {row.name: row for row in rows}
-    rows += [*map(_processor, emulated.PROCESSORS), *(describe_device(name, backends) for name in devices.names())]
+    rows += [
+        *map(_processor, emulated.PROCESSORS),
+        *(describe_device(name, backends) for name in devices.names()),
+    ]
     rows += _project_candidates()
     own = versions()
-    runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
+    runtime = next(
+        f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime")
+    )
     width = max(len(clean(row.name)) for row in rows)
     states = max(len(row.state) for row in rows)
     lines = [
-        f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}, {runtime}"
+        f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx"
+        f" {own['onnx']}, {runtime}"
     ]
     lines += [f"on this system: {text}" for text in WEAKER]
-    lines += [f"{clean(r.name):<{width}}  {r.state:<{states}}  {clean(r.says)}".rstrip() for r in rows]
-    document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
+    lines += [
+        f"{clean(r.name):<{width}}  {r.state:<{states}}  {clean(r.says)}".rstrip() for r in rows
+    ]
+    document = {
+        "schema": "subcut.doctor/1",
+        "exit_code": code,
+        "versions": own,
+        "backends": to_json(rows),
+    }
     return Result(document, "\n".join(lines), code)
 
 
@@ -74,8 +92,12 @@ def _start(name: str) -> BackendRow:
         with Worker(name, timeout=IMPORT_TIMEOUT) as worker:
             about = worker.about({})
     except SubcutError as e:
-        return BackendRow(name, False, "", _what_and_hint(e), ABSENT if isinstance(e, NotInstalled) else FAILS)
-    return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
+        return BackendRow(
+            name, False, "", _what_and_hint(e), ABSENT if isinstance(e, NotInstalled) else FAILS
+        )
+    return BackendRow(
+        name, True, about.version, "   ".join(filter(None, (about.version, about.caveat)))
+    )
 
 
 def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
@@ -115,7 +137,11 @@ def _project_candidates() -> list[BackendRow]:
             rows.append(BackendRow(name, False, "", _what_and_hint(e), FAILS))
             continue
         folder = str(parsed.options.get("folder", ""))
-        programs = [system.split(command)[0] for command in parsed.commands] if parsed.runs_commands else []
+        programs = (
+            [system.split(command)[0] for command in parsed.commands]
+            if parsed.runs_commands
+            else []
+        )
         lacking = [program for program in programs if not _is_executable(program, folder)]
         problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
         says, state = (problem, FAILS) if lacking else (parsed.backend, "ok")
@@ -124,7 +150,9 @@ def _project_candidates() -> list[BackendRow]:
 
 
 def _is_executable(program: str, folder: str) -> bool:
-    return shutil.which(Path(folder, program) if re.search(r"[\\/]", program) else program) is not None
+    return (
+        shutil.which(Path(folder, program) if re.search(r"[\\/]", program) else program) is not None
+    )
 
 
 def _what_and_hint(e: SubcutError) -> str:

@@ -39,18 +39,24 @@ PNG_MOST = 30_000.0  # pixels of a PNG's side
 class ShownOptions:
     """What is shown."""
 
-    around: Annotated[Text, option("--around", "NODE", "Only this node and those near it.", options.complete_nodes)] = (
-        None
-    )
-    hops: Annotated[options.Number, option("--hops", "N", "How near, in tensors on the way; default 2.")] = None
+    around: Annotated[
+        Text,
+        option("--around", "NODE", "Only this node and those near it.", options.complete_nodes),
+    ] = None
+    hops: Annotated[
+        options.Number, option("--hops", "N", "How near, in tensors on the way; default 2.")
+    ] = None
     depth: Annotated[
-        options.Number, option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes.")
+        options.Number,
+        option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes."),
     ] = None
     opened: Annotated[
-        Texts, option("--open", "GROUP", "Open this group, or node with bodies, and those around it.")
+        Texts,
+        option("--open", "GROUP", "Open this group, or node with bodies, and those around it."),
     ] = None
     width: Annotated[
-        options.Number, option("--width", "PIXELS", "Of the page that shows the drawing; default 1200.")
+        options.Number,
+        option("--width", "PIXELS", "Of the page that shows the drawing; default 1200."),
     ] = None
 
 
@@ -61,7 +67,10 @@ class MarkOptions:
     start: options.Start = None
     end: options.End = None
     values: Annotated[
-        Text, option("--values", "RUN", "Errors of tensors: from `compare --json`, or a bisection's folder.")
+        Text,
+        option(
+            "--values", "RUN", "Errors of tensors: from `compare --json`, or a bisection's folder."
+        ),
     ] = None
 
 
@@ -72,18 +81,24 @@ def draw(
     weights: options.Weights = None,
     trust: options.Trust = False,
     output: Annotated[
-        Text, option("--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output.")
+        Text,
+        option(
+            "--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output."
+        ),
     ] = None,
     shown: ShownOptions,
     marked: MarkOptions,
-    beside: Annotated[Text, option("--beside", "MODEL2", "Draw this model as well, and number what differs.")] = None,
+    beside: Annotated[
+        Text, option("--beside", "MODEL2", "Draw this model as well, and number what differs.")
+    ] = None,
 ) -> Result:
     """Draw a model, a part of it, or two models beside each other.
 
-    Groups are the scopes in the nodes' names, else pieces between tensors that are alone in crossing a cut. With
-    --start and --end the region is blue with thick frames, its boundary amber and dashed. With --beside, what
-    corresponds stands at the same height; a piece that the two models compute by other operators has the same number
-    in both, and one that only quantizers tell apart a q. --around loop1/body draws that body.
+    Groups are the scopes in the nodes' names, else pieces between tensors that are alone in
+    crossing a cut. With --start and --end the region is blue with thick frames, its boundary amber
+    and dashed. With --beside, what corresponds stands at the same height; a piece that the two
+    models compute by other operators has the same number in both, and one that only quantizers tell
+    apart a q. --around loop1/body draws that body.
 
     Examples:
       subcut draw model.onnx -o model.svg
@@ -94,11 +109,15 @@ def draw(
     form = Path(output).suffix.lower() if output else ".svg"
     if form not in FORMS:
         raise UsageError(
-            f"{output}: a drawing is {', '.join(FORMS)}", "subcut draw MODEL -o model.svg", code="option.unknown-value"
+            f"{output}: a drawing is {', '.join(FORMS)}",
+            "subcut draw MODEL -o model.svg",
+            code="option.unknown-value",
         )
     for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
         if value is not None and not 0 < value <= MAX:
-            raise UsageError(f"{name} {value}: expected a number from 1 to {MAX}", code="option.out-of-range")
+            raise UsageError(
+                f"{name} {value}: expected a number from 1 to {MAX}", code="option.out-of-range"
+            )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
     if not beside:
@@ -131,7 +150,7 @@ class _Drawn:
     document: dict[str, Any]
 
 
-# ---------------------------------------------------------------------------------------------------- one model
+# ------------------------------------------------------------ one model
 
 
 def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
@@ -142,12 +161,18 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -
     around = [shown.around] if shown.around else []
     start = marked.start or []
     named = (*around, *start, *(marked.end or ()))
-    with inside.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (there, _, names):
+    with inside.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (
+        there,
+        _,
+        names,
+    ):
         if there is not graph:
             begin = len(around)
             last = len(around) + len(start)
             shown = replace(shown, around="".join(names[:begin]) or None)
-            marked = replace(marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])])
+            marked = replace(
+                marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])]
+            )
         return _one(parts(there) if there is graph else Part(there), shown, marked, form)
 
 
@@ -160,19 +185,31 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
 
     graph = part.graph
     if shown.hops and not shown.around:
-        raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2", code="option.requires")
+        raise UsageError(
+            "--hops without --around",
+            "subcut draw MODEL --around NODE --hops 2",
+            code="option.requires",
+        )
     whole = labelled(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
         middle = graph.select(shown.around).nodes
         kept = sorted(set().union(*(whole.around(i, shown.hops or 2) for i in middle)))
-    drawer = Drawer(whole.part(kept)) if shown.around else Drawer(whole, inner_networks(part), small_constants(graph))
-    values, failed, found = _values(Path(marked.values), graph) if marked.values else ({}, set(), {})
+    drawer = (
+        Drawer(whole.part(kept))
+        if shown.around
+        else Drawer(whole, inner_networks(part), small_constants(graph))
+    )
+    values, failed, found = (
+        _values(Path(marked.values), graph) if marked.values else ({}, set(), {})
+    )
     region = _region(graph, marked, sorted(found))
     inside = region.nodes if region else ()
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
-    wholly = {at[i] for i in whole.boxed(inside) if i in at} | ({*part.below(inside)} if drawer.bodies else set())
+    wholly = {at[i] for i in whole.boxed(inside) if i in at} | (
+        {*part.below(inside)} if drawer.bodies else set()
+    )
     marks = Marks(
         region=frozenset(wholly if marked.start or marked.end else ()),
         found=frozenset(at[i] for i, proven in found.items() if i in at and proven),
@@ -188,20 +225,36 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
     layout = drawer.layout(keys, width, tall=bool(values))
     boxes = sum(box.kind not in FRAMES for box in layout.boxes)
     if boxes > SLOW:
-        log.warning("%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer", boxes)
-    lines = [f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}", *(_told(region) if region else ())]
+        log.warning(
+            "%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer",
+            boxes,
+        )
+    lines = [
+        f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}",
+        *(_told(region) if region else ()),
+    ]
     if marked.values:
         lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
     name = graph.path.name
-    text = page(drawer, marks, name, keys, width, lines) if form == ".html" else svg(layout, marks, name)
+    text = (
+        page(drawer, marks, name, keys, width, lines)
+        if form == ".html"
+        else svg(layout, marks, name)
+    )
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
-    return _Drawn(text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()})
+    return _Drawn(
+        text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()}
+    )
 
 
 def _told(region: Region) -> list[str]:
     """What a region has, and what enters and leaves it."""
     inputs = (*region.inputs, *region.shapes)
-    parts = count(len(region.nodes), "node"), count(len(inputs), "input"), count(len(region.outputs), "output")
+    parts = (
+        count(len(region.nodes), "node"),
+        count(len(inputs), "input"),
+        count(len(region.outputs), "output"),
+    )
     return [
         f"region  {' · '.join(parts)}",
         *(f"  in   {clean(name)}" for name in inputs),
@@ -209,8 +262,11 @@ def _told(region: Region) -> list[str]:
     ]
 
 
-def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Mapping[str, str]) -> frozenset[str]:
-    """Keys of the groups and nodes that the options open; if none does, those that give a readable picture of a region.
+def _open(
+    drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Mapping[str, str]
+) -> frozenset[str]:
+    """Keys of the groups and nodes that the options open; if none does, those that give a readable
+    picture of a region.
 
     `names`: of nodes with bodies → their keys.
     """
@@ -222,7 +278,11 @@ def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Map
             word = key.strip("/")
             found = word if word in openable else names.get(word, "")
             if not found:
-                raise UnknownName(f"no group '{key}'", nearest=nearest(word, [*openable, *names]), code="group.unknown")
+                raise UnknownName(
+                    f"no group '{key}'",
+                    nearest=nearest(word, [*openable, *names]),
+                    code="group.unknown",
+                )
             while found:
                 keys.add(found)
                 found = openable[found]
@@ -240,11 +300,12 @@ def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region |
 
 
 def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str], dict[int, bool]]:
-    """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the nodes of findings with
-    whether they are proven.
+    """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the
+    nodes of findings with whether they are proven.
 
     Raises:
-        InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor of this model.
+        InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor
+            of this model.
     """
     from subgraph import results
     from subgraph.reports import is_proven, judged_tensors
@@ -258,7 +319,9 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     findings = sorted(found.get("findings", ()), key=is_proven)
     wrong = {int(i): is_proven(finding) for finding in findings for i in finding["indices"]}
     if not (values or failed or wrong):
-        raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors")
+        raise UsageError(
+            f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"
+        )
     if any(not 0 <= i < len(graph.nodes) for i in wrong):
         raise UsageError(
             f"{path} tells of nodes that {graph.path.name} does not have",
@@ -268,7 +331,7 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     return values, failed, wrong
 
 
-# ---------------------------------------------------------------------------------------------------- two models
+# ------------------------------------------------------------ two models
 
 
 def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
@@ -292,8 +355,14 @@ def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
     drawings = []
     for graph, layout, side in zip((one, other), layouts, (0, 1), strict=True):
         badges = {i: "q" for piece in quantized for i in (piece.nodes, piece.others)[side]}
-        badges |= {i: f"≠{k}" for k, piece in enumerate(changed, 1) for i in (piece.nodes, piece.others)[side]}
-        drawings.append((f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=badges)))
+        badges |= {
+            i: f"≠{k}"
+            for k, piece in enumerate(changed, 1)
+            for i in (piece.nodes, piece.others)[side]
+        }
+        drawings.append(
+            (f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=badges))
+        )
     rows = [
         {
             "tensor": piece.tensor,
@@ -305,11 +374,17 @@ def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
         }
         for piece in changed
     ]
-    lines = [f"{count(len(pairs), 'tensor')} matched, {count(len(changed), 'piece')} computed by other operators"]
+    lines = [
+        f"{count(len(pairs), 'tensor')} matched, {count(len(changed), 'piece')} computed by other"
+        " operators"
+    ]
     if quantized:
         lines.append(f"  q   {count(len(quantized), 'piece')} the same, quantized")
     for number, row in enumerate(rows[:LISTED], 1):
-        lines.append(f"  ≠{number}  {clean(str(row['tensor']))}: {_ops(row['ops'])} → {_ops(row['other_ops'])}")
+        lines.append(
+            f"  ≠{number}  {clean(str(row['tensor']))}: {_ops(row['ops'])} →"
+            f" {_ops(row['other_ops'])}"
+        )
     if len(rows) > LISTED:
         lines.append(f"  and {len(rows) - LISTED} more (--json has all)")
     document = {"nodes": [len(one.nodes), len(other.nodes)], "matched": len(pairs), "changed": rows}
@@ -317,7 +392,9 @@ def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
     return _Drawn(beside(drawings), lines, document)
 
 
-def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozenset[str], frozenset[str]]:
+def _together(
+    one: Drawer, other: Drawer, shown: ShownOptions
+) -> tuple[frozenset[str], frozenset[str]]:
     """Keys of the groups to open in both: a group that both have is open in both or in none."""
     if shown.opened:
         trees = one.tree, other.tree
@@ -330,7 +407,11 @@ def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozense
                 )
         mine, theirs = (
             tree.opened(shown.depth or 1).union(
-                *(tree.around(key.strip("/")) for key in shown.opened if key.strip("/") in tree.numbers)
+                *(
+                    tree.around(key.strip("/"))
+                    for key in shown.opened
+                    if key.strip("/") in tree.numbers
+                )
             )
             for tree in trees
         )
@@ -339,16 +420,21 @@ def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozense
         return one.tree.opened(shown.depth), other.tree.opened(shown.depth)
     open_here = one.shown()
     open_there = other.shown()
-    return open_here, (open_here & other.tree.numbers.keys()) | (open_there - one.tree.numbers.keys())
+    return open_here, (open_here & other.tree.numbers.keys()) | (
+        open_there - one.tree.numbers.keys()
+    )
 
 
 def _ops(names: Sequence[str]) -> str:
     """`2 Conv, Relu`; nothing at all where the tensor comes from elsewhere."""
     counted = Counter(names)
-    return ", ".join(f"{n} {clean(op)}" if n > 1 else clean(op) for op, n in counted.items()) or "nothing"
+    return (
+        ", ".join(f"{n} {clean(op)}" if n > 1 else clean(op) for op, n in counted.items())
+        or "nothing"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- PNG
+# ------------------------------------------------------------ PNG
 
 
 def _png(text: str) -> bytes:
@@ -363,10 +449,16 @@ def _png(text: str) -> bytes:
         import resvg_py
     except ImportError as e:
         raise UsageError(
-            "a .png needs the library resvg-py", f"{install('png')}, or write a .svg", code="package.not-installed"
+            "a .png needs the library resvg-py",
+            f"{install('png')}, or write a .svg",
+            code="package.not-installed",
         ) from e
     text, longest = flattened(text)
-    return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"))
+    return bytes(
+        resvg_py.svg_to_bytes(
+            svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"
+        )
+    )
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
@@ -375,5 +467,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as e:
         raise OutputError(
-            f"cannot write {path}: {e.strerror or e}", "choose another -o FILE", code="output.unwritable"
+            f"cannot write {path}: {e.strerror or e}",
+            "choose another -o FILE",
+            code="output.unwritable",
         ) from e

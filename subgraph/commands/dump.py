@@ -34,7 +34,9 @@ def dump(
         ),
     ] = None,
     everything: Annotated[bool, option("--all", None, "Every tensor of the model.")] = False,
-    output: Annotated[Text, option("--output -o", "DIR", "Folder for the files; default subcut_out/dump.")] = None,
+    output: Annotated[
+        Text, option("--output -o", "DIR", "Folder for the files; default subcut_out/dump.")
+    ] = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
     runtime: options.RuntimeOptions,
@@ -51,16 +53,30 @@ def dump(
     from subgraph.cases.dump import dump as write_dump
 
     words = list(names or [])
-    if model and not model.endswith(".onnx") and not os.path.exists(split_signature(Path(model))[0]):  # noqa: PTH110
+    if (
+        model
+        and not model.endswith(".onnx")
+        and not os.path.exists(split_signature(Path(model))[0])  # noqa: PTH110
+    ):
         words, model = [model, *words], None
     asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
     with asked.reference() as reference:
         graph = load(asked.model_path)
         formats, tensor_format = asked.formats(form, "npy")
         folder = Path(output) if output else asked.output / "dump"
-        with inside.opened(graph, words, asked.feeding, reference, folder.parent) as (graph, feeding, names_there):
+        with inside.opened(graph, words, asked.feeding, reference, folder.parent) as (
+            graph,
+            feeding,
+            names_there,
+        ):
             request = DumpRequest(
-                tensors=tuple(choose(graph, [name for name in names_there if name], everything or "" in names_there)),
+                tensors=tuple(
+                    choose(
+                        graph,
+                        [name for name in names_there if name],
+                        everything or "" in names_there,
+                    )
+                ),
                 **feeding.options,
                 formats=formats,
                 tensor_format=tensor_format,
@@ -80,13 +96,20 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
         return tensors
     if not words:
         raise UsageError(
-            "which tensors? name some, or use --all", "subcut dump model.onnx conv1 'res2a*'", code="argument.missing"
+            "which tensors? name some, or use --all",
+            "subcut dump model.onnx conv1 'res2a*'",
+            code="argument.missing",
         )
     chosen: list[str] = []
     for word in words:
         if any(c in word for c in "*?[") and word not in graph.maker:
             hits = [n for n in tensors if fnmatch.fnmatchcase(n, word)]
-            hits += [n for node, i in graph.names.items() if fnmatch.fnmatchcase(node, word) for n in graph.makes[i]]
+            hits += [
+                n
+                for node, i in graph.names.items()
+                if fnmatch.fnmatchcase(node, word)
+                for n in graph.makes[i]
+            ]
             chosen += hits or [graph.tensor(word)]
         else:
             chosen.append(graph.tensor(word))
@@ -95,7 +118,11 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
 
 def _result(written: Case) -> Result:
     m = written.manifest
-    document: dict[str, Any] = {"schema": "subcut.dump/1", "exit_code": 0, "path": str(written.path)}
+    document: dict[str, Any] = {
+        "schema": "subcut.dump/1",
+        "exit_code": 0,
+        "path": str(written.path),
+    }
     document |= {k: v for k, v in m.items() if k != "schema"}
     for loss in m["losses"]:
         log.warning("loss: %s", clean(loss))

@@ -1,4 +1,5 @@
-"""What `replace`, `merge` and `remove` share: the file written, and what the change did to the outputs."""
+"""What `replace`, `merge` and `remove` share: the file written, and what the change did to the
+outputs."""
 
 from __future__ import annotations
 
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 TensorMap = Annotated[
     Texts,
     option(
-        "--map", "OURS=THEIRS", "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable."
+        "--map",
+        "OURS=THEIRS",
+        "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable.",
     ),
 ]
 
 Opset = Annotated[
-    Number, option("--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it.")
+    Number,
+    option(
+        "--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it."
+    ),
 ]
 
 
@@ -36,7 +42,9 @@ Opset = Annotated[
 class FileOptions:
     """The new file."""
 
-    output: Annotated[Text, option("--output -o", "FILE", "The new model; default: MODEL-new.onnx.")] = None
+    output: Annotated[
+        Text, option("--output -o", "FILE", "The new model; default: MODEL-new.onnx.")
+    ] = None
     force: Annotated[bool, option("--force", None, "Replace a file that is in the way.")] = False
     no_run: Annotated[bool, option("--no-run", None, "Run nothing: only write the file.")] = False
 
@@ -55,7 +63,9 @@ def read_maps(words: Sequence[str] | None) -> dict[str, str]:
         if equals and not Path(word).is_file():
             if not ours or not theirs:
                 raise UsageError(
-                    f"--map {clean(word)}: expected OURS=THEIRS", "--map conv1=input", code="option.malformed"
+                    f"--map {clean(word)}: expected OURS=THEIRS",
+                    "--map conv1=input",
+                    code="option.malformed",
                 )
             names[ours] = theirs
         else:
@@ -67,11 +77,14 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
     """Where the new model goes.
 
     Raises:
-        UsageError: the file is one that is read. ResultExists: it exists, and is not to be replaced.
+        UsageError: the file is one that is read. ResultExists: it exists, and is not to be
+            replaced.
     """
     for model_file in reads:
         if is_of_tflite(model_file):
-            what = f"{clean(model_file.name)} is TensorFlow Lite's: it is cut and run, but not edited"
+            what = (
+                f"{clean(model_file.name)} is TensorFlow Lite's: it is cut and run, but not edited"
+            )
             raise UsageError(what, "edit the model that it was converted from", code="edit.tflite")
     path = Path(chosen.output or f"{model.stem}-new.onnx")
     for file in reads:
@@ -83,7 +96,9 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
             )
     if path.exists() and not chosen.force:
         raise ResultExists(
-            f"{clean(str(path))} exists", "choose another -o FILE, or --force to replace it", code="output.exists"
+            f"{clean(str(path))} exists",
+            "choose another -o FILE, or --force to replace it",
+            code="output.exists",
         )
     return path
 
@@ -99,7 +114,9 @@ def compared(
     try:
         rows = effect(graph, path, feeding, reference)
     except SubcutError as e:
-        e.hint = f"{clean(str(path))} was written, and the reference does not run it as MODEL; {e.hint}".rstrip("; ")
+        e.hint = f"{clean(str(path))} was written, and the reference does not run it as MODEL; {e.hint}".rstrip(  # noqa: E501
+            "; "
+        )
         raise
     fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
     width = max(len(clean(row.name)) for row in rows)
@@ -112,7 +129,14 @@ def _what(row: OutputEffect) -> str:
     return row.what or {"gone": "no longer an output", "new": "a new output"}[row.status]
 
 
-def result(command: str, path: Path, draft: Draft, lines: list[str], rows: list[dict[str, Any]], **more: Any) -> Result:
+def result(
+    command: str,
+    path: Path,
+    draft: Draft,
+    lines: list[str],
+    rows: list[dict[str, Any]],
+    **more: Any,
+) -> Result:
     """The document and the text of an edit."""
     remarks = [f"note     {remark}" for remark in draft.remarks]
     nodes = len(draft.model.graph.node)
@@ -126,4 +150,6 @@ def result(command: str, path: Path, draft: Draft, lines: list[str], rows: list[
         **more,
     }
     head, *rest = lines
-    return Result(document, "\n".join([head, *remarks, *rest, f"{clean(str(path))}   {count(nodes, 'node')}"]))
+    return Result(
+        document, "\n".join([head, *remarks, *rest, f"{clean(str(path))}   {count(nodes, 'node')}"])
+    )

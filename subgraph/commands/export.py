@@ -35,7 +35,10 @@ def export(
     *,
     source: Annotated[
         str,
-        typer.Argument(metavar="CASE|DIR", help="A case, a dump of subcut or another tool, or a folder of .npy files."),
+        typer.Argument(
+            metavar="CASE|DIR",
+            help="A case, a dump of subcut or another tool, or a folder of .npy files.",
+        ),
     ],
     output: Annotated[str, option("--output -o", "DIR", "Folder for the files.")],
     form: options.FormatOptions,
@@ -50,25 +53,31 @@ def export(
     ] = None,
     model: Annotated[
         Text,
-        option("--model", "MODEL", "Model that gives types and shapes of files without a header, and scales of codes."),
+        option(
+            "--model",
+            "MODEL",
+            "Model that gives types and shapes of files without a header, and scales of codes.",
+        ),
     ] = None,
     tensor: Annotated[
         Texts,
         option(
             "--tensor",
             "NAME=FORM",
-            "Form of these tensors, a name or glob: int8:scale=0.02:zero=-3:NHWC, or a part of that. Repeatable.",
+            "Form of these tensors, a name or glob: int8:scale=0.02:zero=-3:NHWC, or a part of"
+            " that. Repeatable.",
         ),
     ] = None,
     dump_layout: Annotated[
-        Text, option("--dump-layout", "NHWC", "Layout of files without a header, if not the model's.")
+        Text,
+        option("--dump-layout", "NHWC", "Layout of files without a header, if not the model's."),
     ] = None,
     result: options.ResultOptions,
 ) -> Result:
     """Convert tensor files: element type, layout, file format.
 
-    Reads a case, dumps of subcut and of other tools, and folders of .npy files. What the conversion loses is counted.
-    Integers with a scale are codes: real = (code - zero) * scale.
+    Reads a case, dumps of subcut and of other tools, and folders of .npy files. What the conversion
+    loses is counted. Integers with a scale are codes: real = (code - zero) * scale.
 
     Examples:
       subcut export dumps -o fp16 --format bin --dtype float16
@@ -87,11 +96,14 @@ def export(
     place = ResultPlace(folder.parent, folder.name, result.force)
     hints = _dump_hints(graph, dump_layout)
     kinds = formats(form.formats or "bin")
-    return _result(write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line()))
+    return _result(
+        write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line())
+    )
 
 
 def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
-    """`data=int8:scale=0.02:zero=-3:NHWC` -> the name or glob, and the form; `dtype`: where it names none.
+    """`data=int8:scale=0.02:zero=-3:NHWC` -> the name or glob, and the form; `dtype`: where it
+    names none.
 
     Raises:
         UsageError: it is no such text. UnknownName: no such element type.
@@ -110,10 +122,14 @@ def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
             code="option.malformed",
         )
     try:
-        scale = Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),)) if numbers else None
+        scale = (
+            Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),)) if numbers else None
+        )
     except (KeyError, ValueError) as e:
         raise UsageError(
-            f"--tensor {words}: scale is a number, zero a whole one beside it", hint, code="option.malformed"
+            f"--tensor {words}: scale is a number, zero a whole one beside it",
+            hint,
+            code="option.malformed",
         ) from e
     if scale and not 0 < scale.step[0] < math.inf:
         raise UsageError(f"--tensor {words}: a scale is above 0", hint, code="option.out-of-range")
@@ -123,10 +139,15 @@ def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
 
 def _result(written: Case) -> Result:
     m = written.manifest
-    rows = [(f["file"], _type(f), shape_text(tuple(f["shape"])), f["layout"], f["loss"]) for f in m["exported"]]
+    rows = [
+        (f["file"], _type(f), shape_text(tuple(f["shape"])), f["layout"], f["loss"])
+        for f in m["exported"]
+    ]
     widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
     lines = [
-        "  ".join(f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)).rstrip()
+        "  ".join(
+            f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)
+        ).rstrip()
         for row in rows
     ]
     lines += [f"left out: {clean(word)}" for word in m["left_out"]]
@@ -137,11 +158,16 @@ def _result(written: Case) -> Result:
 
 def _type(file: Mapping[str, Any]) -> str:
     """`int8:scale=0.02:zero=-3`, as it would be typed."""
-    return f"{file['dtype']}:scale={file['scale']:g}:zero={file['zero_point']}" if "scale" in file else file["dtype"]
+    return (
+        f"{file['dtype']}:scale={file['scale']:g}:zero={file['zero_point']}"
+        if "scale" in file
+        else file["dtype"]
+    )
 
 
 def _dump_hints(graph: Graph | None, layout: str | None) -> DumpHints:
-    """Types, shapes and layout of a dump's headerless files, as far as the command line tells them."""
+    """Types, shapes and layout of a dump's headerless files, as far as the command line tells
+    them."""
     from subgraph.recordings import recording
     from subgraph.recordings.dumps import DumpHints
 

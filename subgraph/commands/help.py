@@ -1,7 +1,8 @@
-"""Pages of `--help`: a command's docstring and options -> plain text of at most 80 columns, in sections.
+"""Pages of `--help`: a command's docstring and options -> plain text of at most 80 columns, in
+sections.
 
-typer's own sections need rich, which takes longer to load than the page to write. A docstring's paragraphs that begin
-with a word of `LAST` stand at the end of the page, examples as they are.
+typer's own sections need rich, which takes longer to load than the page to write. A docstring's
+paragraphs that begin with a word of `LAST` stand at the end of the page, examples as they are.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ LAST = ("Examples:", "Exit code", "Terms")
 def start_page() -> str:
     """What `subcut` alone shows: the tasks, with one command each."""
     width = max(map(len, TASKS))
-    return "\n".join([
-        "subcut finds the piece of an ONNX model that a runtime or device computes wrong.",
-        "",
-        *(f"  {task:<{width}}  {command}" for task, command in TASKS.items()),
-        "",
-        f"  {'try it first':<{width}}  subcut demo DIR",
-        "",
-        "subcut --help lists all commands, subcut COMMAND --help has examples.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "subcut finds the piece of an ONNX model that a runtime or device computes wrong.",
+            "",
+            *(f"  {task:<{width}}  {command}" for task, command in TASKS.items()),
+            "",
+            f"  {'try it first':<{width}}  subcut demo DIR",
+            "",
+            "subcut --help lists all commands, subcut COMMAND --help has examples.",
+        ]
+    )
 
 
 def section_of(command: str) -> str:
@@ -60,7 +63,9 @@ class HelpPage:
         """The docstring up to its examples."""
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text("\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST)))
+            formatter.write_text(
+                "\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST))
+            )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """A section per panel; the global options last."""
@@ -121,5 +126,7 @@ def _write_commands(group: Any, ctx: Any, formatter: Any) -> None:
     panels: dict[str, list[tuple[str, str]]] = {}
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
-        panels.setdefault(command.rich_help_panel or "Commands", []).append((name, paragraphs(command.help)[0]))
+        panels.setdefault(command.rich_help_panel or "Commands", []).append(
+            (name, paragraphs(command.help)[0])
+        )
     _write(panels, formatter)

@@ -1,4 +1,5 @@
-"""Names of nodes in bodies, as they are typed -> the graph that a command works on, and what it is fed."""
+"""Names of nodes in bodies, as they are typed -> the graph that a command works on, and what it is
+fed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def opened(
 ) -> Iterator[tuple[Graph, Feeding, tuple[str, ...]]]:
     """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
 
-    Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges the model's outputs.
+    Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges
+    the model's outputs.
     """
     if not any("/" in name for name in names):
         yield graph, feeding, tuple(names)

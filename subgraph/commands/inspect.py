@@ -1,4 +1,5 @@
-"""`subcut inspect`: a model, a node or the boundary between two nodes -> its contents and its problems."""
+"""`subcut inspect`: a model, a node or the boundary between two nodes -> its contents and its
+problems."""
 
 from __future__ import annotations
 
@@ -64,13 +65,16 @@ def inspect(
     trust: options.Trust = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
-    no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
+    no_run: Annotated[
+        bool, option("--no-run", None, "Only what the file says; run nothing.")
+    ] = False,
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
 
-    Shapes and ranges come from a run on the reference. With a node: the node and its neighbours. With --start and
-    --end: the tensors that enter and leave that piece. With a node and -c: what this runtime is known to compute wrong
-    in nodes like it (`subcut known`).
+    Shapes and ranges come from a run on the reference. With a node: the node and its neighbours.
+    With --start and
+    --end: the tensors that enter and leave that piece. With a node and -c: what this runtime is
+    known to compute wrong in nodes like it (`subcut known`).
 
     Examples:
       subcut inspect model.onnx
@@ -100,13 +104,16 @@ def inspect(
         document = _document(graph, node, *places, None if no_run else feeding, runtime)
     except UnicodeDecodeError as e:
         raise ModelError(
-            f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum", code="model.not-utf8"
+            f"{model_path} is damaged: a name in it is not UTF-8",
+            "compare its checksum",
+            code="model.not-utf8",
         ) from e
     return Result(to_json(document), text(document), document.exit_code)
 
 
 def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
-    """The candidate whose runtime the node is held against; None where the project's cannot be read, with a warning.
+    """The candidate whose runtime the node is held against; None where the project's cannot be
+    read, with a warning.
 
     Raises:
         UnknownName, UsageError: the one that is typed cannot be read.
@@ -118,7 +125,11 @@ def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
         return asked.described_candidate(spec) if spec else None
     except SubcutError as e:
         place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
-        what = "; ".join(filter(None, (clean(e.what), clean(e.hint), f"correct {place}, or name one with -c SPEC")))
+        what = "; ".join(
+            filter(
+                None, (clean(e.what), clean(e.hint), f"correct {place}, or name one with -c SPEC")
+            )
+        )
         log.warning("the project's candidate, %s, cannot be read: %s", clean(spec), what)
         return None
 
@@ -143,11 +154,17 @@ def _document(
         with (
             folders.temporary() as folder,
             default_for(graph) if fed else nullcontext() as reference,
-            inside.opened(graph, words, fed or Feeding(), reference, folder) as (there, feeding, names),
+            inside.opened(graph, words, fed or Feeding(), reference, folder) as (
+                there,
+                feeding,
+                names,
+            ),
         ):
             node, first = names[0] if node else None, len(start)
             begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
-            return _describe(there, node, begin, () if node else last, feeding if fed else None, runtime)
+            return _describe(
+                there, node, begin, () if node else last, feeding if fed else None, runtime
+            )
     except (NotRun, ModelError) as e:
         log.warning("%s; only what the file says is shown", e.what)
         return _document(graph, node, start, end, None, runtime)
@@ -168,7 +185,9 @@ def _describe(
         return _with_known(document, graph, runtime) if runtime else document
     if not start and not end:
         whole = describe.model_document(graph, fed)
-        return replace(whole, notes=[*whole.notes, *(f"inside: {body}" for body in inside.bodies(graph))])
+        return replace(
+            whole, notes=[*whole.notes, *(f"inside: {body}" for body in inside.bodies(graph))]
+        )
     try:
         return describe.region_document(graph, start, end, fed)
     except ModelError as e:
@@ -176,17 +195,29 @@ def _describe(
 
 
 def _with_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> NodesDocument:
-    """The document, whose nodes have what the runtime is known to compute wrongly in nodes like them."""
+    """The document, whose nodes have what the runtime is known to compute wrongly in nodes like
+    them."""
     from subgraph.commands.known import hints
 
     said = [(issue.node.top, issue.reason) for issue in hints(graph, runtime) if issue.node]
-    nodes = [replace(node, known=[reason for top, reason in said if top == node.index]) for node in document.nodes]
+    nodes = [
+        replace(node, known=[reason for top, reason in said if top == node.index])
+        for node in document.nodes
+    ]
     return replace(document, nodes=nodes)
 
 
-def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
-    """Model and node. A single word that is not a file is a node, if a model is found without it."""
-    if model is None or node is not None or model.endswith(".onnx") or split_signature(Path(model))[0].exists():
+def _model_and_node(
+    model: str | None, node: str | None, settings: project.Project
+) -> tuple[str | None, str | None]:
+    """Model and node. A single word that is not a file is a node, if a model is found without
+    it."""
+    if (
+        model is None
+        or node is not None
+        or model.endswith(".onnx")
+        or split_signature(Path(model))[0].exists()
+    ):
         return model, node
     try:
         project.find_model(None, settings)
@@ -195,7 +226,7 @@ def _model_and_node(model: str | None, node: str | None, settings: project.Proje
     return None, model
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def text(document: InspectDocument) -> str:
@@ -216,10 +247,16 @@ def text(document: InspectDocument) -> str:
 def _head(document: InspectDocument) -> Iterable[str]:
     m = document.model
     size = _size(m.bytes) + (f" + {_size(m.external_bytes)} outside" if m.external_bytes else "")
-    opsets = ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
+    opsets = (
+        ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
+    )
     words = [size, f"IR {m.ir_version}", f"opset {opsets.removeprefix('ai.onnx ')}"]
     words += [f"by {clean(m.producer)}"] if m.producer else []
-    words += [f"signature {clean(m.metadata['tflite_signature'])}"] if "tflite_signature" in m.metadata else []
+    words += (
+        [f"signature {clean(m.metadata['tflite_signature'])}"]
+        if "tflite_signature" in m.metadata
+        else []
+    )
     yield f"{clean(Path(m.path).name)}   {' · '.join(words)}"
 
 
@@ -259,7 +296,9 @@ def _whole(document: ModelDocument) -> Iterable[str]:
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
-    rows = [["in", *_tensor(t)] for t in document.inputs] + [["out", *_tensor(t)] for t in document.outputs]
+    rows = [["in", *_tensor(t)] for t in document.inputs] + [
+        ["out", *_tensor(t)] for t in document.outputs
+    ]
     yield from _table(["", *_TENSOR], rows)
     yield from (f"  {clean(t.name)}: {clean(t.values)}" for t in document.inputs if t.values)
     yield ""
@@ -273,17 +312,25 @@ def _whole(document: ModelDocument) -> Iterable[str]:
 def _nodes(document: NodesDocument) -> Iterable[str]:
     if len(document.nodes) > MAX_DETAILED:
         yield f"{clean(document.selector)}  {count(len(document.nodes), 'node')}"
-        rows = [[_node(node), *_tensor(tensor)] for node in document.nodes for tensor in node.outputs]
+        rows = [
+            [_node(node), *_tensor(tensor)] for node in document.nodes for tensor in node.outputs
+        ]
         yield from _table(["", *_TENSOR], rows)
         return
     for node in document.nodes:
         yield _node(node)
         if node.source:
             yield f"  from {clean(str(node.source) or node.source.module)}"
-        for name, value in (*node.attributes.items(), ("doc_string", node.doc_string), *node.metadata.items()):
+        for name, value in (
+            *node.attributes.items(),
+            ("doc_string", node.doc_string),
+            *node.metadata.items(),
+        ):
             if lines := clean_lines(value).splitlines():
                 yield f"  {clean(name)} = {shorten(lines[0].strip(), MAX_VALUE)}"
-                yield from (f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES])
+                yield from (
+                    f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES]
+                )
         yield from (f"  perhaps {clean(reason)}" for reason in node.known or ())
         yield from _boundary(node.inputs, (), node.outputs)
 
@@ -307,7 +354,9 @@ def _region(document: RegionDocument) -> Iterable[str]:
 
 
 def _boundary(
-    inputs: Iterable[EnteringTensor], shapes: Iterable[EnteringTensor], outputs: Iterable[LeavingTensor]
+    inputs: Iterable[EnteringTensor],
+    shapes: Iterable[EnteringTensor],
+    outputs: Iterable[LeavingTensor],
 ) -> Iterable[str]:
     rows = [["in", *_tensor(t), f"from {_maker(t.made_by)}"] for t in inputs]
     rows += [["shape", *_tensor(t), f"from {_maker(t.made_by)}, frozen in a cut"] for t in shapes]
@@ -338,7 +387,11 @@ def _tensor(t: TensorInfo) -> list[str]:
     shape = _shape(t.shape)
     declared = ""
     if d := t.declared:
-        declared = " ".join(word for word, real in ((d.type or "?", t.type), (_shape(d.shape), shape)) if word != real)
+        declared = " ".join(
+            word
+            for word, real in ((d.type or "?", t.type), (_shape(d.shape), shape))
+            if word != real
+        )
     if t.value is not None:
         shape += f" = {t.value}"
     r = t.range
@@ -367,7 +420,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str
 
 
 def _size(number: int) -> str:
-    """Bytes in the unit in which they have at most four digits; a damaged file's may be any number."""
+    """Bytes in the unit in which they have at most four digits; a damaged file's may be any
+    number."""
     if number >= 1 << 60:
         return f"{big(number)} bytes"
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):

@@ -1,4 +1,5 @@
-"""`subcut known`: what runtimes are known to compute wrongly -> a list, one entry, or its tests run here."""
+"""`subcut known`: what runtimes are known to compute wrongly -> a list, one entry, or its tests run
+here."""
 
 from __future__ import annotations
 
@@ -36,10 +37,17 @@ def known(
     *,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="An entry; tract/NAME, --runtime or -c if several runtimes have one."),
+        typer.Argument(
+            metavar="NAME",
+            help="An entry; tract/NAME, --runtime or -c if several runtimes have one.",
+        ),
     ] = None,
-    runtime: Annotated[Text, option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …")] = None,
-    operator: Annotated[Text, option("--operator", "NAME", "Only entries of this operator.")] = None,
+    runtime: Annotated[
+        Text, option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …")
+    ] = None,
+    operator: Annotated[
+        Text, option("--operator", "NAME", "Only entries of this operator.")
+    ] = None,
     try_it: Annotated[
         bool, option("--try", None, "Run the tests of the entry, or of all of the runtime's, here.")
     ] = False,
@@ -48,8 +56,8 @@ def known(
 ) -> Result:
     """List what runtimes are known to compute wrong.
 
-    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and types: a hint.
-    `subcut lint MODEL -c SPEC` holds a model against the entries of a runtime.
+    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and
+    types: a hint. `subcut lint MODEL -c SPEC` holds a model against the entries of a runtime.
 
     Examples:
       subcut known --runtime tract --operator MaxPool
@@ -60,7 +68,9 @@ def known(
     asked = Asked(project.load(), result=result)
     if candidate and not try_it:
         raise UsageError(
-            "-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries", code="option.requires"
+            "-c goes with --try",
+            "subcut lint MODEL -c SPEC holds a model against the entries",
+            code="option.requires",
         )
     tested = asked.candidate(candidate) if candidate else None
     chosen = _chosen(entries_of.entries(folders_of(asked.settings)), runtime, operator)
@@ -68,10 +78,16 @@ def known(
         own = entries_of.runtime_of(tested.backend, tested.device) if tested else ""
         chosen = [entries_of.find(name, chosen, own)]
     if not try_it:
-        document = {"schema": "subcut.known/1", "exit_code": 0, "entries": [to_json(e) for e in chosen]}
+        document = {
+            "schema": "subcut.known/1",
+            "exit_code": 0,
+            "entries": [to_json(e) for e in chosen],
+        }
         return Result(document, _page(chosen[0]) if name else _list(chosen))
     if not tested:
-        raise UsageError("--try on which candidate?", f"-c {chosen[0].runtime}", code="argument.missing")
+        raise UsageError(
+            "--try on which candidate?", f"-c {chosen[0].runtime}", code="argument.missing"
+        )
     return _tried(asked, tested, chosen)
 
 
@@ -82,7 +98,8 @@ def folders_of(settings: Project) -> list[Path]:
 
 
 def release_of(candidate: Candidate) -> str:
-    """The release of the runtime that a candidate runs; "" where that is not known without starting it."""
+    """The release of the runtime that a candidate runs; "" where that is not known without starting
+    it."""
     from subgraph.environments import releases
 
     if candidate.release or candidate.package or candidate.python:
@@ -119,18 +136,30 @@ def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -
     Raises:
         UnknownName: no entry is of that runtime, or of that operator.
     """
-    for word, names in ((runtime, {e.runtime for e in every}), (operator, {e.operator for e in every})):
+    for word, names in (
+        (runtime, {e.runtime for e in every}),
+        (operator, {e.operator for e in every}),
+    ):
         if word and word not in names:
             raise UnknownName(
-                f"no entries of '{clean(word)}'", nearest=nearest(word, sorted(names)), code="known.no-entry"
+                f"no entries of '{clean(word)}'",
+                nearest=nearest(word, sorted(names)),
+                code="known.no-entry",
             )
     return [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
 
 
 def _list(chosen: Sequence[Entry]) -> str:
-    lines = aligned([(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen])
+    lines = aligned(
+        [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
+    )
     runtimes = Counter(e.runtime for e in chosen)
-    return "\n".join([*lines, f"{len(chosen)} known: {', '.join(f'{n} of {name}' for name, n in runtimes.items())}"])
+    return "\n".join(
+        [
+            *lines,
+            f"{len(chosen)} known: {', '.join(f'{n} of {name}' for name, n in runtimes.items())}",
+        ]
+    )
 
 
 def _page(entry: Entry) -> str:
@@ -150,7 +179,9 @@ def _page(entry: Entry) -> str:
     ]
     head = f"{entry.runtime}: {entry.operator} {entry.says}"
     model = map(clean, entry.case.model.splitlines()) if entry.case else ()
-    return "\n".join([clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model])
+    return "\n".join(
+        [clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model]
+    )
 
 
 def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Result:
@@ -163,7 +194,9 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     own = [e for e in chosen if e.runtime == runtime]
     if not own:
         raise UsageError(
-            f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime", code="known.other-runtime"
+            f"no entry asked for is of {clean(runtime)}",
+            "-c SPEC of the entries' runtime",
+            code="known.other-runtime",
         )
     tests = sorted({test for entry in own for test in entry.tests})
     if candidate.timeout == TIMEOUT:  # the models are tiny
@@ -175,7 +208,9 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
             ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     states = {entry.name: _state(entry, ended) for entry in own}
     wrong = sum(word == "wrong" for word, _ in states.values())
-    lines = aligned([(word, entry.name, said) for entry in own for word, said in [states[entry.name]]])
+    lines = aligned(
+        [(word, entry.name, said) for entry in own for word, said in [states[entry.name]]]
+    )
     here = f"{version}, which" if version else "what"
     total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {here} runs here"
     document = {
@@ -188,11 +223,15 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
 
 
 def _state(entry: Entry, ended: Mapping[str, SweepOutcome]) -> tuple[str, str]:
-    """("wrong", "right" or "not known", how its tests ended). `ended`: by test, or by the path of an entry."""
+    """("wrong", "right" or "not known", how its tests ended). `ended`: by test, or by the path of
+    an entry."""
     from subgraph.sweep.sweep import BAD
 
     ends = Counter(ended[name] for name in (*entry.tests, entry.path) if name in ended)
-    words = ", ".join(f"{n} {outcome}" for outcome, n in ends.items()) or "this onnx has none of its tests"
+    words = (
+        ", ".join(f"{n} {outcome}" for outcome, n in ends.items())
+        or "this onnx has none of its tests"
+    )
     if any(outcome in BAD for outcome in ends):
         return "wrong", words
     return ("right" if ends and set(ends) == {"right"} else "not known"), words

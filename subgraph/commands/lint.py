@@ -1,4 +1,5 @@
-"""`subcut lint`: a model -> known troubles, each with its node, the reason and a fix; nothing runs on a target."""
+"""`subcut lint`: a model -> known troubles, each with its node, the reason and a fix; nothing runs
+on a target."""
 
 from __future__ import annotations
 
@@ -24,7 +25,19 @@ if TYPE_CHECKING:
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
-COLUMNS = ("severity", "rule", "index", "node", "op", "domain", "inside", "tensor", "reason", "fix", "source")
+COLUMNS = (
+    "severity",
+    "rule",
+    "index",
+    "node",
+    "op",
+    "domain",
+    "inside",
+    "tensor",
+    "reason",
+    "fix",
+    "source",
+)
 
 
 def complete_rules(incomplete: str) -> list[str]:
@@ -38,12 +51,21 @@ def lint(
     model: options.ModelArgument = None,
     weights: options.Weights = None,
     trust: options.Trust = False,
-    target_opset: Annotated[Number, option("--target-opset", "N", "Newest opset that the target accepts.")] = None,
+    target_opset: Annotated[
+        Number, option("--target-opset", "N", "Newest opset that the target accepts.")
+    ] = None,
     only: Annotated[
         Texts,
-        option("--only", "RULE", "Only this rule, or a Python file with your own. Repeatable.", complete_rules),
+        option(
+            "--only",
+            "RULE",
+            "Only this rule, or a Python file with your own. Repeatable.",
+            complete_rules,
+        ),
     ] = None,
-    ignore: Annotated[Texts, option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules)] = None,
+    ignore: Annotated[
+        Texts, option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules)
+    ] = None,
     candidate: options.CandidateSpec = None,
     rules: Annotated[bool, option("--rules", None, "List the rules; read no model.")] = False,
     inputs: options.InputOptions,
@@ -51,9 +73,9 @@ def lint(
 ) -> Result:
     """List known troubles with targets, before anything runs there.
 
-    Each line names the node, the reason and a fix. With -c, nodes like those that this runtime is known to compute
-    wrongly are notes (`subcut known`). With -i, --shape or --seed the ranges of all tensors are checked as
-    well; --shape may try another size than the model's own.
+    Each line names the node, the reason and a fix. With -c, nodes like those that this runtime is
+    known to compute wrongly are notes (`subcut known`). With -i, --shape or --seed the ranges of
+    all tensors are checked as well; --shape may try another size than the model's own.
 
     Examples:
       subcut lint model.onnx --target-opset 11
@@ -66,10 +88,14 @@ def lint(
         return _rules()
     from subgraph.inspection import lint
 
-    asked = Asked(model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust))
+    asked = Asked(
+        model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust)
+    )
     names = lint.choose_rules(only or (), ignore or ())
     if target_opset is not None and target_opset < 1:
-        raise UsageError(f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range")
+        raise UsageError(
+            f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range"
+        )
     table.check(csv_file)
     model_path = asked.model_path
     feeding = asked.feeding
@@ -81,15 +107,20 @@ def lint(
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(
-            f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum", code="model.not-utf8"
+            f"{model_path} is damaged: a name in it is not UTF-8",
+            "compare its checksum",
+            code="model.not-utf8",
         ) from e
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
-    return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
+    return table.result(
+        to_json(document), text(document), as_csv(document) if csv_file else "", csv_file
+    )
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
-    """What the rules look at. Shapes that contradict the model's own are a second size, for one rule, and not fed.
+    """What the rules look at. Shapes that contradict the model's own are a second size, for one
+    rule, and not fed.
 
     Raises:
         InputError, UnknownName: a file or a shape does not fit the model.
@@ -99,7 +130,9 @@ def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool
     from subgraph.inspection.lint import LintContext
 
     other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
-    fed = replace(feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other})
+    fed = replace(
+        feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other}
+    )
     fed.plan(graph, graph.inputs)
     given = None if fed.is_default and not seeded else fed
     second = feeding.shapes if other else {}
@@ -139,18 +172,23 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
 def _rules() -> Result:
     rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in plugins.names("lint")]
     lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
-    return Result({"schema": "subcut.lint-rules/1", "exit_code": 0, "rules": rows}, "\n".join(lines))
+    return Result(
+        {"schema": "subcut.lint-rules/1", "exit_code": 0, "rules": rows}, "\n".join(lines)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def text(document: LintDocument) -> str:
-    """The findings for people: warnings first, each fix once, equal findings folded into one line."""
+    """The findings for people: warnings first, each fix once, equal findings folded into one
+    line."""
     width = max((len(clean(f.rule)) for f in document.findings), default=0)
     groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
     lines = [
-        line for (severity, rule), found in groups for line in _group(f"{severity:<7}  {rule:<{width}}", list(found))
+        line
+        for (severity, rule), found in groups
+        for line in _group(f"{severity:<7}  {rule:<{width}}", list(found))
     ]
     return "\n".join([*lines, _totals(document)])
 
@@ -179,7 +217,9 @@ def _folded(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[st
         if len(same) <= MAX_UNFOLDED[severity]:
             yield from ((_node(f.node), f"{reason}{_source(f.node)}") for f in same)
         else:
-            names = [_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (len(same) > MAX_NAMED[severity])
+            names = [_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (
+                len(same) > MAX_NAMED[severity]
+            )
             yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
 
 
@@ -206,7 +246,11 @@ def as_csv(document: LintDocument) -> str:
     """A line per finding."""
     rows = []
     for f in document.findings:
-        node = [f.node.index, f.node.label, f.node.op, f.node.domain, f.node.inside] if f.node else [None] * 5
+        node = (
+            [f.node.index, f.node.label, f.node.op, f.node.domain, f.node.inside]
+            if f.node
+            else [None] * 5
+        )
         source = str(f.node.source or "") if f.node else ""
         rows.append([f.severity, f.rule, *node, f.tensor, f.reason, f.fix, source])
     return table.render(COLUMNS, rows)

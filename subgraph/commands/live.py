@@ -1,8 +1,8 @@
 """Log messages -> lines on standard error; on a terminal, messages of progress are one live line.
 
-A message with `extra={"live": {...}}` belongs to the live line. Elsewhere it is a plain line, unless it only says what
-is `asking`. `done` and `of` fill the bar; `left`, `estimate` and `asking` are texts beside it. A message with `step`
-and `of` is a progress bar over a known number of steps.
+A message with `extra={"live": {...}}` belongs to the live line. Elsewhere it is a plain line,
+unless it only says what is `asking`. `done` and `of` fill the bar; `left`, `estimate` and `asking`
+are texts beside it. A message with `step` and `of` is a progress bar over a known number of steps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SPARSE_LINES = 10  # lines at most for many small steps where there is no progre
 class ProgressHandler(logging.StreamHandler[Any]):
     """A line per message; on a terminal, one live line for messages of progress.
 
-    Of messages with `sparse` there are at most `SPARSE_LINES` lines. `live`: may there be a live line? `verbose`:
-    steps are lines as well, above the live line.
+    Of messages with `sparse` there are at most `SPARSE_LINES` lines. `live`: may there be a live
+    line? `verbose`: steps are lines as well, above the live line.
     """
 
     def __init__(self, stream: Any, *, live: bool = True, verbose: bool = False) -> None:
@@ -59,7 +59,9 @@ class ProgressHandler(logging.StreamHandler[Any]):
         if self.bar is None:
             super().emit(record)
         else:
-            self.bar.console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+            self.bar.console.print(
+                self.format(record), markup=False, highlight=False, soft_wrap=True
+            )
 
     def _show_step(self, step: int, of: int, record: logging.LogRecord) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -75,7 +77,9 @@ class ProgressHandler(logging.StreamHandler[Any]):
         from rich.table import Column
 
         def text(field: str, style: str, column: Column | None = None) -> TextColumn:
-            return TextColumn("{task.fields[" + field + "]}", style=style, markup=False, table_column=column)
+            return TextColumn(
+                "{task.fields[" + field + "]}", style=style, markup=False, table_column=column
+            )
 
         end = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         bar = self._open(
@@ -86,7 +90,9 @@ class ProgressHandler(logging.StreamHandler[Any]):
             text("asking", "dim", end),
             expand=True,
         )
-        words = {key: clean(str(live[key])) for key in ("left", "estimate", "asking") if key in live}
+        words = {
+            key: clean(str(live[key])) for key in ("left", "estimate", "asking") if key in live
+        }
         bar.update(0, completed=live.get("done"), total=live.get("of"), **words)
 
     def _open(self, *columns: Any, **options: Any) -> Any:
@@ -95,7 +101,9 @@ class ProgressHandler(logging.StreamHandler[Any]):
             from rich.console import Console
             from rich.progress import Progress
 
-            self.bar = Progress(*columns, console=Console(file=self.stream), transient=True, **options)
+            self.bar = Progress(
+                *columns, console=Console(file=self.stream), transient=True, **options
+            )
             self.bar.add_task("", total=None, left="", estimate="", asking="")
             self.bar.start()
         return self.bar
@@ -108,7 +116,8 @@ class ProgressHandler(logging.StreamHandler[Any]):
 
 
 class EventHandler(logging.StreamHandler[Any]):
-    """A line of JSON per message, for `subcut view`: its text, and what it tells of the progress."""
+    """A line of JSON per message, for `subcut view`: its text, and what it tells of the
+    progress."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {key: vars(record)[key] for key in ("live", "step", "of") if key in vars(record)}

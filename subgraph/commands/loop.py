@@ -1,4 +1,5 @@
-"""`subcut bisect --loop`: a decoder, step by step -> the step that goes wrong, and the piece of it."""
+"""`subcut bisect --loop`: a decoder, step by step -> the step that goes wrong, and the piece of
+it."""
 
 from __future__ import annotations
 
@@ -32,13 +33,23 @@ def refuse_beside_loop(given: Mapping[str, object]) -> None:
     """
     for name, value in given.items():
         if value:
-            raise UsageError(f"{name} and --loop do not go together", "leave one of them out", code="option.conflict")
+            raise UsageError(
+                f"{name} and --loop do not go together",
+                "leave one of them out",
+                code="option.conflict",
+            )
 
 
 def bisect_loop(
-    model_path: Path, loop: Path, setup: Setup, reference: Reference, limits: Settings,
-    run: Callable[[Bisection], Result], *, force: bool,
-) -> Result:  # fmt: skip
+    model_path: Path,
+    loop: Path,
+    setup: Setup,
+    reference: Reference,
+    limits: Settings,
+    run: Callable[[Bisection], Result],
+    *,
+    force: bool,
+) -> Result:
     """`run` makes the search in a step.
 
     Raises:
@@ -97,16 +108,26 @@ def bisect_loop(
             except OutOfTime as e:
                 unresolved = LoopOutcome.UNRESOLVED
                 why = f"{e} before it was known whether each step is off by rounding"
-                document = replace(document, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=why)
-    document = save(replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line())
+                document = replace(
+                    document, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=why
+                )
+    document = save(
+        replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
+    )
     return Result(to_json(document), text(document), document.exit_code)
 
 
 def _looked_into(
-    search: LoopSearch, document: LoopDocument, limits: Settings, run: Callable[[Bisection], Result], begin: float,
-    *, force: bool,
-) -> LoopDocument:  # fmt: skip
-    """A loop that agrees, with what a search says of a step that is off by more than rounding, if there is one."""
+    search: LoopSearch,
+    document: LoopDocument,
+    limits: Settings,
+    run: Callable[[Bisection], Result],
+    begin: float,
+    *,
+    force: bool,
+) -> LoopDocument:
+    """A loop that agrees, with what a search says of a step that is off by more than rounding, if
+    there is one."""
     from subgraph.results.loop import LoopOutcome
 
     k = search.step_beyond_rounding(document.seen)
@@ -114,7 +135,9 @@ def _looked_into(
         return document
     log.info("step %d is off by more than rounding: looking inside", k)
     at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
-    return _judged(document, _searched(search, at, limits, run, time.monotonic() - begin, force=force))
+    return _judged(
+        document, _searched(search, at, limits, run, time.monotonic() - begin, force=force)
+    )
 
 
 def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
@@ -126,19 +149,28 @@ def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     k = searched.first_wrong
     found = searched.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
-        return replace(agreeing, why=f"step {k}: {reports.headline(to_json(found))}", bisection=found)
+        return replace(
+            agreeing, why=f"step {k}: {reports.headline(to_json(found))}", bisection=found
+        )
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return replace(searched, why=why)
     why = f"step {k} is off by more than rounding, and it is not known why"
     unresolved = LoopOutcome.UNRESOLVED
-    return replace(searched, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=searched.why or why)
+    return replace(
+        searched, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=searched.why or why
+    )
 
 
 def _searched(
-    search: LoopSearch, document: LoopDocument, limits: Settings, run: Callable[[Bisection], Result], spent: float,
-    *, force: bool,
-) -> LoopDocument:  # fmt: skip
+    search: LoopSearch,
+    document: LoopDocument,
+    limits: Settings,
+    run: Callable[[Bisection], Result],
+    spent: float,
+    *,
+    force: bool,
+) -> LoopDocument:
     """The document with that of the bisection of its step."""
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
@@ -149,7 +181,9 @@ def _searched(
         limits = replace(limits, max_time=max(limits.max_time - spent, MIN_SECONDS))
     notes = (f"step {k} of {document.steps} of a loop, fed with the reference's state before it",)
     with search.at(k) as (trials, setup):
-        bisection = Bisection(trials, BisectionOptions(setup, limits, "", command_line(), notes, force))
+        bisection = Bisection(
+            trials, BisectionOptions(setup, limits, "", command_line(), notes, force)
+        )
         try:
             run(bisection)
         except OutOfTime:

@@ -1,4 +1,5 @@
-"""`subcut manual`: a bisection of a device that only a person can run: tasks to run there, outputs taken back."""
+"""`subcut manual`: a bisection of a device that only a person can run: tasks to run there, outputs
+taken back."""
 
 from __future__ import annotations
 
@@ -38,11 +39,14 @@ The search of `subcut bisect`, as folders (tasks) to run on the device; `take` r
 
 Examples:
   subcut manual start model.onnx
-"""
+"""  # noqa: E501
 
-Name = Annotated[Text, option("--name", "NAME", "Name of the device, if several are searched at once.")]
+Name = Annotated[
+    Text, option("--name", "NAME", "Name of the device, if several are searched at once.")
+]
 Numbers = Annotated[
-    list[str] | None, typer.Argument(metavar="K", help="Numbers of tasks; not needed if only one is open.")
+    list[str] | None,
+    typer.Argument(metavar="K", help="Numbers of tasks; not needed if only one is open."),
 ]
 
 
@@ -51,13 +55,25 @@ def start(
     *,
     model: options.ModelArgument = None,
     weights: options.Weights = None,
-    name: Annotated[str, option("--name", "NAME", "Name of the device; default device.")] = manual_tasks.DEVICE,
+    name: Annotated[
+        str, option("--name", "NAME", "Name of the device; default device.")
+    ] = manual_tasks.DEVICE,
     export: Annotated[
-        str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
+        str,
+        option(
+            "--export",
+            "bin:float16:NHWC",
+            "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.",
+        ),
     ] = "npy,bin",
     batch: Annotated[int, option("--batch", "N", "Tasks to hand out at a time; default 1.")] = 1,
     repeat: Annotated[
-        int, option("--repeat", "N", "Runs of each piece; where they contradict each other, nothing is concluded.")
+        int,
+        option(
+            "--repeat",
+            "N",
+            "Runs of each piece; where they contradict each other, nothing is concluded.",
+        ),
     ] = 1,
     within: options.Within = None,
     inputs: options.InputOptions,
@@ -69,8 +85,8 @@ def start(
 ) -> Result:
     """Begin: write the folders to run first.
 
-    Without --precision, the device is assumed to compute in the type of the exported inputs. With --recorded, the first
-    tasks are about the place where the recording goes wrong.
+    Without --precision, the device is assumed to compute in the type of the exported inputs. With
+    --recorded, the first tasks are about the place where the recording goes wrong.
 
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
@@ -87,7 +103,9 @@ def start(
     criterion = asked.criterion
     _check_batch(batch)
     if not 1 <= repeat <= records.MAX_REPEAT:
-        raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}", code="option.out-of-range")
+        raise UsageError(
+            f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}", code="option.out-of-range"
+        )
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
@@ -122,9 +140,16 @@ def start(
         request = replace(request, feeding=records.FedWords(**feeding.options), notes=notes)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
         manual = state.ManualState(
-            folder=folder, request=request, model=identity,
-            samples=[], tasks=[], log=[], open=[], shown=0, settled=False,
-        )  # fmt: skip
+            folder=folder,
+            request=request,
+            model=identity,
+            samples=[],
+            tasks=[],
+            log=[],
+            open=[],
+            shown=0,
+            settled=False,
+        )
         setup = replace(advance.options_of(manual).setup, feeding=feeding)
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
@@ -149,7 +174,9 @@ def next_(
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
-    batch: Annotated[Number, option("--batch", "N", "Tasks to hand out at a time, from now on.")] = None,
+    batch: Annotated[
+        Number, option("--batch", "N", "Tasks to hand out at a time, from now on.")
+    ] = None,
 ) -> Result:
     """Show what to run; write missing files anew."""
     _check_batch(batch)
@@ -160,21 +187,30 @@ def next_(
 
 
 def good(
-    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+    numbers: Numbers = None,
+    name: Name = None,
+    output: options.Output = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Answer: the device's outputs are right."""
     return _answer("good", numbers, name, output, trust)
 
 
 def bad(
-    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+    numbers: Numbers = None,
+    name: Name = None,
+    output: options.Output = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Answer: the device's outputs are wrong (`take` tells how wrong)."""
     return _answer("bad", numbers, name, output, trust)
 
 
 def skip(
-    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+    numbers: Numbers = None,
+    name: Name = None,
+    output: options.Output = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Answer: the device cannot run this piece, or the whole model."""
     return _answer("skip", numbers, name, output, trust)
@@ -183,7 +219,9 @@ def skip(
 def take(
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="DIR", help="Folder of the outputs; default: the from_device/ of each task."),
+        typer.Argument(
+            metavar="DIR", help="Folder of the outputs; default: the from_device/ of each task."
+        ),
     ] = None,
     number: Annotated[Number, option("--number -k", "K", "Only the outputs of this task.")] = None,
     name: Name = None,
@@ -192,15 +230,17 @@ def take(
 ) -> Result:
     """Read the device's outputs (.npy or .bin) and judge them.
 
-    DIR holds the outputs of one task, or a folder 1, 2, … for each task. A task of which a file is missing, or does not
-    fit, stays open; the others are taken.
+    DIR holds the outputs of one task, or a folder 1, 2, … for each task. A task of which a file is
+    missing, or does not fit, stays open; the others are taken.
 
     Examples:
       subcut manual take
       subcut manual take from_board --number 3
     """
     with _open_session(output, name) as manual:
-        killed = None if manual.settled else _continue(manual, trust)  # the result of a command that was killed
+        killed = (
+            None if manual.settled else _continue(manual, trust)
+        )  # the result of a command that was killed
         try:
             numbers, problems = manual.take(None if folder is None else Path(folder), number)
         except (UsageError, InputError):
@@ -229,14 +269,24 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
             for s in manual.log
         ]
     width = max((len(clean(str(row["what"]))) for row in rows), default=0)
-    lines = [f"{r['number']:>3}  {clean(str(r['what'])):<{width}}  {r['said']:<5}  {r['when']}" for r in rows]
-    document = {"schema": SCHEMA, "exit_code": 0, "name": manual.name, "folder": str(manual.folder), "log": rows}
+    lines = [
+        f"{r['number']:>3}  {clean(str(r['what'])):<{width}}  {r['said']:<5}  {r['when']}"
+        for r in rows
+    ]
+    document = {
+        "schema": SCHEMA,
+        "exit_code": 0,
+        "name": manual.name,
+        "folder": str(manual.folder),
+        "log": rows,
+    }
     return Result(document, "\n".join(lines) or "nothing was answered yet")
 
 
 def undo(
     commands: Annotated[
-        int, typer.Argument(metavar="N", show_default=False, help="Commands to take back; default 1.")
+        int,
+        typer.Argument(metavar="N", show_default=False, help="Commands to take back; default 1."),
     ] = 1,
     name: Name = None,
     output: options.Output = None,
@@ -271,8 +321,15 @@ def reset(
         left = sessions.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
-    document = {"schema": SCHEMA, "exit_code": 0, "folder": str(folder), "left": [str(p) for p in left]}
-    return Result(document, f"removed {clean(str(folder))}{', except for other files' if left else ''}")
+    document = {
+        "schema": SCHEMA,
+        "exit_code": 0,
+        "folder": str(folder),
+        "left": [str(p) for p in left],
+    }
+    return Result(
+        document, f"removed {clean(str(folder))}{', except for other files' if left else ''}"
+    )
 
 
 ACTIONS: dict[str, Callable[..., Result]] = {
@@ -304,8 +361,11 @@ def _claim(precision: str | None) -> Precision | None:
     return Precision(precision) if precision else None
 
 
-def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool) -> Result:
-    """Record an answer to tasks. A killed command is ended first; if it was this one, its answers are there."""
+def _answer(
+    word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool
+) -> Result:
+    """Record an answer to tasks. A killed command is ended first; if it was this one, its answers
+    are there."""
     chosen = [_task_number(text) for text in numbers or ()]
     with _open_session(output, name) as manual:
         if not manual.settled:
@@ -319,7 +379,11 @@ def _answer(word: str, numbers: list[str] | None, name: str | None, output: str 
 
 def _task_number(text: str) -> int:
     if not text.isdigit():
-        raise UsageError(f"'{text}' is not a task number", "subcut manual next lists them", code="manual.unknown-task")
+        raise UsageError(
+            f"'{text}' is not a task number",
+            "subcut manual next lists them",
+            code="manual.unknown-task",
+        )
     return int(text)
 
 
@@ -335,14 +399,20 @@ def _continue(manual: ManualState, trust: bool) -> Result:
     path = Path(manual.model.path)
     if not path.is_file():
         raise UsageError(
-            f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset", code="manual.model-gone"
+            f"the model {clean(str(path))} is gone",
+            "put it back; or subcut manual reset",
+            code="manual.model-gone",
         )
     resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
     with _asked(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
-            raise UsageError(f"{clean(path.name)} has changed since this session began", hint, code="model.changed")
+            raise UsageError(
+                f"{clean(path.name)} has changed since this session began",
+                hint,
+                code="model.changed",
+            )
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
             advance.restore(manual, trials.model)
             return _advanced(manual, trials)
@@ -351,13 +421,16 @@ def _continue(manual: ManualState, trust: bool) -> Result:
 def _asked(manual: ManualState, *, trust: bool = False) -> Asked:
     """What the state of a session asks for."""
     request = manual.request
-    runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
+    runtime = options.RuntimeOptions(
+        reference=request.reference, custom_ops=request.custom_ops or None
+    )
     result = options.ResultOptions(trust=trust)
     return Asked(runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin)
 
 
 def _remember_code(manual: ManualState) -> None:
-    """What the user typed or trusted at the start is trusted in the state, too, until one of the two is changed."""
+    """What the user typed or trusted at the start is trusted in the state, too, until one of the
+    two is changed."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
     if reference := _asked(manual).described_reference():
         remember(reference.code)
@@ -389,9 +462,15 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         "result": finding,
     }
     if finding is None:
-        return Result(document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection, _parent(None))))
+        return Result(
+            document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection, _parent(None)))
+        )
     from subgraph import plugins
 
-    log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.rounds, "round"))
+    log.info(
+        "the search has ended: %s in %s",
+        count(len(manual.log), "answer"),
+        count(manual.rounds, "round"),
+    )
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding["exit_code"])

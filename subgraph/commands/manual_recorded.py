@@ -1,4 +1,5 @@
-"""`subcut manual start --recorded`: what a recording tells a manual bisection: where to look first."""
+"""`subcut manual start --recorded`: what a recording tells a manual bisection: where to look
+first."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 MAX_PLACES = 4  # at which the search looks before it halves
 
 
-def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
+def evidence_of(
+    judge: Judge, runs: Sequence[RecordedRun], criterion: str, command: str
+) -> RecordedEvidence:
     """What the recording of a device tells; files of the outputs lie in the scratch folder.
 
     Raises:
@@ -36,8 +39,15 @@ def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, comma
     compared = compare_run(judge, run)
     other = compared.other_input
     if compared.wrong_input or other:
-        what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
-        raise InputError(what, "-i what the device was fed; or start without --recorded", code="recording.other-input")
+        what = (
+            compared.wrong_input
+            or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
+        )
+        raise InputError(
+            what,
+            "-i what the device was fed; or start without --recorded",
+            code="recording.other-input",
+        )
     graph = judge.model.graph
     weights = interval.node_weights(graph)
     intervals = interval.find_intervals(compared, weights)
@@ -51,7 +61,11 @@ def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, comma
             alone = compared.rows[name].alone
             single = alone is not None and len(place.region.nodes) == 1
             own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
-    wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}
+    wrong = {
+        name: row.failing
+        for name, row in compared.rows.items()
+        if row.compared and not row.match.alternatives
+    }
     nodes = [list(place.region.nodes) for place in places]
     outputs = _outputs(compared)
     return RecordedEvidence(run.name, interval_lines(document), wrong, own_errors, nodes, outputs)
@@ -64,11 +78,16 @@ def precision_of(recorded: RecordedRuns) -> str | None:
 
 
 def _outputs(compared: RunComparison) -> list[list[Record]]:
-    """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
+    """Per sample, the model's recorded outputs; none where one was not recorded or is not
+    certain."""
     model = compared.judge.model
     rows = compared.rows
     names = model.whole().outputs
-    if not all(name in rows and rows[name].compared and name in m.matches for name in names for m in compared.matched):
+    if not all(
+        name in rows and rows[name].compared and name in m.matches
+        for name in names
+        for m in compared.matched
+    ):
         return []
     if len(compared.matched) != len(model.values.samples):
         return []

@@ -19,7 +19,8 @@ DEVICE = "device"
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its outputs."""
+    """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its
+    outputs."""
 
     number: int
     what: str
@@ -46,14 +47,23 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
         folders=[str(p) for p in folders],
         put=[str(p / FROM_DEVICE) for p in folders],
         inputs=[t["name"] for t in manifest.get("inputs", ())],
-        outputs=[str(file) for output in results.expected_outputs(manifest) for file in output.files],
+        outputs=[
+            str(file) for output in results.expected_outputs(manifest) for file in output.files
+        ],
     )
 
 
-def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path) -> list[str]:
-    """The tasks and the next command, in words; `usual`: the folder of results that need not be named."""
+def next_steps(
+    manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
+) -> list[str]:
+    """The tasks and the next command, in words; `usual`: the folder of results that need not be
+    named."""
     seen = bisection.new_steps
-    more = f", about {seen[-1].estimated_runs} more to come" if seen and seen[-1].estimated_runs else ""
+    more = (
+        f", about {seen[-1].estimated_runs} more to come"
+        if seen and seen[-1].estimated_runs
+        else ""
+    )
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     if manual.recorded and not manual.log:
         told = "known from the recording, which only guides the search:"
@@ -62,7 +72,9 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (optional now; may save a round)"
-        lines.append(f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}")
+        lines.append(
+            f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}"
+        )
     first = tasks[0]
     several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
@@ -72,4 +84,10 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     parent = manual.folder.parent
     name += "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
     words = f"good{number} | bad{number} | skip{number}"
-    return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]
+    return [
+        *lines,
+        (
+            f"then: subcut manual take{name}   or without outputs: subcut manual"
+            f" {words}{name and ' …'}"
+        ),
+    ]

@@ -19,8 +19,12 @@ from subgraph.text import clean, count
 @options.with_option_groups("precision", "timeout", "memory_limit")
 def merge(
     *,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")],
-    other: Annotated[str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")
+    ],
+    other: Annotated[
+        str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")
+    ],
     tensor_map: TensorMap = None,
     opset: edited.Opset = None,
     file: FileOptions,
@@ -30,8 +34,8 @@ def merge(
 ) -> Result:
     """Join two models, end to end or side by side.
 
-    An input of MODEL2 is fed by the output of MODEL of the same name, or that --map names. Other inputs and outputs
-    stay; inputs of the same name and type are one.
+    An input of MODEL2 is fed by the output of MODEL of the same name, or that --map names. Other
+    inputs and outputs stay; inputs of the same name and type are one.
 
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
@@ -41,7 +45,9 @@ def merge(
     from subgraph.editing.opset import raised
 
     settings = project.Project()  # what a project says of its model does not fit another
-    asked = Asked(settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust))
+    asked = Asked(
+        settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+    )
     path = asked.model_path
     other_path = Asked(settings, other).model_path
     new = edited.free_path(file, path, [path, other_path])
@@ -51,12 +57,17 @@ def merge(
         if opset:
             one = raised(one, opset, temporary)
         draft = merged(one, two, edited.read_maps(tensor_map))
-        draft.remarks += [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []
+        draft.remarks += (
+            [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []
+        )
         draft.save(new)
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}
-    for word, values in (("in", [v for v in graph.input if v.name not in weights]), ("out", graph.output)):
+    for word, values in (
+        ("in", [v for v in graph.input if v.name not in weights]),
+        ("out", graph.output),
+    ):
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
     if not file.no_run:
         with asked.reference() as reference:

@@ -19,15 +19,21 @@ WHAT_THEY_DO = ("its inputs in the device's form", "the same search, run by you;
 
 
 def next_commands(
-    document: IntervalDocument, compared: RunComparison, recordings: RecordingOptions, feeding: Feeding
+    document: IntervalDocument,
+    compared: RunComparison,
+    recordings: RecordingOptions,
+    feeding: Feeding,
 ) -> list[str]:
-    """The commands that take the search to this very device: its element type and layout, the user's files."""
+    """The commands that take the search to this very device: its element type and layout, the
+    user's files."""
     dtype, layout = _form_of(compared)
     case = document.findings[0].case or "CASE"
     model = str(document.model.path)
     words = [clean(model)]
     words += ["--recorded", str(compared.run.recording.folder)] if compared.run.recording else []
-    words += [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
+    words += (
+        [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
+    )
     words += ["--dump-format", recordings.format] if recordings.format else []
     words += ["--dump-layout", recordings.layout] if recordings.layout else []
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
@@ -42,10 +48,17 @@ def next_commands(
 
 
 def _form_of(compared: RunComparison) -> tuple[str, str]:
-    """The element type and the layout in which a device records; both "" if they are the model's."""
+    """The element type and the layout in which a device records; both "" if they are the
+    model's."""
     matches = [match for sample in compared.matched for match in sample.matches.values()]
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
-    last = any(m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches)
+    last = any(
+        m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches
+    )
     layout = "NHWC" if last else ""
     dtype = floats.most_common(1)[0][0] if floats else ""
-    return ("", "") if dtype in ("", "float32", "float64") and not layout else (dtype or "float32", layout)
+    return (
+        ("", "")
+        if dtype in ("", "float32", "float64") and not layout
+        else (dtype or "float32", layout)
+    )

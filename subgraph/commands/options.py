@@ -1,10 +1,10 @@
 """Options that several commands share: single ones, and groups.
 
-A command names a group as the type of a parameter and gets one frozen dataclass; `with_option_groups` shows typer the
-group's options in its place:
+A command names a group as the type of a parameter and gets one frozen dataclass;
+`with_option_groups` shows typer the group's options in its place:
 
-    @with_option_groups("reference")          # the options of its groups that the command does not have
-    def replay(*, folder: ..., runtime: RuntimeOptions) -> Result:
+    @with_option_groups("reference")          # the options of its groups that the command does not
+    have def replay(*, folder: ..., runtime: RuntimeOptions) -> Result:
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from subgraph.text import clean
 
 
 def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Let a command (keyword-only parameters) take groups of options: typer sees the options of each in its place.
+    """Let a command (keyword-only parameters) take groups of options: typer sees the options of
+    each in its place.
 
     Options named in `without` are not offered; in their group they have their default.
     """
@@ -66,9 +67,14 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
 
 
 def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
-    """Return the flags of a command's options, `--start` and `-s`, and whether a value follows each."""
-    annotations = (parameter.annotation for parameter in inspect.signature(command).parameters.values())
-    infos = chain.from_iterable(getattr(annotation, "__metadata__", ()) for annotation in annotations)
+    """Return the flags of a command's options, `--start` and `-s`, and whether a value follows
+    each."""
+    annotations = (
+        parameter.annotation for parameter in inspect.signature(command).parameters.values()
+    )
+    infos = chain.from_iterable(
+        getattr(annotation, "__metadata__", ()) for annotation in annotations
+    )
     declared = [info for info in infos if isinstance(info, typer.models.OptionInfo)]
     # In `Annotated`, typer takes the first flag for the default until it builds the command.
     flags = ((info, chain([info.default], info.param_decls or ())) for info in declared)
@@ -77,11 +83,15 @@ def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
 
 @functools.cache
 def _options_of(group: type) -> list[inspect.Parameter]:
-    """The options, in a section of `--help` whose title is the first line of the group's docstring."""
+    """The options, in a section of `--help` whose title is the first line of the group's
+    docstring."""
     annotations = {}
     for cls in reversed(group.__mro__):
         annotations.update(inspect.get_annotations(cls, eval_str=True))
-    return [_parameter(f.name, f.default, _with_panel(annotations[f.name], title_of(group))) for f in fields(group)]
+    return [
+        _parameter(f.name, f.default, _with_panel(annotations[f.name], title_of(group)))
+        for f in fields(group)
+    ]
 
 
 def title_of(group: type) -> str:
@@ -96,7 +106,9 @@ def _with_panel(annotation: Any, title: str) -> Any:
 
 
 def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
+    )
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -106,13 +118,19 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     # In front of an option that lacks its value, typer leaves the arguments as they are.
     typed = ctx.params.get("model") or next(iter(ctx.args), None)
     try:
-        model, _ = project.find_model(os.path.expandvars(os.path.expanduser(typed)) if typed else None)  # noqa: PTH111
+        model, _ = project.find_model(
+            os.path.expandvars(os.path.expanduser(typed)) if typed else None  # noqa: PTH111
+        )
         if family_of(model) is Family.CAFFE:
             from subgraph.origins.load import model_file
 
             model = model_file(model, ctx.params.get("weights"))
         nodes = protobuf.read(model).model.graph.node
-        names = [name for n in nodes for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)]
+        names = [
+            name
+            for n in nodes
+            for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)
+        ]
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
     prefix = re.match("(?:node:|tensor:)?", incomplete)
@@ -121,7 +139,8 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_candidates(incomplete: str) -> list[str]:
-    """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:` options."""
+    """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:`
+    options."""
     from subgraph.runtime import devices
     from subgraph.runtime.candidate import stated_options
 
@@ -130,7 +149,12 @@ def complete_candidates(incomplete: str) -> list[str]:
         before, _, word = rest.rpartition(",")
         begin = f"{head}:{before}," if before else f"{head}:"
         stated = stated_options(head).items()
-        words = [f"{name}={value}" for name, values in stated for value in values or [""] if "*" not in name]
+        words = [
+            f"{name}={value}"
+            for name, values in stated
+            for value in values or [""]
+            if "*" not in name
+        ]
         return [f"{begin}{option}" for option in words if option.startswith(word)]
     try:
         own = project.load().values.get("candidates", {})
@@ -159,63 +183,90 @@ def option(
     complete: Callable[..., list[str]] | None = None,
     panel: str | None = None,
 ) -> typer.models.OptionInfo:
-    """An option; `flags` as "--start -s", no metavar if it takes no value; `complete`: names for TAB.
+    """An option; `flags` as "--start -s", no metavar if it takes no value; `complete`: names for
+    TAB.
 
     `panel`: its section on the page of `--help`.
     """
     info: typer.models.OptionInfo = typer.Option(
-        *flags.split(), metavar=metavar, help=help, autocompletion=complete, rich_help_panel=panel, show_default=False
+        *flags.split(),
+        metavar=metavar,
+        help=help,
+        autocompletion=complete,
+        rich_help_panel=panel,
+        show_default=False,
     )
     return info
 
 
-# ---------------------------------------------------------------------------------------------------- single options
+# ------------------------------------------------------------ single options
 
 ModelArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODEL", help="ONNX file, Caffe's .prototxt or PyTorch's .pt2; not needed if it is the only one here."
+        metavar="MODEL",
+        help=(
+            "ONNX file, Caffe's .prototxt or PyTorch's .pt2; not needed if it is the only one here."
+        ),
     ),
 ]
 Weights = Annotated[
     Text,
-    option("--weights", "FILE", "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one beside it."),
+    option(
+        "--weights",
+        "FILE",
+        "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one beside it.",
+    ),
 ]
 Start = Annotated[
     Texts,
     option(
-        "--start -s", "NODE", "First node: its name, a tensor's, #17, Conv@3, or a glob. Repeatable.", complete_nodes
+        "--start -s",
+        "NODE",
+        "First node: its name, a tensor's, #17, Conv@3, or a glob. Repeatable.",
+        complete_nodes,
     ),
 ]
 End = Annotated[Texts, option("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
 Within = Annotated[Text, option("--within", "A..B", "Search only between these two nodes.")]
-NoFreeze = Annotated[bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")]
-Output = Annotated[Text, option("--output -o", "PARENT", "Parent folder of the result's folder; default subcut_out.")]
+NoFreeze = Annotated[
+    bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")
+]
+Output = Annotated[
+    Text,
+    option("--output -o", "PARENT", "Parent folder of the result's folder; default subcut_out."),
+]
 CandidateSpec = Annotated[
     Text,
     option(
         "--candidate -c",
         "SPEC",
-        "The runtime in doubt: a backend with options (ort:opt=basic; `subcut backends` lists them), cmd:COMMAND, "
-        "a Python file, or a name in subcut.toml.",
+        "The runtime in doubt: a backend with options (ort:opt=basic; `subcut backends` lists"
+        " them), cmd:COMMAND, a Python file, or a name in subcut.toml.",
         complete_candidates,
     ),
 ]
-CsvFile = Annotated[Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")]
+CsvFile = Annotated[
+    Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")
+]
 Trust = Annotated[
     bool,
     option("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
 ]
 MaxTime = Annotated[
     Text,
-    option("--max-time", "2h", "End within this time (90s, 30m), with what is known by then; runs are ended."),
+    option(
+        "--max-time",
+        "2h",
+        "End within this time (90s, 30m), with what is known by then; runs are ended.",
+    ),
 ]
 Jobs = Annotated[
     Number,
     option("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),
 ]
 
-# ---------------------------------------------------------------------------------------------------- groups
+# ------------------------------------------------------------ groups
 
 
 @dataclass(frozen=True)
@@ -227,14 +278,20 @@ class InputOptions:
         option(
             "--input -i",
             "[NAME=]FILE",
-            "A .npy, .npz, .bin or .pb file, an image, or a folder of samples. Repeatable. Default: random values.",
+            "A .npy, .npz, .bin or .pb file, an image, or a folder of samples. Repeatable. Default:"
+            " random values.",
         ),
     ] = None
     seed: Annotated[Number, option("--seed", "N", "Seed of the random values; default 0.")] = None
     shape: Annotated[
-        Texts, option("--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable.")
+        Texts,
+        option(
+            "--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable."
+        ),
     ] = None
-    mean: Annotated[Text, option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")] = None
+    mean: Annotated[
+        Text, option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")
+    ] = None
     scale: Annotated[Text, option("--scale", "S[,S,S]", "Images: see --mean.")] = None
     bgr: Annotated[bool, option("--bgr", None, "Images: channel order blue, green, red.")] = False
 
@@ -254,7 +311,11 @@ class CandidateOptions:
     ] = None
     tensor_map: Annotated[
         Text,
-        option("--map", "FILE", "Lines `OURS THEIRS` for tensors of MODEL2 or --recorded that are not matched."),
+        option(
+            "--map",
+            "FILE",
+            "Lines `OURS THEIRS` for tensors of MODEL2 or --recorded that are not matched.",
+        ),
     ] = None
 
 
@@ -265,31 +326,42 @@ class CriterionOptions:
     criterion: Annotated[
         Text,
         option(
-            "--criterion", "RULE", "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …", complete_criteria
+            "--criterion",
+            "RULE",
+            "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …",
+            complete_criteria,
         ),
     ] = None
-    rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = None
+    rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = (
+        None
+    )
     atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None
-    metric: Annotated[Text, option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")] = None
+    metric: Annotated[
+        Text, option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class OutputOptions:
     """What of the outputs is compared."""
 
-    ignore: Annotated[Texts, option("--ignore", "OUTPUT", "This output of the model is not compared. Repeatable.")] = (
-        None
-    )
+    ignore: Annotated[
+        Texts, option("--ignore", "OUTPUT", "This output of the model is not compared. Repeatable.")
+    ] = None
     may_be_empty: Annotated[
         Texts,
         option(
-            "--may-be-empty", "OUTPUT", "This output is right even if the input tells nothing about it. Repeatable."
+            "--may-be-empty",
+            "OUTPUT",
+            "This output is right even if the input tells nothing about it. Repeatable.",
         ),
     ] = None
     where: Annotated[
         Texts,
         option(
-            "--where", "NAME>0.5", "Outputs are compared only where this one fulfils it, on either side. Repeatable."
+            "--where",
+            "NAME>0.5",
+            "Outputs are compared only where this one fulfils it, on either side. Repeatable.",
         ),
     ] = None
 
@@ -306,14 +378,18 @@ class ScoreOptions:
             "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
         ),
     ] = None
-    drop: Annotated[Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")] = (
-        None
-    )
+    drop: Annotated[
+        Text,
+        option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number."),
+    ] = None
     at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None
     labels: Annotated[
         Text,
         option(
-            "--labels", "FILE", "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per class."
+            "--labels",
+            "FILE",
+            "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per"
+            " class.",
         ),
     ] = None
 
@@ -323,23 +399,40 @@ class RuntimeOptions:
     """How candidate and reference run."""
 
     precision: Annotated[
-        Text, option("--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8.")
+        Text,
+        option(
+            "--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8."
+        ),
     ] = None
     reference: Annotated[
-        Text, option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate.")
+        Text,
+        option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate."),
     ] = None
-    custom_ops: Annotated[Text, option("--custom-ops", "LIB", "Library of operators for onnxruntime to load.")] = None
+    custom_ops: Annotated[
+        Text, option("--custom-ops", "LIB", "Library of operators for onnxruntime to load.")
+    ] = None
     executor: Annotated[
         Text,
-        option("--executor", "SPEC", "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor."),
+        option(
+            "--executor",
+            "SPEC",
+            "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor.",
+        ),
     ] = None
-    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
+    timeout: Annotated[
+        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
+    ] = None
     memory: Annotated[
         Text,
-        option("--memory", "4G", "What each of subcut's own processes may use; larger models run in stretches."),
+        option(
+            "--memory",
+            "4G",
+            "What each of subcut's own processes may use; larger models run in stretches.",
+        ),
     ] = None
     memory_limit: Annotated[
-        Text, option("--memory-limit", "8G", "Limit of the candidate and all processes that it starts.")
+        Text,
+        option("--memory-limit", "8G", "Limit of the candidate and all processes that it starts."),
     ] = None
 
 
@@ -352,24 +445,36 @@ class RecordedOptions:
         option(
             "--recorded",
             "[LABEL[:int8]=]DIR",
-            "Layer dumps of a device or another tool. Repeatable, in the order float, quantized, board.",
+            "Layer dumps of a device or another tool. Repeatable, in the order float, quantized,"
+            " board.",
         ),
     ] = None
     dump_format: Annotated[
-        Text, option("--dump-format", "NAME", "Format of --recorded: ascend, tnn, rknn …; detected if not given.")
+        Text,
+        option(
+            "--dump-format",
+            "NAME",
+            "Format of --recorded: ascend, tnn, rknn …; detected if not given.",
+        ),
     ] = None
-    dump_layout: Annotated[Text, option("--dump-layout", "NHWC", "Layout of --recorded's files without a header.")] = (
-        None
-    )
+    dump_layout: Annotated[
+        Text, option("--dump-layout", "NHWC", "Layout of --recorded's files without a header.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class FormatOptions:
     """Form of the written tensors."""
 
-    formats: Annotated[Text, option("--format", "npy,bin", "File formats: npy, bin or both.")] = None
-    dtype: Annotated[Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")] = None
-    layout: Annotated[Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")] = None
+    formats: Annotated[Text, option("--format", "npy,bin", "File formats: npy, bin or both.")] = (
+        None
+    )
+    dtype: Annotated[
+        Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")
+    ] = None
+    layout: Annotated[
+        Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -377,6 +482,10 @@ class ResultOptions:
     """Result, and what may run."""
 
     output: Output = None
-    fresh: Annotated[bool, option("--fresh", None, "Ignore stored answers of earlier runs.")] = False
+    fresh: Annotated[bool, option("--fresh", None, "Ignore stored answers of earlier runs.")] = (
+        False
+    )
     trust: Trust = False
-    force: Annotated[bool, option("--force", None, "Replace another result that is in the way.")] = False
+    force: Annotated[
+        bool, option("--force", None, "Replace another result that is in the way.")
+    ] = False

@@ -1,4 +1,5 @@
-"""`subcut plan`: a float model and a lower precision -> what must stay in float, and not one place more."""
+"""`subcut plan`: a float model and a lower precision -> what must stay in float, and not one place
+more."""
 
 from __future__ import annotations
 
@@ -46,10 +47,16 @@ def plan(
     candidate: options.CandidateSpec = None,
     candidate_options: options.CandidateOptions,
     to: Annotated[
-        Text, option("--to", "PRECISION", f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.")
+        Text,
+        option(
+            "--to",
+            "PRECISION",
+            f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.",
+        ),
     ] = None,
     unit: Annotated[
-        Text, option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale.")
+        Text,
+        option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale."),
     ] = None,
     gears: Annotated[
         Text,
@@ -69,15 +76,16 @@ def plan(
 ) -> Result:
     """Find what must stay in float so that a quantized model is right.
 
-    The lowered model is --candidate-model, or is made by --to. The plan is the smallest set of places that is kept:
-    with any one of them lowered again, the model is refused.
+    The lowered model is --candidate-model, or is made by --to. The plan is the smallest set of
+    places that is kept: with any one of them lowered again, the model is refused.
 
     Examples:
       subcut plan model.onnx --to int8
       subcut plan model.onnx --to fp16 --unit operator
       subcut plan model.onnx --to int8 --score sqnr --at-least 20
 
-    Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is enough.
+    Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is
+    enough.
     """
     from subgraph.cases.case import ResultPlace, free_place, source_of
     from subgraph.graph.graph import load
@@ -95,11 +103,18 @@ def plan(
     limit = seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
-        raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}", code="option.unknown-value")
-    with _opened(asked, options_of, to, began + SEARCH_SHARE * limit) as (trials, twin), ExitStack() as stack:
+        raise UsageError(
+            f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}", code="option.unknown-value"
+        )
+    with (
+        _opened(asked, options_of, to, began + SEARCH_SHARE * limit) as (trials, twin),
+        ExitStack() as stack,
+    ):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         higher = _gears_of(trials.model, twin, between)
-        planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
+        planner = _planner(
+            Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack
+        )
         if wanted:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
@@ -120,7 +135,9 @@ def _unit(word: str | None) -> Unit:
 
     if word not in (None, *Unit):
         raise UsageError(
-            f"--unit {clean(str(word))}: unknown", f"one of {', '.join(Unit)}", code="option.unknown-value"
+            f"--unit {clean(str(word))}: unknown",
+            f"one of {', '.join(Unit)}",
+            code="option.unknown-value",
         )
     return Unit(word or Unit.NODE)
 
@@ -132,7 +149,9 @@ def _gears(words: str | None) -> list[str]:
     asked = [word.strip() for word in (words or "").split(",") if word.strip()]
     if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
         raise UsageError(
-            f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}", code="option.unknown-value"
+            f"--gears {clean(unknown[0])}: unknown",
+            f"some of {', '.join(GEARS)}",
+            code="option.unknown-value",
         )
     return [word for word in GEARS if word in asked]
 
@@ -153,7 +172,8 @@ def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict
 def _opened(
     asked: Asked, candidate_options: options.CandidateOptions, to: str | None, end: float
 ) -> Iterator[tuple[Trials, Twin]]:
-    """The trials of the float model, and how it is lowered. `end`: of the time for all that runs, by `monotonic`."""
+    """The trials of the float model, and how it is lowered. `end`: of the time for all that runs,
+    by `monotonic`."""
     from subgraph.graph.graph import load
     from subgraph.plan import lower, places, quantize
     from subgraph.plan.fold import fold_batch_norms
@@ -166,12 +186,19 @@ def _opened(
     setup = asked.setup(candidate_options)
     by_command = setup.candidate.keeps_nodes
     if bool(to) + bool(candidate_options.other_model) + by_command != 1:
-        how = "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16; or a command with {keep}"
+        how = (
+            "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16; or a command with"
+            " {keep}"
+        )
         raise UsageError("which lower precision?", how, code="argument.missing")
     if to and to not in quantize.TYPES:
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     log_random_inputs(asked.feeding)
-    with asked.reference() as reference, open_workers(setup.candidate) as workers, ExitStack() as stack:
+    with (
+        asked.reference() as reference,
+        open_workers(setup.candidate) as workers,
+        ExitStack() as stack,
+    ):
         workers.deadline.at = end
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
@@ -184,12 +211,15 @@ def _opened(
                 _require_unchanged(asked, trials.model)
             if to in quantize.TYPES:
                 log.info(
-                    "quantized by onnxruntime, calibrated on %s", count(len(trials.model.values.records), "sample")
+                    "quantized by onnxruntime, calibrated on %s",
+                    count(len(trials.model.values.records), "sample"),
                 )
                 folder = trials.model.scratch / "quantized"
                 folder.mkdir()
                 made = load(
-                    quantize.quantized(graph, trials.model.values.records, to, None, folder, workers.deadline)
+                    quantize.quantized(
+                        graph, trials.model.values.records, to, None, folder, workers.deadline
+                    )
                 ).prepare()
                 other = pair_models(graph, made, reference, trials.model.values, folder)
                 trials = with_own_model(trials, other)
@@ -197,7 +227,10 @@ def _opened(
             if by_command:
                 yield trials, places.by_command(graph, Precision(trials.judge.precision))
             else:
-                yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
+                yield (
+                    trials,
+                    places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to))),
+                )
 
 
 def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
@@ -212,7 +245,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
 
     graph = load(asked.model_path)
     folder = model.scratch / "original"
-    own = ReferenceValues(graph.prepare(), model.reference, asked.feeding.plan(graph, graph.inputs), folder)
+    own = ReferenceValues(
+        graph.prepare(), model.reference, asked.feeding.plan(graph, graph.inputs), folder
+    )
     before = Counter(graph.ops)
     after = Counter(model.graph.ops)
     folded = before["BatchNormalization"] - after["BatchNormalization"]
@@ -226,7 +261,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
         if off > MAX_CONVERTED:
             what = f"{clean(graph.path.name)}, {how}, gives other values of '{clean(name)}'"
             raise ModelError(
-                f"{what}: off by {off:.2g}", "export it with opset 13 or newer", code="plan.changes-outputs"
+                f"{what}: off by {off:.2g}",
+                "export it with opset 13 or newer",
+                code="plan.changes-outputs",
             )
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
@@ -266,16 +303,24 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         seconds=round(time.monotonic() - began, 3),
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
-        weights=stored_bytes(planner.trials.model.graph, planner.twin, planner.how(found.levels))
-        if found and own_model
-        else None,
+        weights=(
+            stored_bytes(planner.trials.model.graph, planner.twin, planner.how(found.levels))
+            if found and own_model
+            else None
+        ),
         run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
-        sensitivity=[PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())],
+        sensitivity=[
+            PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())
+        ],
         notes=_notes(planner, found),
         command=command_line(),
     )
-    problem = f"{'wrong' if planner.is_wrong else 'inconclusive'}: {planner.problem}" if planner.problem else ""
+    problem = (
+        f"{'wrong' if planner.is_wrong else 'inconclusive'}: {planner.problem}"
+        if planner.problem
+        else ""
+    )
     return replace(document, says=problem or _says(document))
 
 
@@ -288,15 +333,23 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     notes = list[str]()
     graph = planner.trials.model.graph
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
-        notes.append(f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v shows why")
+        notes.append(
+            f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"
+            " shows why"
+        )
     if own := len(planner.twin.own):
         is_other = "is another" if own == 1 else "are others"
-        notes.append(f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew")
+        notes.append(
+            f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew"
+        )
     if found and (why := if_time(partial(why_many, planner, found), "")):
         notes.append(why)
     nodes = {i for k in (found.kept if found else ()) for i in planner.places[k].nodes}
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
-        notes.append(f"{count(unnamed, 'kept node')} without a name: the lists of other tools cannot name them")
+        notes.append(
+            f"{count(unnamed, 'kept node')} without a name: the lists of other tools cannot name"
+            " them"
+        )
     return notes
 
 
@@ -309,7 +362,9 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     if not isinstance(score, ByScore):
         return None
     kept = None if found is None else planner.judge(found.levels)
-    interval = if_time(lambda: score.interval(planner.run(found.levels).tensors), None) if found else None
+    interval = (
+        if_time(lambda: score.interval(planner.run(found.levels).tensors), None) if found else None
+    )
     return PlanScore(
         words=score.wanted.words,
         limit=score.limit,
@@ -328,19 +383,28 @@ def _says(document: PlanDocument) -> str:
         return "unresolved: the time is used up before a plan was found"
     if not document.kept and not document.exit_code:
         return f"right as it is: none of {count(document.places, 'place')} must stay in float"
-    gears = sorted({"float" if p.gear == "float32" else p.gear for p in document.kept}, key=lambda g: (g == "float", g))
+    gears = sorted(
+        {"float" if p.gear == "float32" else p.gear for p in document.kept},
+        key=lambda g: (g == "float", g),
+    )
     names = _names(document)
     places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join(gears) or 'float'}"
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     places += f": {shown}" if names else ""
-    return f"unresolved: {places}; but {_few(document)}" if document.exit_code else f"right with {places}"
+    return (
+        f"unresolved: {places}; but {_few(document)}"
+        if document.exit_code
+        else f"right with {places}"
+    )
 
 
 def _names(document: PlanDocument) -> list[str]:
     """Of the places that are kept, with their gears where one is below float."""
     kept = document.kept or ()
     has_gears = any(place.gear != "float32" for place in kept)
-    return [f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept]
+    return [
+        f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept
+    ]
 
 
 def _few(document: PlanDocument) -> str:
@@ -349,10 +413,13 @@ def _few(document: PlanDocument) -> str:
         return "one sample says nothing of others"
     low, high = score.interval
     of = "drop by" if score.of == "drop" else "score"
-    return f"{count(score.samples, 'sample')} are few: other draws of them {of} {low:.3g} to {high:.3g}"
+    return (
+        f"{count(score.samples, 'sample')} are few: other draws of them {of} {low:.3g} to"
+        f" {high:.3g}"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def text(document: PlanDocument) -> str:
@@ -360,9 +427,18 @@ def text(document: PlanDocument) -> str:
     lines = [document.says]
     rows: list[tuple[str, str]] = []
     if score := document.score:
-        scores = (("as it is", score.as_it_is), ("with the plan", score.plan), ("float", score.in_float))
+        scores = (
+            ("as it is", score.as_it_is),
+            ("with the plan", score.plan),
+            ("float", score.in_float),
+        )
         values = "   ".join(f"{name} {value:.6g}" for name, value in scores if value is not None)
-        rows.append((score.words, f"{values}   (at least {score.limit:.6g}; {count(score.samples, 'sample')})"))
+        rows.append(
+            (
+                score.words,
+                f"{values}   (at least {score.limit:.6g}; {count(score.samples, 'sample')})",
+            )
+        )
         if score.interval:
             low, high = score.interval
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
@@ -370,13 +446,23 @@ def text(document: PlanDocument) -> str:
         rows.append(("minimal", _minimal(document)))
         others = _names(document)[MAX_NAMED:]
         rows += [("", name) for name in others[:MAX_LISTED]]
-        rows += [("", f"and {len(others) - MAX_LISTED} more, as in the lists")] if len(others) > MAX_LISTED else []
+        rows += (
+            [("", f"and {len(others) - MAX_LISTED} more, as in the lists")]
+            if len(others) > MAX_LISTED
+            else []
+        )
     if document.weights:
         low = document.weights["low"]
         every = sum(document.weights.values())
-        share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"
+        share = (
+            f"{100 * low / every:.1f} % of the weights in {document.precision}"
+            if every
+            else "no weights"
+        )
         times = document.run_seconds
-        ratio = f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""
+        ratio = (
+            f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""
+        )
         rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
     if document.path:
         rows.append(("lists", f"{clean(document.path)}/lists/"))
@@ -405,4 +491,7 @@ def _minimal(document: PlanDocument) -> str:
         gears = any(place.gear != "float32" for place in document.kept or ())
         again = "one gear lower" if gears else "lowered again"
         return f"yes: with any one of them {again}, it is refused"
-    return f"not proven: {document.proven} of {kept} were lowered again and refused, the others not run, or not judged"
+    return (
+        f"not proven: {document.proven} of {kept} were lowered again and refused, the others not"
+        " run, or not judged"
+    )

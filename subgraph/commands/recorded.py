@@ -1,4 +1,5 @@
-"""`--recorded` for `compare`, `bisect` and `cut`: layer dumps of a device -> what the command does with them."""
+"""`--recorded` for `compare`, `bisect` and `cut`: layer dumps of a device -> what the command does
+with them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ MODEL_INPUT = "the model's input"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What `compare` looks at: `at`, what lies between `start` and `end`, the outputs, or all; up to the first bad one?
+    """What `compare` looks at: `at`, what lies between `start` and `end`, the outputs, or all; up
+    to the first bad one?
 
     `save`: a folder for the values. `in_place`: nodes are not run alone.
     """
@@ -55,7 +57,9 @@ class TensorChoice:
     outputs: bool = False
     fail_fast: bool = False
     save: str | None = None
-    every_output: bool = False  # recordings agree only if each was compared, those that are constant as well
+    every_output: bool = (
+        False  # recordings agree only if each was compared, those that are constant as well
+    )
 
     @property
     def is_part(self) -> bool:
@@ -63,7 +67,8 @@ class TensorChoice:
         return bool(self.at or self.start or self.end)
 
     def inside(self, names: Sequence[str]) -> TensorChoice:
-        """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is ""."""
+        """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is
+        ""."""
         at = len(self.at)
         start = len(self.at) + len(self.start)
         named = [tuple(filter(None, some)) for some in (names[:at], names[at:start], names[start:])]
@@ -73,7 +78,8 @@ class TensorChoice:
         """Names and globs for `trials.compare`; empty for all tensors.
 
         Raises:
-            UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that can be compared.
+            UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that
+                can be compared.
         """
         from subgraph.graph.region import between
 
@@ -92,7 +98,10 @@ class TensorChoice:
 
 
 def recording_options(
-    recorded: RecordedOptions, runtime: RuntimeOptions, inputs: InputOptions, tensor_map: str | None = None
+    recorded: RecordedOptions,
+    runtime: RuntimeOptions,
+    inputs: InputOptions,
+    tensor_map: str | None = None,
 ) -> RecordingOptions:
     """The folders with recordings, and what the command line says about them.
 
@@ -107,7 +116,9 @@ def recording_options(
     layout = known_layout(recorded.dump_layout)
     folders = tuple(map(_folder, recorded.recorded or ()))
     mapped = read_map(Path(tensor_map)) if tensor_map else {}
-    return RecordingOptions(folders, recorded.dump_format or "", layout, precision, inputs.seed is not None, mapped)
+    return RecordingOptions(
+        folders, recorded.dump_format or "", layout, precision, inputs.seed is not None, mapped
+    )
 
 
 def _folder(word: str) -> RecordedFolder:
@@ -133,7 +144,11 @@ def known_layout(word: str | None) -> str:
 
     name = layouts.named(word or "")
     if name and name not in layouts.KNOWN:
-        raise UsageError(f"no layout '{clean(name)}'", f"known: {', '.join(layouts.KNOWN)}", code="layout.unknown")
+        raise UsageError(
+            f"no layout '{clean(name)}'",
+            f"known: {', '.join(layouts.KNOWN)}",
+            code="layout.unknown",
+        )
     return name
 
 
@@ -145,15 +160,21 @@ def refuse_beside_recorded(values: Mapping[str, object]) -> None:
     for option, value in values.items():
         if value:
             raise UsageError(
-                f"{option} goes with a candidate, not with --recorded", "leave one of them out", code="option.conflict"
+                f"{option} goes with a candidate, not with --recorded",
+                "leave one of them out",
+                code="option.conflict",
             )
 
 
 def compare_recorded(
-    asked: Asked, recordings: RecordingOptions, choice: TensorChoice, csv_file: str | None,
+    asked: Asked,
+    recordings: RecordingOptions,
+    choice: TensorChoice,
+    csv_file: str | None,
     feeding: Feeding | None = None,
-) -> Result:  # fmt: skip
-    """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's.
+) -> Result:
+    """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the
+    reference's.
 
     `feeding`: what was fed, where that is not what was asked for.
     """
@@ -172,19 +193,29 @@ def compare_recorded(
     criterion, path, feeding = asked.criterion, asked.model_path, feeding or asked.feeding
     npu = criterion == MSACCUCMP
     with (
-        asked.reference() as reference, runs.open_runs(graph := load(path), recordings, feeding) as recorded,
+        asked.reference() as reference,
+        runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.open_judge(graph, reference, asked.output, criterion) as (judge, limited),
-    ):  # fmt: skip
+    ):
         names = chosen(judge.model, choice.words(judge.model))
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
-        comparison = document(judge, compared, names, criterion, command_line(), stopped=choice.fail_fast)
+        comparison = document(
+            judge, compared, names, criterion, command_line(), stopped=choice.fail_fast
+        )
         if choice.save:
-            save_values((p for c in compared for p in value_pairs(c, names)), free_values(choice.save))
-        tables = [msaccucmp.accuracy_rows(judge.model, c, names) if npu and c.matched else [] for c in compared]
+            save_values(
+                (p for c in compared for p in value_pairs(c, names)), free_values(choice.save)
+            )
+        tables = [
+            msaccucmp.accuracy_rows(judge.model, c, names) if npu and c.matched else []
+            for c in compared
+        ]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
-    shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
+    shown = to_json(
+        evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths])
+    )
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
     csv_text = ""
@@ -196,7 +227,8 @@ def compare_recorded(
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
-    """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
+    """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a
+    case."""
     from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
@@ -213,8 +245,15 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         fed = recorded.feeding
         reads = [graph.path, *recordings.paths]
         place = case.ResultPlace(parent, f"recorded-{recordings.name}", force)
-        request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
-                              "recorded": [str(p) for p in recordings.paths], "inputs": feeding.inputs})  # fmt: skip
+        request = case.plain(
+            {
+                "candidate": candidate.name,
+                "identity": candidate.identity(""),
+                "criterion": criterion,
+                "recorded": [str(p) for p in recordings.paths],
+                "inputs": feeding.inputs,
+            }
+        )
         place = case.free_place(place, case.source_of(graph), reads)
         with recorded.open_judge(graph, reference, parent, criterion, freeze) as (outer, limited):
             compared = compare_runs(outer, limited)
@@ -222,12 +261,20 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             judge = narrowed.judge
             reasons = interval.known_troubles(graph)
             intervals = interval.find_intervals(narrowed, interval.node_weights(graph))
-            document = result_folder.document(judge, compared, narrowed, intervals, criterion, command_line(), reasons)
+            document = result_folder.document(
+                judge, compared, narrowed, intervals, criterion, command_line(), reasons
+            )
             if intervals:
                 document = result_folder.save(
-                    judge.model, narrowed, intervals, document, place, request, fed,
+                    judge.model,
+                    narrowed,
+                    intervals,
+                    document,
+                    place,
+                    request,
+                    fed,
                     lambda saved: next_commands(saved, narrowed, recordings, fed),
-                )  # fmt: skip
+                )
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
             document = evidence.save_document(document, aside, case.source_of(graph), reads)
@@ -235,9 +282,14 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
 
 
 def cut_recorded(
-    graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference, recordings: RecordingOptions
+    graph: Graph,
+    request: CaseRequest,
+    place: ResultPlace,
+    reference: Reference,
+    recordings: RecordingOptions,
 ) -> list[Case]:
-    """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
+    """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device
+    recorded."""
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import cut, runs
@@ -247,17 +299,25 @@ def cut_recorded(
     with runs.open_runs(graph, recordings, request.feeding) as recorded:
         fed = recorded.feeding
         one = runs.RecordedRuns([runs.run_of_device(recorded.runs)], fed)
-        with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (judge, (run,)):
+        with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (
+            judge,
+            (run,),
+        ):
             assert run.recording
-            recording = RecordingEntry(run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records))
-            cuts = cut.write_recorded_case(graph, request, place, judge, match_run(judge, run), recording)
+            recording = RecordingEntry(
+                run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records)
+            )
+            cuts = cut.write_recorded_case(
+                graph, request, place, judge, match_run(judge, run), recording
+            )
     for case in cuts:
         case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
 
 
 def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
-    """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote of a module."""
+    """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote
+    of a module."""
     from subgraph.recordings.runs import is_of_module
 
     of_module = any(is_of_module(folder.path) for folder in recordings.folders)
@@ -271,7 +331,9 @@ def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     from subgraph.recordings.runs import limit_samples
 
     samples = len(judge.model.values.samples)
-    return interval.interval_weights([compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing])
+    return interval.interval_weights(
+        [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
+    )
 
 
 def interval_text(document: IntervalDocument) -> str:
@@ -282,7 +344,10 @@ def interval_text(document: IntervalDocument) -> str:
     lines = interval_lines(document)
     if findings:
         lines += ["no trial was possible: nothing is certified. Next, on the device:"]
-        lines += [f"  {clean(command)}     {what}" for command, what in zip(document.next, WHAT_THEY_DO, strict=False)]
+        lines += [
+            f"  {clean(command)}     {what}"
+            for command, what in zip(document.next, WHAT_THEY_DO, strict=False)
+        ]
     elif not document.exit_code:
         lines.append("all that was recorded agrees")
     return "\n".join(lines)
@@ -306,7 +371,10 @@ def interval_lines(document: IntervalDocument) -> list[str]:
     for finding in findings[:MAX_INTERVALS]:
         lines += _interval(finding)
     if len(findings) > MAX_INTERVALS:
-        lines.append(f"and {len(findings) - MAX_INTERVALS} further places that add an error of their own (--json)")
+        lines.append(
+            f"and {len(findings) - MAX_INTERVALS} further places that add an error of their own"
+            " (--json)"
+        )
     return lines
 
 
@@ -317,26 +385,39 @@ def _names(names: Sequence[str]) -> str:
 def _interval(finding: IntervalFinding) -> list[str]:
     good = [f"{_names(finding.last_good)} (good)"] if finding.last_good else []
     good += [f"{_names(finding.wrong_before)} (wrong already)"] if finding.wrong_before else []
-    ends = f"{', '.join(good) or MODEL_INPUT} … {_names(finding.first_bad)} ({_judgement(finding.in_place)})"
+    ends = (
+        f"{', '.join(good) or MODEL_INPUT} … {_names(finding.first_bad)}"
+        f" ({_judgement(finding.in_place)})"
+    )
     nodes = finding.nodes
     unseen = finding.not_seen
-    lines = [f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"]
+    lines = [
+        f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"
+    ]
     if finding.adds_an_error is False:
-        lines.append(f"{'':10}fed with what was recorded before it, the reference gives the same: the error grew above")
+        lines.append(
+            f"{'':10}fed with what was recorded before it, the reference gives the same: the error"
+            " grew above"
+        )
     for k, suspect in enumerate(finding.suspects[:MAX_NAMED]):
         place = f"   from {suspect.source}" if str(suspect.source or "") else ""
         why = clean(f"{f'   {suspect.why}' if suspect.why else ''}{place}")
-        lines.append(f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)} ({suspect.op}){why}")
+        lines.append(
+            f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)}"
+            f" ({suspect.op}){why}"
+        )
     if len(nodes) > MAX_NAMED:
         lines.append(f"            and {len(nodes) - MAX_NAMED} more")
     if unseen:
-        lines.append(f"  not seen  {_names(unseen[:MAX_NAMED])}{' …' if len(unseen) > MAX_NAMED else ''}")
+        lines.append(
+            f"  not seen  {_names(unseen[:MAX_NAMED])}{' …' if len(unseen) > MAX_NAMED else ''}"
+        )
     if finding.case:
         lines.append(f"  case      {clean(finding.case)}/")
     return lines
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
@@ -347,19 +428,30 @@ def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
         lines += [] if run.missing else [f"  ! {clean(note)}" for note in run.notes]
     lines += _table(document)
     for run, advice in zip(document.recordings, advices, strict=True):
-        lines += _summary(run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else "")
+        lines += _summary(
+            run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else ""
+        )
     return "\n".join(lines)
 
 
 def _first_lines(document: RecordedDocument) -> list[str]:
-    """What went wrong before any node, which is to blame for none of it, and what several runs say together."""
+    """What went wrong before any node, which is to blame for none of it, and what several runs say
+    together."""
     mistakes = [(run.mistake, run.name) for run in document.recordings if run.mistake]
-    lines = [f"{mistake} ({name}; what follows is compared accordingly)" for mistake, name in mistakes]
-    return [clean(line) for line in (*lines, *([document.says] if len(document.recordings) > 1 else []))]
+    lines = [
+        f"{mistake} ({name}; what follows is compared accordingly)" for mistake, name in mistakes
+    ]
+    return [
+        clean(line) for line in (*lines, *([document.says] if len(document.recordings) > 1 else []))
+    ]
 
 
 def _run_line(run: RunSummary) -> str:
-    known = f"MISSING  {clean(run.missing)}" if run.missing else f"{run.format}: {clean(run.matched)}   {run.precision}"
+    known = (
+        f"MISSING  {clean(run.missing)}"
+        if run.missing
+        else f"{run.format}: {clean(run.matched)}   {run.precision}"
+    )
     return f"{clean(run.name)}  {known}"
 
 
@@ -370,7 +462,9 @@ def _table(document: RecordedDocument) -> list[str]:
     cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads, "note")]
     for row in document.rows:
         names = (f"#{row.index}", short(clean(row.node)), row.op, short(clean(row.tensor)))
-        notes = "; ".join(dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note))
+        notes = "; ".join(
+            dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note)
+        )
         first = row.runs[0]
         alone = [_judgement(first.alone) if first and first.alone else "-"] if single else []
         cells.append((*names, *map(_cell, row.runs), *alone, clean(notes)))
@@ -393,7 +487,9 @@ def _judgement(judgement: Judgement | None) -> str:
     error = judgement.errors.get("max_rel", math.nan)
     status = {"fail": "FAIL", "unresolved": "unresolved"}.get(judgement.status, "agree")
     signature = judgement.signature if judgement.signature not in (None, "mismatch") else ""
-    return " ".join(filter(None, (f"{error:.1e}" if math.isfinite(error) else "", status, signature)))
+    return " ".join(
+        filter(None, (f"{error:.1e}" if math.isfinite(error) else "", status, signature))
+    )
 
 
 def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
@@ -402,11 +498,15 @@ def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
     good = run.last_good
     lines = [f"{prefix}{run.wrong} of {count(run.compared, 'tensor')} wrong", *_left_out(run)]
     if advice:
-        lines.append(f"{prefix}advisor           {advice.kind}: {advice.verdict}   {clean(advice.says)}")
+        lines.append(
+            f"{prefix}advisor           {advice.kind}: {advice.verdict}   {clean(advice.says)}"
+        )
     if run.first_bad:
         last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
         lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
-        lines += [f"{prefix}source            {clean(str(run.source))}"] if str(run.source or "") else []
+        lines += (
+            [f"{prefix}source            {clean(str(run.source))}"] if str(run.source or "") else []
+        )
     return lines
 
 

@@ -29,14 +29,24 @@ def remove(
     nodes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NODE", help="Nodes of one input and one output.", autocompletion=options.complete_nodes
+            metavar="NODE",
+            help="Nodes of one input and one output.",
+            autocompletion=options.complete_nodes,
         ),
     ] = None,
     first: Annotated[
-        Texts, option("--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes)
+        Texts,
+        option(
+            "--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes
+        ),
     ] = None,
     tail: Annotated[
-        Text, option("--tail", "FILE", "Where to keep what --from drops; default: -tail beside the new model.")
+        Text,
+        option(
+            "--tail",
+            "FILE",
+            "Where to keep what --from drops; default: -tail beside the new model.",
+        ),
     ] = None,
     file: FileOptions,
     inputs: options.InputOptions,
@@ -45,8 +55,9 @@ def remove(
 ) -> Result:
     """Take nodes out of a model: bypass some, or drop a tail.
 
-    A bypassed node's readers read its input: a Cast, an Identity, a quantise-dequantise pair. A tail that is dropped,
-    such as NMS, is kept as a model; `subcut merge` puts it back. Nodes may lie in a body: loop1/body/cast.
+    A bypassed node's readers read its input: a Cast, an Identity, a quantise-dequantise pair. A
+    tail that is dropped, such as NMS, is kept as a model; `subcut merge` puts it back. Nodes may
+    lie in a body: loop1/body/cast.
 
     Examples:
       subcut remove model.onnx stem/relu -o without.onnx
@@ -58,14 +69,22 @@ def remove(
 
     if bool(nodes) == bool(first):
         raise UsageError(
-            "name nodes to bypass, or --from NODE to drop a tail", "subcut remove MODEL NODE …", code="argument.missing"
+            "name nodes to bypass, or --from NODE to drop a tail",
+            "subcut remove MODEL NODE …",
+            code="argument.missing",
         )
     if tail and not first:
         raise UsageError(
-            "--tail keeps what --from drops", "subcut remove MODEL --from NODE --tail tail.onnx", code="option.requires"
+            "--tail keeps what --from drops",
+            "subcut remove MODEL --from NODE --tail tail.onnx",
+            code="option.requires",
         )
     asked = Asked(
-        model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+        model=model,
+        weights=weights,
+        inputs=inputs,
+        runtime=runtime,
+        result=options.ResultOptions(trust=trust),
     )
     path = asked.model_path
     new = edited.free_path(file, path, [path])
@@ -95,9 +114,17 @@ def remove(
             with edge_values(graph, first or (), feeding, reference) as (captured, folder):
                 draft, cut = remove_tail(graph, first or (), captured, folder)
             cut.save(kept)
-            head = f"removed  {count(len(cut.region.nodes), 'node')} from {', '.join(map(clean, first or ()))} on"
+            head = (
+                f"removed  {count(len(cut.region.nodes), 'node')} from"
+                f" {', '.join(map(clean, first or ()))} on"
+            )
         draft.save(new)
         lines, rows = edited.compared(graph, new, feeding, reference)
     if kept:
-        lines.append(f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))} {clean(str(kept))}")
-    return edited.result("remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None)
+        lines.append(
+            f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))}"
+            f" {clean(str(kept))}"
+        )
+    return edited.result(
+        "remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None
+    )

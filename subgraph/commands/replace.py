@@ -1,4 +1,5 @@
-"""`subcut replace`: a model, two nodes and an edited piece -> the model with the piece in their place."""
+"""`subcut replace`: a model, two nodes and an edited piece -> the model with the piece in their
+place."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def replace(
     weights: options.Weights = None,
     start: options.Start = None,
     end: options.End = None,
-    by: Annotated[Text, option("--by", "PIECE", "What comes in their place: a model, or the folder of a cut.")] = None,
+    by: Annotated[
+        Text, option("--by", "PIECE", "What comes in their place: a model, or the folder of a cut.")
+    ] = None,
     tensor_map: TensorMap = None,
     opset: edited.Opset = None,
     file: FileOptions,
@@ -40,8 +43,9 @@ def replace(
 ) -> Result:
     """Put an edited piece in the place of the nodes between two nodes.
 
-    The piece's inputs and outputs are joined by name, or by --map. The reference runs the model before and after, and
-    says what changed at the outputs. A piece may also lie in a body: --start loop1/body/conv.
+    The piece's inputs and outputs are joined by name, or by --map. The reference runs the model
+    before and after, and says what changed at the outputs. A piece may also lie in a body: --start
+    loop1/body/conv.
 
     Examples:
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
@@ -57,10 +61,16 @@ def replace(
         )
     if not start and not end:
         raise UsageError(
-            "replace what? name a first and a last node", "--start pool1 --end res2a_relu", code="region.ends-missing"
+            "replace what? name a first and a last node",
+            "--start pool1 --end res2a_relu",
+            code="region.ends-missing",
         )
     asked = Asked(
-        model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+        model=model,
+        weights=weights,
+        inputs=inputs,
+        runtime=runtime,
+        result=options.ResultOptions(trust=trust),
     )
     path = asked.model_path
     piece_path = Asked(asked.settings, by).model_path
@@ -83,13 +93,17 @@ def replace(
         draft.remarks += _raised(older, graph, feeding, reference) if opset else []
         draft.save(new)
         lines, rows = edited.compared(older, new, feeding, reference)
-    nodes = f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of {clean(str(piece_path))}"
+    nodes = (
+        f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
+        f" {clean(str(piece_path))}"
+    )
     return edited.result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
 
 
 @dataclass
 class _Replacing:
-    """Puts the piece between the first `starts` selectors and the others; `nodes`: how many it replaced."""
+    """Puts the piece between the first `starts` selectors and the others; `nodes`: how many it
+    replaced."""
 
     whole: Graph
     starts: int
@@ -104,17 +118,25 @@ class _Replacing:
         from subgraph.editing.replace import replace as replaced
         from subgraph.graph.region import between
 
-        first, last = (tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :]))
+        first, last = (
+            tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :])
+        )
         region = between(graph, first, last)
         self.nodes = len(region.nodes)
-        run = self.reference if graph is self.whole else None  # what a body computes is not known here
+        run = (
+            self.reference if graph is self.whole else None
+        )  # what a body computes is not known here
         computed = frozen_as_before(graph, region, self.piece, self.feeding, run) if run else ()
         return replaced(graph, region, self.piece, self.names, computed)
 
 
 def _as_tensor(graph: Graph, word: str) -> str:
     """A node that is named by its number, which a conversion changes, by its first tensor."""
-    return f"tensor:{graph.makes[graph.select(word).nodes[0]][0]}" if re.fullmatch(r"#\d+|\w+@\d+", word) else word
+    return (
+        f"tensor:{graph.makes[graph.select(word).nodes[0]][0]}"
+        if re.fullmatch(r"#\d+|\w+@\d+", word)
+        else word
+    )
 
 
 def _raised(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:

@@ -29,11 +29,19 @@ def replay(
     *,
     folder: Annotated[
         str,
-        typer.Argument(metavar="CASE|BUNDLE.zip", help="Folder that cut, bisect, sweep or manual wrote, or a bundle."),
+        typer.Argument(
+            metavar="CASE|BUNDLE.zip",
+            help="Folder that cut, bisect, sweep or manual wrote, or a bundle.",
+        ),
     ],
     candidate: options.CandidateSpec = None,
     output: Annotated[
-        Text, option("--output -o", "DIR", "Folder that a bundle is unpacked to; default: its name, in this folder.")
+        Text,
+        option(
+            "--output -o",
+            "DIR",
+            "Folder that a bundle is unpacked to; default: its name, in this folder.",
+        ),
     ] = None,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
@@ -41,8 +49,8 @@ def replay(
 ) -> Result:
     """Run a case or a bundle again on a candidate and compare.
 
-    Without --candidate, the candidate is the one that the case was found with; its commands run only with --trust. A
-    bundle is checked and unpacked first.
+    Without --candidate, the candidate is the one that the case was found with; its commands run
+    only with --trust. A bundle is checked and unpacked first.
 
     Examples:
       subcut replay subcut_out/bisect-wrong.py -c wrong.py
@@ -60,10 +68,18 @@ def replay(
     chosen = candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)
     verdicts = [_verdict(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
-    rows = [{"sample": label, **verdict.to_json()} for label, verdict in zip(labels, verdicts, strict=True)]
+    rows = [
+        {"sample": label, **verdict.to_json()}
+        for label, verdict in zip(labels, verdicts, strict=True)
+    ]
     statuses = {verdict.status for verdict in verdicts}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
-    document = {"schema": "subcut.replay/1", "exit_code": code, "case": str(case.place), "candidate": chosen.name}
+    document = {
+        "schema": "subcut.replay/1",
+        "exit_code": code,
+        "case": str(case.place),
+        "candidate": chosen.name,
+    }
     lines = [f"{clean(str(case.place))}/ on {clean(chosen.name)}"]
     for label, verdict in zip(labels, verdicts, strict=True):
         word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
@@ -81,7 +97,11 @@ def unpacked_folder(path: Path, output: str | None) -> Path:
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():
             beside = [clean(str(p)) for p in path.parent.glob("*.zip")]
-            raise UnknownName(f"no file {clean(str(path))}", nearest=nearest(str(path), beside), code="file.not-found")
+            raise UnknownName(
+                f"no file {clean(str(path))}",
+                nearest=nearest(str(path), beside),
+                code="file.not-found",
+            )
         if output is not None:
             raise UsageError(
                 f"-o {clean(output)} is for a bundle",
@@ -114,12 +134,18 @@ def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candid
     log.info("candidate %s, as the case was found", clean(candidate.name))
     resolve.require_trust(candidate.code, asked.result.trust)
     if case.bundle:
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # trust covers all files there: what a run adds would end it
+        os.environ["PYTHONDONTWRITEBYTECODE"] = (
+            "1"  # trust covers all files there: what a run adds would end it
+        )
     return candidate
 
 
 def _verdict(
-    case: FoundCase, k: int, candidate: Candidate, criterion: str, start_reference: Callable[[], Reference]
+    case: FoundCase,
+    k: int,
+    candidate: Candidate,
+    criterion: str,
+    start_reference: Callable[[], Reference],
 ) -> Verdict:
     """One sample of a case; an operator test of a sweep is judged without the reference."""
     from subgraph.sweep.result_folder import replay_test
@@ -127,7 +153,10 @@ def _verdict(
 
     if case.expected:
         return replay_test(case, case.expected, candidate, criterion)
-    with start_reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
+    with (
+        start_reference() as reference,
+        open_case(case, k, candidate, criterion, reference) as trials,
+    ):
         if not k:
             resolve.log_caveat(trials)
         return trials.verdict(trials.model.whole(), fresh=True)

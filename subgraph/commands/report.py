@@ -28,7 +28,11 @@ def report(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="The folder that `subcut bisect`, `compare`, `plan` or `sweep` wrote, or its run.json."
+            metavar="RUN",
+            help=(
+                "The folder that `subcut bisect`, `compare`, `plan` or `sweep` wrote, or its"
+                " run.json."
+            ),
         ),
     ],
     forms: Annotated[
@@ -36,12 +40,18 @@ def report(
         option(
             "--format -f",
             "FORM,…",
-            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default text.",
+            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default"
+            " text.",
             _complete,
         ),
     ] = "text",
     output: Annotated[
-        Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside run.json.")
+        Text,
+        option(
+            "--output -o",
+            "DIR",
+            "Folder for the files; - shows one format. Default: beside run.json.",
+        ),
     ] = None,
 ) -> Result:
     """Write a result as HTML, Markdown, CSV, JUnit or another form.
@@ -57,22 +67,35 @@ def report(
 
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
-        raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}", code="argument.missing")
+        raise UsageError(
+            "no form named",
+            f"known: {', '.join(plugins.names('reports'))}",
+            code="argument.missing",
+        )
     modules = {word: plugins.load("reports", word) for word in words}
     path = _document_of(Path(run))
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
-        what = f"the form {clean(odd[0])} has no {renderer(document)}: it does not show {document['schema']}"
-        raise UsageError(what, "choose another form, -f html for example", code="report.not-for-result")
+        what = (
+            f"the form {clean(odd[0])} has no {renderer(document)}: it does not show"
+            f" {document['schema']}"
+        )
+        raise UsageError(
+            what, "choose another form, -f html for example", code="report.not-for-result"
+        )
     drawn = pictures(document, path.parent)
     texts = {word: rendered(module, document, drawn) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:
             raise UsageError(
-                "several forms for standard output", "name one form, or a folder with -o DIR", code="option.conflict"
+                "several forms for standard output",
+                "name one form, or a folder with -o DIR",
+                code="option.conflict",
             )
-        return Result(answer | {"files": [], "report": texts[words[0]]}, texts[words[0]].rstrip("\n"))
+        return Result(
+            answer | {"files": [], "report": texts[words[0]]}, texts[words[0]].rstrip("\n")
+        )
     folder = Path(output) if output is not None else path.parent
     files = {word: folder / _file(word, modules[word]) for word in words}
     for word, file in files.items():
@@ -87,7 +110,9 @@ def _document_of(run: Path) -> Path:
     if not run.is_dir():
         return run
     require_no_loop(run)
-    return next((run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON)
+    return next(
+        (run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -102,13 +127,16 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as e:
-        raise UsageError(f"cannot read {path}: {e.strerror or e}", hint, code="file.unreadable") from e
+        raise UsageError(
+            f"cannot read {path}: {e.strerror or e}", hint, code="file.unreadable"
+        ) from e
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise UsageError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
     if not isinstance(document, dict) or document.get("schema") not in KNOWN:
         schema = document.get("schema", "none") if isinstance(document, dict) else "none"
         raise UsageError(
-            f"{path} is not a result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}",
+            f"{path} is not a result with a report: its schema is {schema}, not one of"
+            f" {', '.join(KNOWN)}",
             hint,
             code="document.unknown-schema",
         )

@@ -1,6 +1,8 @@
-"""Options of a command line and the project's settings -> model, inputs, criterion, candidate and reference.
+"""Options of a command line and the project's settings -> model, inputs, criterion, candidate and
+reference.
 
-A command makes one `Asked` of its options and takes from it what it needs, in the order in which mistakes are told.
+A command makes one `Asked` of its options and takes from it what it needs, in the order in which
+mistakes are told.
 """
 
 from __future__ import annotations
@@ -50,12 +52,15 @@ MODULE = "torch:"  # how the SPEC of a PyTorch module begins
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command line asks for, and a project file where that says nothing. Each value is made when it is wanted.
+    """What a command line asks for, and a project file where that says nothing. Each value is made
+    when it is wanted.
 
     Attributes:
-        model: as it was named. weights: of a model of Caffe's. path: the model's file, where that is known.
+        model: as it was named. weights: of a model of Caffe's. path: the model's file, where that
+            is known.
         origin: the file in which these options stand, "" if they are typed.
-        translated: is the question whether a translation of a model is right: an export, a conversion?
+        translated: is the question whether a translation of a model is right: an export, a
+            conversion?
     """
 
     settings: Project = field(default_factory=project.load)
@@ -69,7 +74,7 @@ class Asked:
     origin: str = ""
     translated: bool = False
 
-    # ------------------------------------------------------------------------------------------------ model and inputs
+    # ------------------------------------------------------------ model and inputs
 
     @cached_property
     def case(self) -> Path | None:
@@ -77,7 +82,7 @@ class Asked:
         from subgraph.cases.case import MANIFEST
 
         word = self.settings.get("model", self.model)
-        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is not a file
+        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113
             return None
         from subgraph.cases.find_case import find_case
 
@@ -85,7 +90,8 @@ class Asked:
 
     @cached_property
     def model_path(self) -> Path:
-        """The model to work on, which may be that of a case's folder, or made from Caffe's or PyTorch's; logs how.
+        """The model to work on, which may be that of a case's folder, or made from Caffe's or
+        PyTorch's; logs how.
 
         Raises:
             UsageError: there is none, or several, or it is a `.pt2` that is not trusted.
@@ -95,7 +101,11 @@ class Asked:
             return self.path or (self.case or Path()) / MODEL
         word = self.settings.get("model", self.model)
         if word and (kind := recognise_folder(Path(word))):
-            raise UsageError(f"{clean(word)} is {kind.name}, not an ONNX model", kind.advice, code="model.not-onnx")
+            raise UsageError(
+                f"{clean(word)} is {kind.name}, not an ONNX model",
+                kind.advice,
+                code="model.not-onnx",
+            )
         path, how = project.find_model(self.model, self.settings)
         if how:
             log.info("model: %s (%s)", path.name, how)
@@ -129,11 +139,14 @@ class Asked:
                 self._read("scale", inputs.scale, partial(_channel_numbers, "--scale", 1.0)),
                 settings.get("bgr", inputs.bgr or None, False),
             ),
-            setting=settings.setting(input=files, shape=inputs.shape, mean=inputs.mean, scale=inputs.scale),
+            setting=settings.setting(
+                input=files, shape=inputs.shape, mean=inputs.mean, scale=inputs.scale
+            ),
         )
 
     def _read(self, key: str, typed: Any, convert: Callable[[Any], T], default: Any = None) -> T:
-        """Return a setting's value, converted; an error names the project file if the value is from there."""
+        """Return a setting's value, converted; an error names the project file if the value is from
+        there."""
         with name_setting(self.settings.setting(**{key: typed})):
             return convert(self.settings.get(key, typed, default))
 
@@ -147,25 +160,35 @@ class Asked:
         """May answers of earlier runs be used?"""
         return not self.result.fresh
 
-    # ------------------------------------------------------------------------------------------------ what judges
+    # ------------------------------------------------------------ what judges
 
     @cached_property
     def criterion_words(self) -> str:
         """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
 
         Raises:
-            UsageError: several at once, no number, or a project file names code that is not trusted.
+            UsageError: several at once, no number, or a project file names code that is not
+                trusted.
         """
         comparison = self.comparison
         rtol = comparison.rtol
         atol = comparison.atol
         metric = comparison.metric
-        typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
+        typed = {
+            "--criterion": comparison.criterion,
+            "--rtol/--atol": rtol or atol,
+            "--metric": metric,
+        }
         names = [name for name, value in typed.items() if value]
         if len(names) > 1:
-            raise UsageError(f"{' and '.join(names)}: which?", "give one criterion", code="option.conflict")
+            raise UsageError(
+                f"{' and '.join(names)}: which?", "give one criterion", code="option.conflict"
+            )
         if rtol or atol:
-            limits = {"rtol": positive_number("--rtol", rtol), "atol": positive_number("--atol", atol)}
+            limits = {
+                "rtol": positive_number("--rtol", rtol),
+                "atol": positive_number("--atol", atol),
+            }
             return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
         if metric:
             return f"threshold:{metric}"
@@ -179,7 +202,8 @@ class Asked:
 
     @cached_property
     def criterion(self) -> str:
-        """As `criterion_words`, and the criterion is built once, so that a typo is reported before anything starts.
+        """As `criterion_words`, and the criterion is built once, so that a typo is reported before
+        anything starts.
 
         Raises:
             UsageError: as `criterion_words`, or the criterion cannot be read.
@@ -194,7 +218,8 @@ class Asked:
         """Start the reference's process.
 
         Raises:
-            UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
+            UsageError: the SPEC cannot be read, the library does not exist, or what would run is
+                not trusted.
         """
         reference = self.described_reference()
         limit = self._read("memory", self.runtime.memory, parse_limit)
@@ -203,16 +228,25 @@ class Asked:
         require_trust(reference.code, self.result.trust)
         from subgraph.runtime.worker_pool import installed
 
-        limits: dict[str, Any] = {"timeout": reference.timeout, "memory": reference.memory, "limit": limit}
-        return Reference(reference.backend, reference.options, python=installed(reference), **limits)
+        limits: dict[str, Any] = {
+            "timeout": reference.timeout,
+            "memory": reference.memory,
+            "limit": limit,
+        }
+        return Reference(
+            reference.backend, reference.options, python=installed(reference), **limits
+        )
 
     def described_reference(self) -> Candidate | None:
-        """The reference; None for plain onnxruntime. Operators of TensorFlow Lite are run by litert.
+        """The reference; None for plain onnxruntime. Operators of TensorFlow Lite are run by
+        litert.
 
         Raises:
             UsageError: the SPEC cannot be read, or the library does not exist.
         """
-        spec = self.settings.get("reference", self.runtime.reference, usual_reference(self.model_path))
+        spec = self.settings.get(
+            "reference", self.runtime.reference, usual_reference(self.model_path)
+        )
         library, _ = self._custom_ops
         if spec == PLAIN and not library:
             return None
@@ -226,17 +260,19 @@ class Asked:
         reference = self._with_custom_ops(reference)
         return replace(reference, origin=reference.origin or self.origin)
 
-    # ------------------------------------------------------------------------------------------------ what is judged
+    # ------------------------------------------------------------ what is judged
 
     def candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
-        """As `named_candidate`, for a process of subcut's own: what the candidate's processes leave is its to end."""
+        """As `named_candidate`, for a process of subcut's own: what the candidate's processes leave
+        is its to end."""
         from subgraph.system import adopt_orphans
 
         adopt_orphans()
         return self.named_candidate(spec, model)
 
     def described_candidate(self, spec: str) -> Candidate:
-        """The candidate that a SPEC describes, of which nothing is run: whether its code is trusted is not asked.
+        """The candidate that a SPEC describes, of which nothing is run: whether its code is trusted
+        is not asked.
 
         Raises:
             UnknownName, UsageError: the SPEC cannot be read.
@@ -248,10 +284,12 @@ class Asked:
     def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """The candidate with its limits. Logs what code will run.
 
-        Where none is named, it is onnxruntime with its default optimisations; LiteRT for TensorFlow Lite's models.
+        Where none is named, it is onnxruntime with its default optimisations; LiteRT for TensorFlow
+        Lite's models.
 
         Raises:
-            UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
+            UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not
+                trusted.
         """
         from subgraph.runtime import candidate as candidates
         from subgraph.runtime.executors import check as check_executor
@@ -259,36 +297,58 @@ class Asked:
         settings = self.settings
         runtime = self.runtime
         typed = spec
-        spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else PLAIN
+        spec, usual = (
+            settings.get("candidate", spec),
+            "litert" if model and is_of_tflite(model) else PLAIN,
+        )
         with name_setting(settings.setting(candidate=typed)):
             candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
         timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
         if timeout == 0:
             raise UsageError(
-                "--timeout 0: the time must be more than 0", "leave it out for 600 seconds", code="option.out-of-range"
+                "--timeout 0: the time must be more than 0",
+                "leave it out for 600 seconds",
+                code="option.out-of-range",
             )
         parse = candidates.parse_memory
         memory_limit = self._read(
             "memory_limit", runtime.memory_limit, lambda text: None if text is None else parse(text)
         )
-        own = self._read("memory", runtime.memory, parse_limit) if not candidate.runs_commands else None
+        own = (
+            self._read("memory", runtime.memory, parse_limit)
+            if not candidate.runs_commands
+            else None
+        )
         candidate = replace(
             candidate,
             timeout=candidate.timeout if timeout is None else timeout,
             memory=(candidate.memory or own) if memory_limit is None else memory_limit,
-            precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
-            executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
+            precision=candidates.parse_precision("--precision", runtime.precision)
+            or candidate.precision,
+            executor=check_executor(
+                settings.get("executor", runtime.executor) or candidate.executor
+            ),
         )
         takes_tflite = candidate.can.tflite_operators or candidate.runs_commands
-        is_own = candidate.backend in plugins.own_names("backends")  # another finds model.tflite beside the model
+        is_own = candidate.backend in plugins.own_names(
+            "backends"
+        )  # another finds model.tflite beside the model
         if model and is_of_tflite(model) and is_own and not takes_tflite:
-            what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
-            hint = "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}"
+            what = (
+                f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's"
+                " operators"
+            )
+            hint = (
+                "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside"
+                " {model}"
+            )
             raise UsageError(what, hint, code="candidate.other-format")
         require_trust(candidate.code, self.result.trust)
         if not spec:
             told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
-            log.info("candidate: %s with its default optimisations (--candidate names another)", told)
+            log.info(
+                "candidate: %s with its default optimisations (--candidate names another)", told
+            )
         return candidate
 
     def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
@@ -301,11 +361,21 @@ class Asked:
 
         other, tensor_map = other_model(options)
         candidate = self.candidate(options.spec, other or self.model_path)
-        return Setup(candidate, self.feeding, self.output, self.criterion, freeze, self.stored, other, tensor_map)
+        return Setup(
+            candidate,
+            self.feeding,
+            self.output,
+            self.criterion,
+            freeze,
+            self.stored,
+            other,
+            tensor_map,
+        )
 
     @cached_property
     def _custom_ops(self) -> tuple[str, str]:
-        """The library of custom operators as an absolute path ("" for none), and the project file if that names it.
+        """The library of custom operators as an absolute path ("" for none), and the project file
+        if that names it.
 
         Raises:
             UsageError: there is no such file.
@@ -313,13 +383,15 @@ class Asked:
         library = self.settings.get("custom_ops", self.runtime.custom_ops, "")
         if not library:
             return "", ""
-        if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is not a file
+        if not os.path.isfile(library):  # noqa: PTH113
             raise UsageError(
                 f"no library {clean(library)}",
                 "--custom-ops wants the file that registers the operators",
                 code="file.not-found",
             )
-        return str(Path(library).resolve()), self.settings.origin("custom_ops", self.runtime.custom_ops)
+        return str(Path(library).resolve()), self.settings.origin(
+            "custom_ops", self.runtime.custom_ops
+        )
 
     def _with_custom_ops(self, candidate: Candidate) -> Candidate:
         """The candidate with the library of custom operators, where it is onnxruntime."""
@@ -329,10 +401,11 @@ class Asked:
         options = {**candidate.options, "custom_ops": library}
         return replace(candidate, options=options, origin=candidate.origin or origin)
 
-    # ------------------------------------------------------------------------------------------------ further options
+    # ------------------------------------------------------------ further options
 
     def formats(self, form: FormatOptions, default: str) -> tuple[tuple[str, ...], TensorFormat]:
-        """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin` ones.
+        """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin`
+        ones.
 
         Raises:
             UsageError: one of them is unknown.
@@ -343,7 +416,8 @@ class Asked:
         return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
 
     def jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
-        """How many candidates run at once: where nothing is said, as many as this one's hosts or executor take.
+        """How many candidates run at once: where nothing is said, as many as this one's hosts or
+        executor take.
 
         Raises:
             UsageError: less than one. BackendError: the executor is not reached.
@@ -355,27 +429,39 @@ class Asked:
         return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
-def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False) -> Path:
+def _onnx_file(
+    path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False
+) -> Path:
     """The file, or what it was converted to."""
     family = family_of(path)
     if not weights and family is None:
         return path
     from subgraph.origins.load import model_file
 
-    weights = settings.get("weights", weights) if settings and family is not Family.TORCH_PROGRAM else weights
+    weights = (
+        settings.get("weights", weights)
+        if settings and family is not Family.TORCH_PROGRAM
+        else weights
+    )
     return model_file(path, weights, trust)
 
 
 def log_random_inputs(feeding: Feeding) -> list[str]:
-    """Log that the inputs are random, where they are; the same for the document, as a list of notes."""
-    notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
+    """Log that the inputs are random, where they are; the same for the document, as a list of
+    notes."""
+    notes = (
+        []
+        if feeding.inputs
+        else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
+    )
     for note in notes:
         log.info("%s (-i FILE)", note)
     return notes
 
 
 def criterion_code(words: str, origin: str) -> NamedCode:
-    """The Python files that a criterion runs; `origin`: the file in which it stands, "" if the user typed it.
+    """The Python files that a criterion runs; `origin`: the file in which it stands, "" if the user
+    typed it.
 
     Raises:
         UnknownName, UsageError: it cannot be read.
@@ -400,7 +486,8 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
         log.info("%s runs: %s", code.role, shown)
     if not code.complete:
         log.info(
-            "%s: not all code beside it is watched for changes, there is too much: --fresh after a change",
+            "%s: not all code beside it is watched for changes, there is too much: --fresh after a"
+            " change",
             code.role,
         )
 
@@ -420,18 +507,22 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
             code="option.requires",
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
-        if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113 - a name may be too long
-            raise UsageError(f"{option} {clean(path)}: no such file", "name a file", code="file.not-found")
+        if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113
+            raise UsageError(
+                f"{option} {clean(path)}: no such file", "name a file", code="file.not-found"
+            )
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
 def usual_reference(model: Path | None) -> str:
-    """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of TensorFlow Lite."""
+    """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of
+    TensorFlow Lite."""
     return LITERT if model and is_of_tflite(model) else PLAIN
 
 
 def log_caveat(trials: Trials) -> None:
-    """Log what the candidate's backend wants known before anything runs: that it computes in less than float32, say.
+    """Log what the candidate's backend wants known before anything runs: that it computes in less
+    than float32, say.
 
     Raises:
         BackendError: it cannot be used.
@@ -453,7 +544,9 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{option} {text}: expected a number, zero or more", code="option.malformed")
+        raise UsageError(
+            f"{option} {text}: expected a number, zero or more", code="option.malformed"
+        )
     return value
 
 
@@ -484,11 +577,15 @@ def wanted_score(options: ScoreOptions) -> Wanted | None:
         given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
         if names := [name for name, value in given.items() if value]:
             raise UsageError(
-                f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION", code="option.requires"
+                f"{names[0]} goes with --score",
+                "--score top1, or FILE.py:FUNCTION",
+                code="option.requires",
             )
         return None
     if bool(drop) == bool(at_least):
-        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires")
+        raise UsageError(
+            "which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires"
+        )
     amount, relative = parse_drop(drop) if drop else (None, False)
     least = positive_number("--at-least", at_least)
     return Wanted(options.score, amount, relative, least, Path(labels) if labels else None)
@@ -517,5 +614,6 @@ def _channel_numbers(option: str, default: float, text: str | None) -> tuple[flo
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5", code="option.malformed"
+            f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5",
+            code="option.malformed",
         ) from None

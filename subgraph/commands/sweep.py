@@ -1,4 +1,5 @@
-"""`subcut sweep`: onnx's operator tests on candidates -> outcomes by operator: right, refused, wrong, crashed."""
+"""`subcut sweep`: onnx's operator tests on candidates -> outcomes by operator: right, refused,
+wrong, crashed."""
 
 from __future__ import annotations
 
@@ -26,15 +27,37 @@ ALWAYS = TOTALS[:4]  # shown even if there are none
 BAD = WORDS[:3]
 MAX_LISTED = 30  # bad tests, per candidate
 MAX_REASONS = 5  # for refusing, per candidate
-VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")  # in a message: names and numbers
+VARYING = re.compile(
+    r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\""
+)  # in a message: names and numbers
 WIDTH = 110  # characters of a line of names
 COLUMNS = (
-    "test", "operator", "domain", "kind", "candidate", "status", "signature", "judged_by", "while", "before", "why",
-    "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
-)  # fmt: skip
+    "test",
+    "operator",
+    "domain",
+    "kind",
+    "candidate",
+    "status",
+    "signature",
+    "judged_by",
+    "while",
+    "before",
+    "why",
+    "max_abs",
+    "max_rel",
+    "build_seconds",
+    "run_seconds",
+    "case",
+)
 
 Candidates = Annotated[
-    Texts, option("--candidate -c", "SPEC", "Runtime in doubt, as in compare. Repeatable.", options.complete_candidates)
+    Texts,
+    option(
+        "--candidate -c",
+        "SPEC",
+        "Runtime in doubt, as in compare. Repeatable.",
+        options.complete_candidates,
+    ),
 ]
 
 
@@ -45,7 +68,9 @@ class SweepRuntimeOptions(options.RuntimeOptions):
     The models of a sweep are tiny: a minute is enough.
     """
 
-    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")] = None
+    timeout: Annotated[
+        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")
+    ] = None
 
 
 @options.with_option_groups("reference", "memory")
@@ -53,7 +78,10 @@ def sweep(
     *,
     candidate: Candidates = None,
     only: Annotated[
-        Texts, option("--only", "NAME", "Only this operator or test, or those that match a glob. Repeatable.")
+        Texts,
+        option(
+            "--only", "NAME", "Only this operator or test, or those that match a glob. Repeatable."
+        ),
     ] = None,
     comparison: options.CriterionOptions,
     runtime: SweepRuntimeOptions,
@@ -63,14 +91,15 @@ def sweep(
 ) -> Result:
     """Run the operator tests of the onnx package on a candidate.
 
-    Each test is right, refused, wrong, crashed or hanging; each wrong one gets a case folder. A sweep that was stopped
-    goes on with the same command.
+    Each test is right, refused, wrong, crashed or hanging; each wrong one gets a case folder. A
+    sweep that was stopped goes on with the same command.
 
     Examples:
       subcut sweep -c ort --only 'Conv*'
       subcut sweep -c ort -c wrong.py --only '*Pool' --csv table.csv
 
-    Exit code 0: nothing is wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
+    Exit code 0: nothing is wrong; 1: something is wrong, crashes or hangs; 5: nothing could be
+    established.
     """
     from subgraph.sweep import result_folder
     from subgraph.sweep.document import document as sweep_document
@@ -85,9 +114,13 @@ def sweep(
     candidates = [_candidate(asked, spec) for spec in specs]
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
-        raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once", code="option.repeated")
+        raise UsageError(
+            f"--candidate {clean(twice[0])} is given twice", "say it once", code="option.repeated"
+        )
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
-    with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=asked.stored) as sweep:
+    with open_sweep(
+        candidates, parent, only=only or (), criterion=criterion, stored=asked.stored
+    ) as sweep:
         places = result_folder.free_places(places)
         for running in sweep.candidates:
             if running.about.caveat:
@@ -95,25 +128,31 @@ def sweep(
         rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
-    return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
+    return table.result(
+        to_json(document), text(document), as_csv(document) if csv_file else "", csv_file
+    )
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:
-    """A candidate with the sweep's own timeout where none is given: the models are tiny, so one that hangs should cost
-    a minute, not ten."""
+    """A candidate with the sweep's own timeout where none is given: the models are tiny, so one
+    that hangs should cost a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
     from subgraph.sweep.sweep import RUN_TIMEOUT
 
     candidate = asked.candidate(spec)
-    limited = asked.settings.get("timeout", asked.runtime.timeout) is not None or candidate.timeout != TIMEOUT
+    limited = (
+        asked.settings.get("timeout", asked.runtime.timeout) is not None
+        or candidate.timeout != TIMEOUT
+    )
     return candidate if limited else replace(candidate, timeout=RUN_TIMEOUT)
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def text(document: SweepDocument) -> str:
-    """The document for people: what is bad first, then by operator, then where two differ; the totals last."""
+    """The document for people: what is bad first, then by operator, then where two differ; the
+    totals last."""
     parts = [
         _candidates(document),
         _bad(document),
@@ -122,14 +161,18 @@ def text(document: SweepDocument) -> str:
         _refusals(document),
         _notes(document),
     ]
-    return "\n\n".join("\n".join(lines) for part in (*parts, _totals(document)) if (lines := list(part)))
+    return "\n\n".join(
+        "\n".join(lines) for part in (*parts, _totals(document)) if (lines := list(part))
+    )
 
 
 def _candidates(document: SweepDocument) -> list[str]:
     from subgraph.reports import runtime
 
     parts = [list(map(clean, runtime(vars(c)))) for c in document.candidates]
-    return aligned([("candidate", name, " ".join(about), precision) for name, *about, precision in parts])
+    return aligned(
+        [("candidate", name, " ".join(about), precision) for name, *about, precision in parts]
+    )
 
 
 def _suffix(document: SweepDocument, name: str, word: str) -> str:
@@ -146,7 +189,9 @@ def _bad(document: SweepDocument) -> Iterator[str]:
         bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
         on = _suffix(document, candidate.name, "on")
         for row, result in bad[:MAX_LISTED]:
-            cells.append((result.status + on, clean(row.operator) or row.kind, row.test, _why(result)))
+            cells.append(
+                (result.status + on, clean(row.operator) or row.kind, row.test, _why(result))
+            )
         if len(bad) > MAX_LISTED:
             more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --csv FILE or --json lists all")
     yield from aligned(cells) if cells else ()
@@ -154,16 +199,26 @@ def _bad(document: SweepDocument) -> Iterator[str]:
 
 
 def _why(result: ResultEntry) -> str:
-    signature = "" if result.signature in (None, "mismatch", "crash", "timeout") else f"{result.signature}: "
+    signature = (
+        ""
+        if result.signature in (None, "mismatch", "crash", "timeout")
+        else f"{result.signature}: "
+    )
     return shorten(clean(f"{signature}{result.why}"), 160)
 
 
 def _operators(document: SweepDocument) -> Iterator[str]:
-    """A line for each operator that is neither right nor refused throughout; the others as lists of names."""
+    """A line for each operator that is neither right nor refused throughout; the others as lists of
+    names."""
     entries = [(e.operator, e.tests, list(map(_by_word, e.totals))) for e in document.operators]
     if document.tests.networks:
-        entries.append(("light networks", document.tests.networks, list(map(_by_word, document.networks))))
-    uniform = {word: [e for e in entries if all(t[word] == e[1] for t in e[2])] for word in ("right", "refused")}
+        entries.append(
+            ("light networks", document.tests.networks, list(map(_by_word, document.networks)))
+        )
+    uniform = {
+        word: [e for e in entries if all(t[word] == e[1] for t in e[2])]
+        for word in ("right", "refused")
+    }
     mixed = [e for e in entries if not any(e in same for same in uniform.values())]
     numbers = range(len(document.candidates))
     words = [[w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in numbers]
@@ -180,7 +235,9 @@ def _operators(document: SweepDocument) -> Iterator[str]:
     for word, same in uniform.items():
         if same:
             total = count(sum(e[1] for e in same), "test")
-            yield from _wrapped(f"{word} in every test ({total})", sorted(clean(e[0]) for e in same))
+            yield from _wrapped(
+                f"{word} in every test ({total})", sorted(clean(e[0]) for e in same)
+            )
 
 
 def _by_word(totals: Totals) -> dict[str, int]:
@@ -203,7 +260,11 @@ def _names_above(head: str, words: list[list[str]], names: list[str]) -> str:
 
 def _wrapped(head: str, names: Iterable[str]) -> list[str]:
     return textwrap.wrap(
-        f"{head}: {', '.join(names)}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        f"{head}: {', '.join(names)}",
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -214,19 +275,26 @@ def _differing(document: SweepDocument) -> Iterator[str]:
     differing = set(document.differ)
     for row in document.rows:
         if row.test in differing:
-            groups.setdefault(tuple(r.status for r in row.results), []).append(row.operator or row.test)
-    for words, operators in sorted(groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]):
+            groups.setdefault(tuple(r.status for r in row.results), []).append(
+                row.operator or row.test
+            )
+    for words, operators in sorted(
+        groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]
+    ):
         outcomes = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
         yield from _wrapped(f"{count(len(operators), 'test')} {outcomes}", _counted(operators))
 
 
 def _counted(names: Iterable[str]) -> list[str]:
     """`Conv 3, Relu`, in the order of the names."""
-    return [f"{clean(name)} {n}" if n > 1 else clean(name) for name, n in sorted(Counter(names).items())]
+    return [
+        f"{clean(name)} {n}" if n > 1 else clean(name) for name, n in sorted(Counter(names).items())
+    ]
 
 
 def _refusals(document: SweepDocument) -> Iterator[str]:
-    """The most frequent reasons for refusing; reasons that differ only in names and numbers count as one."""
+    """The most frequent reasons for refusing; reasons that differ only in names and numbers count
+    as one."""
     for k, candidate in enumerate(document.candidates):
         reasons: dict[str, list[str]] = {}
         for result in (row.results[k] for row in document.rows):
@@ -236,7 +304,10 @@ def _refusals(document: SweepDocument) -> Iterator[str]:
         cells = [(str(len(same)), shorten(clean(same[0]), WIDTH)) for same in frequent]
         if cells:
             by = _suffix(document, candidate.name, "by")
-            yield f"refused{by}, the {'reasons' if len(reasons) == len(cells) else 'most frequent reasons'}:"
+            yield (
+                f"refused{by}, the"
+                f" {'reasons' if len(reasons) == len(cells) else 'most frequent reasons'}:"
+            )
             yield from (f"  {line}" for line in aligned(cells, [0]))
 
 
@@ -249,49 +320,71 @@ def _notes(document: SweepDocument) -> Iterator[str]:
         for (before, status), names in changed.items():
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
-            yield from _wrapped(f"{clean(candidate.name)}: {count(len(names), 'test')} {how}", names)
+            yield from _wrapped(
+                f"{clean(candidate.name)}: {count(len(names), 'test')} {how}", names
+            )
     yield from _onnxruntime(document.onnxruntime, document.criterion)
     groups: dict[str, list[str]] = {}
     for left_out in document.left_out:
         groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
     for why, operators in groups.items():
-        yield from _wrapped(f"left out, {count(len(operators), 'test')}: {clean(why)}", _counted(operators))
+        yield from _wrapped(
+            f"left out, {count(len(operators), 'test')}: {clean(why)}", _counted(operators)
+        )
 
 
 def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
-    """Where plain onnxruntime differs from what the tests expect, and what that means for the verdicts."""
+    """Where plain onnxruntime differs from what the tests expect, and what that means for the
+    verdicts."""
     from subgraph.sweep.expected import needs_noise
 
     failing = plain.refuses + plain.crashes
     differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
-    parts += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
+    parts += (
+        [f"gives other values than expected in {count(len(differing), 'test')}"]
+        if differing
+        else []
+    )
     if parts:
         instead = ": there each test's own tolerance judges" if needs_noise(criterion) else ""
         yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
-    cells = [(f"  {e.operator or 'network'}", e.test, shorten(clean(e.why))) for e in differing[:MAX_LISTED]]
+    cells = [
+        (f"  {e.operator or 'network'}", e.test, shorten(clean(e.why)))
+        for e in differing[:MAX_LISTED]
+    ]
     yield from aligned(cells) if cells else ()
     if len(differing) > MAX_LISTED:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
 
 
 def _totals(document: SweepDocument) -> Iterator[str]:
-    """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each candidate."""
+    """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each
+    candidate."""
     tests = document.tests
     operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
-    networks = f"{' and' if operators else ' of'} {count(tests.networks, 'network')}" if tests.networks else ""
+    networks = (
+        f"{' and' if operators else ' of'} {count(tests.networks, 'network')}"
+        if tests.networks
+        else ""
+    )
     number = f"{tests.count:,} {'test' if tests.count == 1 else 'tests'}{operators}{networks}"
     for k, candidate in enumerate(document.candidates):
         totals = _by_word(candidate.totals)
-        late = sum(r.results[k].status == "refused" and r.results[k].phase == "run" for r in document.rows)
+        late = sum(
+            r.results[k].status == "refused" and r.results[k].phase == "run" for r in document.rows
+        )
         parts = [f"{totals[word]:,} {word}" for word in TOTALS if totals[word] or word in ALWAYS]
         name = f"{clean(candidate.name)}: " if len(document.candidates) > 1 else ""
-        yield f"{name}{number}: {', '.join(parts)}{f'; {late:,} refused only while running' if late else ''}"
+        yield (
+            f"{name}{number}:"
+            f" {', '.join(parts)}{f'; {late:,} refused only while running' if late else ''}"
+        )
         if any(totals[word] for word in BAD):
             yield f"cases {clean(str(candidate.folder))}/"
 
 
-# ---------------------------------------------------------------------------------------------------- CSV
+# ------------------------------------------------------------ CSV
 
 
 def as_csv(document: SweepDocument) -> str:

@@ -25,7 +25,9 @@ def check(file: str | None) -> None:
     path = Path(file)
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise OutputError(f"cannot write {path}: {what}", "choose another --csv FILE", code="output.unwritable")
+        raise OutputError(
+            f"cannot write {path}: {what}", "choose another --csv FILE", code="output.unwritable"
+        )
 
 
 def render(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -42,7 +44,8 @@ def _cell(value: Any) -> Any:
 
 
 def write(path: Path, text: str, hint: str) -> None:
-    """Replace the file at once, so that it is never half written; write into a device or pipe directly.
+    """Replace the file at once, so that it is never half written; write into a device or pipe
+    directly.
 
     Raises:
         OutputError: it cannot be written.
@@ -58,11 +61,14 @@ def write(path: Path, text: str, hint: str) -> None:
     except OSError as e:
         with contextlib.suppress(OSError):  # its folder may be a file
             aside.unlink()
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", hint, code="output.unwritable") from e
+        raise OutputError(
+            f"cannot write {path}: {e.strerror or e}", hint, code="output.unwritable"
+        ) from e
 
 
 def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | None) -> Result:
-    """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE` written as well.
+    """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE`
+    written as well.
 
     Raises:
         OutputError: the file cannot be written.
@@ -75,7 +81,8 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
 
 
 def compared(document: dict[str, Any], csv_file: str | None) -> Result:
-    """The result of a comparison, or of recordings: the terminal shows the report's text, `--csv` writes its table."""
+    """The result of a comparison, or of recordings: the terminal shows the report's text, `--csv`
+    writes its table."""
     from subgraph.reports import csv as csv_form
     from subgraph.reports import text
 

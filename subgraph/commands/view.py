@@ -1,4 +1,5 @@
-"""`subcut view`: a model, a case or a bisection's folder -> a page on 127.0.0.1 that shows it and works on it."""
+"""`subcut view`: a model, a case or a bisection's folder -> a page on 127.0.0.1 that shows it and
+works on it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 MAX_PORT = 65_535
 MAX_DEPTH = 8  # of bodies in bodies whose documents are checked
-REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">subcut view</a>\n'
+REDIRECT = (
+    '<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">subcut'
+    " view</a>\n"
+)
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,26 @@ class RunOptions:
         option(
             "--candidate -c",
             "SPEC",
-            "As for bisect. Repeatable: Compare runs each; those of subcut.toml are offered as well.",
+            "As for bisect. Repeatable: Compare runs each; those of subcut.toml are offered as"
+            " well.",
             options.complete_candidates,
         ),
     ] = None
-    recorded: Annotated[Texts, option("--recorded", "DIR", "A device's layer dumps. Repeatable.")] = None
-    criterion: Annotated[
-        Text, option("--criterion", "RULE", "What counts as agreement, as for bisect.", options.complete_criteria)
+    recorded: Annotated[
+        Texts, option("--recorded", "DIR", "A device's layer dumps. Repeatable.")
     ] = None
-    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
+    criterion: Annotated[
+        Text,
+        option(
+            "--criterion",
+            "RULE",
+            "What counts as agreement, as for bisect.",
+            options.complete_criteria,
+        ),
+    ] = None
+    timeout: Annotated[
+        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
+    ] = None
     trust: options.Trust = False
 
 
@@ -61,19 +76,27 @@ def view(
     *,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL|CASE|RUN", help="ONNX file, case, or folder of a bisection.", show_default=False),
+        typer.Argument(
+            metavar="MODEL|CASE|RUN",
+            help="ONNX file, case, or folder of a bisection.",
+            show_default=False,
+        ),
     ] = None,
     runs: RunOptions,
     inputs: options.InputOptions,
     weights: options.Weights = None,
     output: options.Output = None,
-    port: Annotated[Number, option("--port", "N", "Port on 127.0.0.1; default: any free one.")] = None,
-    no_browser: Annotated[bool, option("--no-browser", None, "Only print the page's address.")] = False,
+    port: Annotated[
+        Number, option("--port", "N", "Port on 127.0.0.1; default: any free one.")
+    ] = None,
+    no_browser: Annotated[
+        bool, option("--no-browser", None, "Only print the page's address.")
+    ] = False,
 ) -> Result:
     """Open a page on which to see, cut, compare and bisect a model.
 
-    The page is served on 127.0.0.1 to this user only, until Ctrl-C; its address holds a key. It runs only candidates
-    that this command line or the project file names.
+    The page is served on 127.0.0.1 to this user only, until Ctrl-C; its address holds a key. It
+    runs only candidates that this command line or the project file names.
 
     Examples:
       subcut view model.onnx -c wrong.py
@@ -86,7 +109,9 @@ def view(
     from subgraph.view.session import ViewSession
 
     if port is not None and not 0 < port <= MAX_PORT:
-        raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}", code="option.out-of-range")
+        raise UsageError(
+            f"--port {port}: expected a number from 1 to {MAX_PORT}", code="option.out-of-range"
+        )
     settings = project.load()
     found = _run_document(model)
     asked = Asked(
@@ -108,7 +133,11 @@ def view(
         session = ViewSession(opened, words, typed)
         session.show_case(path.parent)
         if found:
-            session.runs.show(str(found["schema"]).split("/")[0].removeprefix("subcut."), str(found["command"]), found)
+            session.runs.show(
+                str(found["schema"]).split("/")[0].removeprefix("subcut."),
+                str(found["command"]),
+                found,
+            )
         return session
 
     with ViewServer(open_session, port or 0) as server:
@@ -120,7 +149,8 @@ def view(
 
 @contextlib.contextmanager
 def open_page(url: str) -> Iterator[None]:
-    """Open an address in the browser by a file that only this user can read, which is removed after the block.
+    """Open an address in the browser by a file that only this user can read, which is removed after
+    the block.
 
     Each user of the machine can read the browser's command line, and the address holds the key.
     """
@@ -139,7 +169,9 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
-        with contextlib.suppress(SubcutError):  # a hint is no more: a run says what is wrong with words, model or files
+        with contextlib.suppress(
+            SubcutError
+        ):  # a hint is no more: a run says what is wrong with words, model or files
             for issue in hints(graph, asked.described_candidate(spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
@@ -166,10 +198,14 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
         return None
     found = results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
     if body := found.get("body"):
-        what = f"{clean(place)} is the search inside {clean(str(body))}, which is not a model of its own"
+        what = (
+            f"{clean(place)} is the search inside {clean(str(body))}, which is not a model of"
+            " its own"
+        )
         raise UsageError(
             what,
-            f"open {clean(place)}/report.html, or view the bisection of the model, or the case in it",
+            f"open {clean(place)}/report.html, or view the bisection of the model, or the case"
+            " in it",
             code="view.body-run",
         )
     return found
@@ -196,7 +232,8 @@ def _plan_document(folder: Path) -> dict[str, Any]:
 
 
 def find_model(found: Mapping[str, Any], folder: str) -> str:
-    """The model here that the bisection or plan is of, known by its structure: the file of that name before others.
+    """The model here that the bisection or plan is of, known by its structure: the file of that
+    name before others.
 
     Raises:
         UsageError: there is none.
@@ -225,23 +262,40 @@ def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
 
 
 def view_options(
-    settings: project.Project, runs: RunOptions, inputs: options.InputOptions, output: str | None, weights: str | None
+    settings: project.Project,
+    runs: RunOptions,
+    inputs: options.InputOptions,
+    output: str | None,
+    weights: str | None,
 ) -> ViewOptions:
-    """The words that each run gets, and the candidates by name; what a project file names keeps that file as origin."""
+    """The words that each run gets, and the candidates by name; what a project file names keeps
+    that file as origin."""
     from subgraph.view.session import ViewOptions
 
-    candidates: dict[str, Sequence[str]] = {spec: [f"--candidate={spec}"] for spec in runs.candidates or ()}
+    candidates: dict[str, Sequence[str]] = {
+        spec: [f"--candidate={spec}"] for spec in runs.candidates or ()
+    }
     table: dict[str, Any] = settings.get("candidates", None, {})
     candidates |= {name: [f"--candidate={name}"] for name in table if name not in candidates}
     default = str(settings.get("candidate", None, "ort"))
     if default not in candidates:
-        candidates[default] = []  # the command finds it as this one did, and asks for trust where a file names it
+        candidates[
+            default
+        ] = []  # the command finds it as this one did, and asks for trust where a file names it
     shared = [f"--shape={word}" for word in inputs.shape or ()]
     typed = {"seed": inputs.seed, "mean": inputs.mean, "scale": inputs.scale}
     shared += [f"--{name}={value}" for name, value in typed.items() if value is not None]
-    shared += [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
-    tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
+    shared += (
+        [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
+    )
+    tested = [
+        f"--{name}={v}"
+        for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout))
+        if v
+    ]
     place = Path(settings.get("output", output, "subcut_out"))
     recordings = tuple(runs.recorded or ())
     beside = tuple(dict.fromkeys(runs.candidates or ()))
-    return ViewOptions(candidates, inputs.inputs or (), shared, tested, recordings, place, beside=beside)
+    return ViewOptions(
+        candidates, inputs.inputs or (), shared, tested, recordings, place, beside=beside
+    )

@@ -1,10 +1,12 @@
-"""Two values of a tensor: how far apart (`pair`, `metrics/`), do they agree (`judge`, `criteria/`), how far rounding
-alone moves an output (`noise/`), what would make them equal (`similarity/`).
+"""Two values of a tensor: how far apart (`pair`, `metrics/`), do they agree (`judge`, `criteria/`),
+how far rounding alone moves an output (`noise/`), what would make them equal (`similarity/`).
 
-A new criterion is one file in `criteria/`, a new metric one file in `metrics/`; their `__init__.py` show what to write.
+A new criterion is one file in `criteria/`, a new metric one file in `metrics/`; their `__init__.py`
+show what to write.
 """
 
-# The criterion where no approximate kernel may explain an error: healthy kernels stay within 1e-5 of the scale.
+# The criterion where no approximate kernel may explain an error: healthy kernels stay within 1e-5
+# of the scale.
 ROUNDING_ALONE = "noise:floor=1e-5"
 JUMPS = "jumps"  # label of an output that agrees because single elements jump behind a choice
 STEPS = "steps"  # label of an output whose error a model's own quantization explains

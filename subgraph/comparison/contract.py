@@ -1,7 +1,9 @@
-"""Outputs of a model whose right values are known -> the mistake of the wrapper that returned them, in one sentence.
+"""Outputs of a model whose right values are known -> the mistake of the wrapper that returned them,
+in one sentence.
 
-A wrapper is the user's code around a runtime: a Python file or a command. Its mistakes change every output of every
-model alike: other types or shapes, exchanged names, another layout, values that were scaled or squashed once more.
+A wrapper is the user's code around a runtime: a Python file or a command. Its mistakes change every
+output of every model alike: other types or shapes, exchanged names, another layout, values that
+were scaled or squashed once more.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the mistake that all outputs show; "" if one of them is right, or no known mistake explains them.
+    """Return the mistake that all outputs show; "" if one of them is right, or no known mistake
+    explains them.
 
     Args:
         expected: The right value of each output, numbers of which most differ.
@@ -30,8 +33,14 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
     """
     if sentence := _explain_kind(expected, given):
         return sentence
-    arrays = {name: value for name, value in given.items() if name in expected and isinstance(value, np.ndarray)}
-    if arrays.keys() != expected.keys() or any(is_right(expected[name], arrays[name]) for name in expected):
+    arrays = {
+        name: value
+        for name, value in given.items()
+        if name in expected and isinstance(value, np.ndarray)
+    }
+    if arrays.keys() != expected.keys() or any(
+        is_right(expected[name], arrays[name]) for name in expected
+    ):
         return ""
     with np.errstate(all="ignore"):
         for explain in (_explain_garbage, _explain_form, _explain_names, _explain_values):
@@ -41,7 +50,8 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
 
 
 def explain_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the kind, shape or type that the wrapper changed; "" if it is as declared or the values are wrong too."""
+    """Return the kind, shape or type that the wrapper changed; "" if it is as declared or the
+    values are wrong too."""
     if sentence := _explain_kind(expected, given):
         return sentence
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
@@ -57,8 +67,11 @@ def _explain_kind(expected: Mapping[str, Array], given: Mapping[str, Value]) -> 
     return ""
 
 
-def explain_misread(compute: Compute, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread inputs; else ""."""
+def explain_misread(
+    compute: Compute, inputs: Mapping[str, Array], given: Mapping[str, Value]
+) -> str:
+    """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread
+    inputs; else ""."""
     misread = [dict(misreadings(value)) for value in inputs.values()]
     for how in misread[0]:
         if not all(how in one for one in misread):
@@ -70,7 +83,8 @@ def explain_misread(compute: Compute, inputs: Mapping[str, Array], given: Mappin
 
 
 def is_right(expected: Array, given: Value) -> bool:
-    """Return whether a value has the right shape, a type that is as precise, and the right numbers."""
+    """Return whether a value has the right shape, a type that is as precise, and the right
+    numbers."""
     if not isinstance(given, np.ndarray) or given.shape != expected.shape:
         return False
     return is_harmless_type(expected, given) and _is_near(expected, given)
@@ -78,7 +92,9 @@ def is_right(expected: Array, given: Value) -> bool:
 
 def is_harmless_type(expected: Array, given: Array) -> bool:
     """Return whether the type is the declared one, or float64 in the place of narrower floats."""
-    return given.dtype == expected.dtype or (given.dtype == np.float64 and expected.dtype.kind in "fV")
+    return given.dtype == expected.dtype or (
+        given.dtype == np.float64 and expected.dtype.kind in "fV"
+    )
 
 
 def _is_near(expected: Array, given: Array) -> bool:
@@ -96,7 +112,9 @@ def _is_near(expected: Array, given: Array) -> bool:
 
 
 def _explain_garbage(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
-    floats = [given[name].astype(np.float64) for name in expected if given[name].dtype.kind in "fiuV"]
+    floats = [
+        given[name].astype(np.float64) for name in expected if given[name].dtype.kind in "fiuV"
+    ]
     if not any(np.isfinite(value).any() for value in floats):
         return "every value is NaN or infinite"
     constants = {float(value.reshape(-1)[0]) for value in floats if np.ptp(value) == 0}
@@ -113,7 +131,10 @@ def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> 
     right = expected[name]
     value = given[name]
     if value.shape != right.shape:
-        return f"'{name}' has the shape {shape_text(value.shape)}, and {shape_text(right.shape)} is declared"
+        return (
+            f"'{name}' has the shape {shape_text(value.shape)}, and {shape_text(right.shape)} is"
+            " declared"
+        )
     return f"'{name}' has the type {value.dtype}, and {right.dtype} is declared"
 
 
@@ -123,13 +144,16 @@ def _explain_names(expected: Mapping[str, Array], given: Mapping[str, Array]) ->
     for order in itertools.permutations(expected):
         exchanged = dict(zip(expected, order, strict=True))
         if all(_is_near(expected[right], given[name]) for name, right in exchanged.items()):
-            pairs = (f"'{name}' holds '{right}'" for name, right in exchanged.items() if name != right)
+            pairs = (
+                f"'{name}' holds '{right}'" for name, right in exchanged.items() if name != right
+            )
             return f"the names of the outputs are exchanged: {', '.join(pairs)}"
     return ""
 
 
 def _explain_values(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
-    """Return the change that all outputs show: another layout, a line, a squashing function, another byte order."""
+    """Return the change that all outputs show: another layout, a line, a squashing function,
+    another byte order."""
     for text, function in (("softmax", _softmax), ("sigmoid", _sigmoid)):
         if all(_is_near(function(expected[name]), given[name]) for name in expected):
             return f"{text} was applied to the outputs"
@@ -137,7 +161,9 @@ def _explain_values(expected: Mapping[str, Array], given: Mapping[str, Array]) -
             return f"the outputs lack a final {text}"
     if all(_is_near(expected[name], given[name].byteswap()) for name in expected):
         return "the outputs are big-endian"
-    shared = set.intersection(*(set(_iter_changes(expected[name], given[name])) for name in expected))
+    shared = set.intersection(
+        *(set(_iter_changes(expected[name], given[name])) for name in expected)
+    )
     return f"the outputs are changed: {min(shared)}" if shared else ""
 
 
@@ -158,7 +184,9 @@ def _sigmoid(values: Array) -> Array:
         return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
-def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], given: Mapping[str, Value]) -> bool:
+def keeps_answer(
+    expected: Mapping[str, Array], first: Mapping[str, Array], given: Mapping[str, Value]
+) -> bool:
     """Return whether the outputs for another input are still those of the first input.
 
     Args:
@@ -170,14 +198,25 @@ def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], give
     return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)
 
 
-def describe_worst(expected: Mapping[str, Array], given: Mapping[str, Value], names: Sequence[str]) -> str:
+def describe_worst(
+    expected: Mapping[str, Array], given: Mapping[str, Value], names: Sequence[str]
+) -> str:
     """Return the first number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name in names:
         value = given.get(name)
         right = expected[name]
-        if isinstance(value, np.ndarray) and value.shape == right.shape and value.dtype.kind in "fiuV":
+        if (
+            isinstance(value, np.ndarray)
+            and value.shape == right.shape
+            and value.dtype.kind in "fiuV"
+        ):
             distance = np.abs(value.astype(np.float64) - right.astype(np.float64))
-            place = np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), right.shape)
+            place = np.unravel_index(
+                int(np.argmax(np.nan_to_num(distance, nan=np.inf))), right.shape
+            )
             at = ",".join(str(int(i)) for i in place)
-            return f"'{name}' is {float(value[place]):.4g} at [{at}], and {float(right[place]):.4g} is right"
+            return (
+                f"'{name}' is {float(value[place]):.4g} at [{at}], and {float(right[place]):.4g} is"
+                " right"
+            )
     return "the values are wrong"

@@ -4,15 +4,16 @@ Symbols, over the elements that are finite on both sides:
 
     S  max|reference|                          n  number of elements
     E  |candidate − reference|₂
-    K  |mean(reference) − reference|₂: no constant answer is nearer. Of a single element, |reference|
-    O  the largest |reference for another input − reference|₂
+    K  |mean(reference) − reference|₂: no constant answer is nearer. Of a single element,
+    |reference| O  the largest |reference for another input − reference|₂
 
-Rule: an output of floats tells something if E ≤ K/4, E ≤ O/4, and both K and O are beyond 1e-6 · S · √n. Any other
-output tells something if its values are not all alike (a single number must not be 0) and another input changes them.
-An output that tells nothing is mute: an answer that knows nothing of the model would pass as well.
+Rule: an output of floats tells something if E ≤ K/4, E ≤ O/4, and both K and O are beyond 1e-6 · S
+· √n. Any other output tells something if its values are not all alike (a single number must not be
+0) and another input changes them. An output that tells nothing is mute: an answer that knows
+nothing of the model would pass as well.
 
-Healthy candidates reach E / min(K, O) = 0.05 in bfloat16 and 0.19 in int8 on real inputs (199 verdicts on 29 trained
-models); answers that know nothing begin at 0.23.
+Healthy candidates reach E / min(K, O) = 0.05 in bfloat16 and 0.19 in int8 on real inputs (199
+verdicts on 29 trained models); answers that know nothing begin at 0.23.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from subgraph.storage.tensors import Value
 from subgraph.types import Array
 
 MAX_ERROR_RATIO = 0.25  # of the distance of an answer that knows nothing
-MIN_SLOPE = 0.1  # of the largest value: with less, an error of the logits hardly reaches the outputs
+MIN_SLOPE = (
+    0.1  # of the largest value: with less, an error of the logits hardly reaches the outputs
+)
 MIN_SPREAD = 1e-6  # of the largest value: values that are closer are equal
 NUMBERS = ("float", "complex", "integer", "boolean")
 
@@ -37,7 +40,8 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
     """Return why an output that agrees tells nothing; "" if it tells something.
 
     Args:
-        reference: The reference's value: a tensor, a sequence of tensors, or None for an empty optional.
+        reference: The reference's value: a tensor, a sequence of tensors, or None for an empty
+            optional.
         candidate: The candidate's value, of the same shape and type.
         others: The reference's values for other inputs.
     """
@@ -47,7 +51,11 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
             for k, (expected, given) in enumerate(zip(reference, candidate, strict=True))
         ]
         return "" if "" in reasons else next(iter(reasons), "it is empty")
-    if not isinstance(reference, np.ndarray) or not isinstance(candidate, np.ndarray) or not reference.size:
+    if (
+        not isinstance(reference, np.ndarray)
+        or not isinstance(candidate, np.ndarray)
+        or not reference.size
+    ):
         return "it is empty"
     tensors = [other for other in others if isinstance(other, np.ndarray)]
     pair = Pair(reference, candidate.reshape(reference.shape))
@@ -86,7 +94,11 @@ def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
         return _explain_constant(float(reference[0]))
     if error > MAX_ERROR_RATIO * spread:
         answer = "0" if is_single else "one value everywhere"
-        size = f"its values are so small (at most {pair.scale:.2g})" if pair.scale < 1 else "its values vary so little"
+        size = (
+            f"its values are so small (at most {pair.scale:.2g})"
+            if pair.scale < 1
+            else "its values vary so little"
+        )
         return f"{size} that {answer} would be about as near as the candidate"
     distances = [_measure_distance(pair, other) for other in others]
     distance = max(distances, default=math.inf)
@@ -98,7 +110,8 @@ def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
 
 
 def _measure_distance(pair: Pair, other: Array) -> float:
-    """Return |other − reference|₂ over the elements that are finite everywhere; infinite for another shape."""
+    """Return |other − reference|₂ over the elements that are finite everywhere; infinite for
+    another shape."""
     if other.shape != pair.reference.shape:
         return math.inf
     flat = other.reshape(-1).astype(np.float64)
@@ -117,10 +130,15 @@ def _explain_constant(value: object) -> str:
 def is_saturated(reference: Value) -> bool:
     """Return whether a squashing function hides the errors of what enters it, judged by its values.
 
-    The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the share of an error that
-    is left. Values beyond -1 to 1 are not those of such a function: nothing is known.
+    The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the
+    share of an error that is left. Values beyond -1 to 1 are not those of such a function: nothing
+    is known.
     """
-    if not isinstance(reference, np.ndarray) or reference.dtype.kind not in "fV" or not reference.size:
+    if (
+        not isinstance(reference, np.ndarray)
+        or reference.dtype.kind not in "fV"
+        or not reference.size
+    ):
         return True
     size = np.abs(reference.astype(np.float64))
     largest = float(size.max())
@@ -129,21 +147,25 @@ def is_saturated(reference: Value) -> bool:
     return float((size * (1 - size)).max()) < MIN_SLOPE * largest
 
 
-# ---------------------------------------------------------------------------------------------------- other inputs
+# ------------------------------------------------------------ other inputs
 
 
 def make_other_inputs(feeds: Mapping[str, Array], seed: int = 2) -> list[dict[str, Array]]:
     """Return two other inputs of the same types and shapes; none if no tensor of the input varies.
 
-    Floats are drawn with the input's own mean and deviation, then reversed and rolled along the longest axis. Integers
-    are drawn from the input's own values, then permuted.
+    Floats are drawn with the input's own mean and deviation, then reversed and rolled along the
+    longest axis. Integers are drawn from the input's own values, then permuted.
     """
     rng = np.random.default_rng(seed)
     varying = {name for name, value in feeds.items() if _varies(value)}
     if not varying:
         return []
-    drawn = {name: _draw_alike(value, rng) if name in varying else value for name, value in feeds.items()}
-    moved = {name: _rearrange(value, rng) if name in varying else value for name, value in feeds.items()}
+    drawn = {
+        name: _draw_alike(value, rng) if name in varying else value for name, value in feeds.items()
+    }
+    moved = {
+        name: _rearrange(value, rng) if name in varying else value for name, value in feeds.items()
+    }
     return [drawn, moved]
 
 
@@ -152,7 +174,9 @@ def _varies(value: Array) -> bool:
 
 
 def _is_float(value: Array) -> bool:
-    return bool(np.issubdtype(value.dtype, np.floating)) or value.dtype.name.startswith(("bfloat", "float"))
+    return bool(np.issubdtype(value.dtype, np.floating)) or value.dtype.name.startswith(
+        ("bfloat", "float")
+    )
 
 
 def _draw_alike(value: Array, rng: np.random.Generator) -> Array:

@@ -1,7 +1,8 @@
-"""Two values of one output, and a rule -> one judgement; values that cannot be compared are settled before the rule.
+"""Two values of one output, and a rule -> one judgement; values that cannot be compared are settled
+before the rule.
 
-The text of a criterion becomes a rule here: `NAME`, `NAME:options`, `path/to/file.py:options`, or only limits
-(`cosine>0.999`), which mean `threshold`.
+The text of a criterion becomes a rule here: `NAME`, `NAME:options`, `path/to/file.py:options`, or
+only limits (`cosine>0.999`), which mean `threshold`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def parse_criterion(text: str) -> Rule:
 
 
 def files_of(text: str) -> list[str]:
-    """The Python files that a criterion runs: its own, and those of its metrics. None of them is run here.
+    """The Python files that a criterion runs: its own, and those of its metrics. None of them is
+    run here.
 
     >>> files_of("./mine.py:tight"), files_of("threshold:cosine>0.9,./mine.py<1"), files_of("noise")
     (['./mine.py'], ['./mine.py'], [])
@@ -74,7 +76,8 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judgement:
-    """The judgement of an output that the candidate did not give; `available`: names of those that it gave."""
+    """The judgement of an output that the candidate did not give; `available`: names of those that
+    it gave."""
     names = [clean(n) for n in available]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     listed = f"it gave {', '.join(names[:LISTED])}{more}" if names else "it gave none"
@@ -91,9 +94,9 @@ def judge(
 ) -> Judgement:
     """Does this output agree?
 
-    Unresolved if there is nothing to compare on both sides (an empty tensor, sequence or optional). A scalar may have
-    shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
-    the worst decides.
+    Unresolved if there is nothing to compare on both sides (an empty tensor, sequence or optional).
+    A scalar may have shape (1,) in the candidate: some runtimes have no rank 0. Every element of a
+    sequence is judged, without noise, and the worst decides.
 
     `metrics`: keys of the judgement's `errors`.
 
@@ -111,7 +114,10 @@ def judge(
             return judge_nothing(name, "the sequence is empty", sample)
         inner = replace(context, noise=None, half_step=0.0)
         pairs = enumerate(zip(reference, candidate, strict=True))
-        elements = [judge(a, b, rule, replace(inner, name=f"element {i}"), sample, metrics) for i, (a, b) in pairs]
+        elements = [
+            judge(a, b, rule, replace(inner, name=f"element {i}"), sample, metrics)
+            for i, (a, b) in pairs
+        ]
         worst = max(elements, key=gravity)
         return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
@@ -121,31 +127,44 @@ def judge(
         return _failed(name, Signature.SHAPE, why, sample)
     if not reference.size:
         return judge_nothing(name, f"the shape is {shape_text(reference.shape)}", sample)
-    return _judge_pair(Pair(reference, candidate.reshape(reference.shape)), context, rule, metrics, sample)
+    return _judge_pair(
+        Pair(reference, candidate.reshape(reference.shape)), context, rule, metrics, sample
+    )
 
 
-def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
+def _judge_pair(
+    pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str
+) -> Judgement:
     ruling = rule(pair, context)
     status = ruling.status
     label = ruling.label
     why = ruling.why
-    if not pair.compared and (status is Status.AGREE or (status is Status.UNRESOLVED and not label)):
+    if not pair.compared and (
+        status is Status.AGREE or (status is Status.UNRESOLVED and not label)
+    ):
         status = Status.UNRESOLVED
         label = NOTHING
         why = "no element is finite in both"
     signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
     errors = pair.metrics(metrics) | ruling.metrics
     label = label or LABELS[status]
-    return Judgement(context.name, status, signature, label, why, errors, pair.worst, ruling.noise, sample)
+    return Judgement(
+        context.name, status, signature, label, why, errors, pair.worst, ruling.noise, sample
+    )
 
 
 def _kind_mismatch(reference: Value, candidate: Value) -> str:
-    """Why the two cannot be compared: one is a tensor, the other a sequence, say, or the sequences differ in length."""
+    """Why the two cannot be compared: one is a tensor, the other a sequence, say, or the sequences
+    differ in length."""
     expected = _kind(reference)
     actual = _kind(candidate)
     if expected != actual:
         return f"{actual} where {expected} was expected"
-    if isinstance(reference, list) and isinstance(candidate, list) and len(reference) != len(candidate):
+    if (
+        isinstance(reference, list)
+        and isinstance(candidate, list)
+        and len(reference) != len(candidate)
+    ):
         return f"a sequence of {len(candidate)} where one of {len(reference)} was expected"
     return ""
 
@@ -161,7 +180,9 @@ def _type_mismatch(reference: Array, candidate: Array) -> str:
     reasons = []
     # rank 0 and rank 1 of one element are the same
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
-        reasons.append(f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected")
+        reasons.append(
+            f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected"
+        )
     expected = _dtype_name(reference)
     actual = _dtype_name(candidate)
     if expected != actual:

@@ -1,10 +1,12 @@
-"""How far two values of one tensor are apart: every difference that subcut computes is computed here.
+"""How far two values of one tensor are apart: every difference that subcut computes is computed
+here.
 
-`Pair` separates masks from numbers: NaN and infinities are counted, for each side, and never enter a number. Metrics
-(`metrics/`) and the largest error are taken over the elements that are finite in both.
+`Pair` separates masks from numbers: NaN and infinities are counted, for each side, and never enter
+a number. Metrics (`metrics/`) and the largest error are taken over the elements that are finite in
+both.
 
-Without a pair, for arrays that may differ in element type: `differences` (element by element), `scaled_differences`
-(in units of the reference's scale, clipped), `relative_l2` (one number).
+Without a pair, for arrays that may differ in element type: `differences` (element by element),
+`scaled_differences` (in units of the reference's scale, clipped), `relative_l2` (one number).
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from subgraph.storage.tensors import Value
 from subgraph.types import Array
 from subgraph.verdict import Worst
 
-SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes; their numpy kind is not "i" or "u"
+SMALL_INTEGERS = frozenset(
+    "int2 int4 uint2 uint4".split()
+)  # of ml_dtypes; their numpy kind is not "i" or "u"
 NO_NUMBERS = "OUSTb"  # numpy kinds: strings, bytes and booleans
 
 
@@ -64,11 +68,13 @@ class Pair:
 
     @cached_property
     def _vectors(self) -> tuple[Array, Array]:
-        """Both in one dimension; floats as float64, complex numbers as pairs of float64, the rest unchanged."""
+        """Both in one dimension; floats as float64, complex numbers as pairs of float64, the rest
+        unchanged."""
         if self.kind != "float":
             return _flat(self.reference), _flat(self.candidate)
-        # One block for both: malloc then keeps enough memory for the difference too. Three blocks of 2 MB are returned
-        # to the system and faulted in again for every output, which takes five times as long as all arithmetic.
+        # One block for both: malloc then keeps enough memory for the difference too. Three blocks
+        # of 2 MB are returned to the system and faulted in again for every output, which takes five
+        # times as long as all arithmetic.
         both = np.empty((2, self.size))
         with np.errstate(all="ignore"):
             both[0], both[1] = self.reference.reshape(-1), self.candidate.reshape(-1)
@@ -78,11 +84,14 @@ class Pair:
     def finite(self) -> Array:
         """Where both are finite: booleans, flat, one per element (two per complex element)."""
         a, b = self._vectors
-        return np.asarray(np.isfinite(a) & np.isfinite(b)) if self.floating else np.ones(a.shape, bool)
+        return (
+            np.asarray(np.isfinite(a) & np.isfinite(b)) if self.floating else np.ones(a.shape, bool)
+        )
 
     @cached_property
     def values(self) -> tuple[Array, Array]:
-        """The elements that are finite in both, flat; float64 if floating. Metrics measure these."""
+        """The elements that are finite in both, flat; float64 if floating. Metrics measure
+        these."""
         a, b = self._vectors
         return (a, b) if self.finite.all() else (a[self.finite], b[self.finite])
 
@@ -121,25 +130,33 @@ class Pair:
         """S: the largest |reference| among the elements finite in both; 0 if there is none."""
         if not self._numeric:
             return 0.0
-        reference = self.values[0]  # from its largest and smallest value, since |reference| would be another copy
+        reference = self.values[
+            0
+        ]  # from its largest and smallest value, since |reference| would be another copy
         return max(float(reference.max(initial=0)), -float(reference.min(initial=0)))
 
     @cached_property
     def difference(self) -> Array:
-        """|candidate - reference| of `values`, float64; of integers exact, of booleans and strings 0 or 1."""
+        """|candidate - reference| of `values`, float64; of integers exact, of booleans and strings
+        0 or 1."""
         a, b = self.values
         if not self._numeric:
             return np.asarray(a != b, np.float64)
-        if self.kind == "integer":  # unsigned and 64-bit integers: larger minus smaller never overflows their width
+        if (
+            self.kind == "integer"
+        ):  # unsigned and 64-bit integers: larger minus smaller never overflows their width
             high = np.maximum(a, b)
             low = np.minimum(a, b)
             return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
-        with np.errstate(over="ignore"):  # the distance of two finite doubles of opposite sign may be infinite
+        with np.errstate(
+            over="ignore"
+        ):  # the distance of two finite doubles of opposite sign may be infinite
             distance = np.asarray(b - a)
         return np.asarray(np.abs(distance, out=distance))
 
     def in_place(self, values: Array) -> Array:
-        """Values of the elements that are finite in both -> float64, flat, one per element, 0 where one is not finite.
+        """Values of the elements that are finite in both -> float64, flat, one per element, 0 where
+        one is not finite.
 
         Of complex tensors two per element.
         """
@@ -180,7 +197,8 @@ class Pair:
 
     @property
     def mask_differences(self) -> Array:
-        """Where NaN or infinity differ: booleans, flat, one per element (two per complex element)."""
+        """Where NaN or infinity differ: booleans, flat, one per element (two per complex
+        element)."""
         if self.finite.all():
             return np.zeros(self.finite.shape, bool)
         a, b = self._vectors
@@ -188,7 +206,8 @@ class Pair:
 
     @cached_property
     def worst(self) -> Worst | None:
-        """The element that differs most, NaN and infinities before numbers; None if all are equal."""
+        """The element that differs most, NaN and infinities before numbers; None if all are
+        equal."""
         if not self.changed:
             return None
         if self.masked:
@@ -202,7 +221,8 @@ class Pair:
         return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
     def metrics(self, names: Iterable[str]) -> dict[str, float]:
-        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values are not numbers.
+        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values
+        are not numbers.
 
         Raises:
             UnknownName: no such metric.
@@ -215,7 +235,9 @@ class Pair:
                 if hasattr(metric, "of_pair"):
                     values[name] = float(metric.of_pair(self))
                 elif self.measurable:
-                    values[name] = float(metric.measure(*(v.astype(np.float64, copy=False) for v in self.values)))
+                    values[name] = float(
+                        metric.measure(*(v.astype(np.float64, copy=False) for v in self.values))
+                    )
                 else:
                     values[name] = math.nan
         return values
@@ -244,10 +266,11 @@ def differences(reference: Array, candidate: Array) -> Array:
 
 
 def scaled_differences(reference: Array, candidate: Array, limit: float) -> Array:
-    """(candidate − reference) / max|reference| of two arrays of equal size: flat, float64, within ±limit.
+    """(candidate − reference) / max|reference| of two arrays of equal size: flat, float64, within
+    ±limit.
 
-    The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ: `limit`. Strings
-    and booleans: 0 or 1. Complex numbers: pairs of parts.
+    The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ:
+    `limit`. Strings and booleans: 0 or 1. Complex numbers: pairs of parts.
     """
     x = _flat(reference)
     y = _flat(candidate)
@@ -255,16 +278,21 @@ def scaled_differences(reference: Array, candidate: Array, limit: float) -> Arra
         return np.asarray(x != y, np.float64)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64, copy=False)
-        distance = differences(x, y) / (float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0)) or 1.0)
+        distance = differences(x, y) / (
+            float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0)) or 1.0
+        )
     return np.where(np.isfinite(distance), np.clip(distance, -limit, limit), limit)
 
 
 def relative_l2(reference: Array, candidate: Array) -> float:
-    """|candidate − reference|₂ / |reference|₂ over the finite elements of two arrays of any real types.
+    """|candidate − reference|₂ / |reference|₂ over the finite elements of two arrays of any real
+    types.
 
     Infinite if shapes or masks differ, if one is not a number, or if the reference is all zeros.
     """
-    if reference.shape != candidate.shape or {reference.dtype.kind, candidate.dtype.kind} - set("fiubV"):
+    if reference.shape != candidate.shape or {reference.dtype.kind, candidate.dtype.kind} - set(
+        "fiubV"
+    ):
         return math.inf
     x, y = (v.astype(np.float64).reshape(-1) for v in (reference, candidate))
     finite = np.isfinite(x)
@@ -276,7 +304,8 @@ def relative_l2(reference: Array, candidate: Array) -> float:
 
 
 def _flat(array: Array) -> Array:
-    """In one dimension; complex numbers as pairs of float64, 2- and 4-bit integers as int8, the rest unchanged."""
+    """In one dimension; complex numbers as pairs of float64, 2- and 4-bit integers as int8, the
+    rest unchanged."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return np.asarray(flat.astype(np.complex128).view(np.float64))

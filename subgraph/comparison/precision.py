@@ -1,4 +1,5 @@
-"""Float types: unit roundoff, which is coarsest; values that stand for minus infinity, as in attention masks."""
+"""Float types: unit roundoff, which is coarsest; values that stand for minus infinity, as in
+attention masks."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from subgraph.precision import Precision
 from subgraph.types import Array
 
 # Unit roundoff by type.
-FLOATS = {"float64": 2.0**-53} | {p.dtype: p.eps for p in (Precision.FP32, Precision.FP16, Precision.BF16)}
-# A mask's plateau: its least size; the other values, at most so much of it; its width, at least so much of it. Models
-# use 1e4, 65504, 1e9 and the lowest float.
+FLOATS = {"float64": 2.0**-53} | {
+    p.dtype: p.eps for p in (Precision.FP32, Precision.FP16, Precision.BF16)
+}
+# A mask's plateau: its least size; the other values, at most so much of it; its width, at least so
+# much of it. Models use 1e4, 65504, 1e9 and the lowest float.
 MIN_PLATEAU = 1e3
 MAX_REST = 1e-2
 MIN_WIDTH = 1e-6
@@ -28,16 +31,18 @@ def coarsest(types: Iterable[str]) -> str:
 
 
 def wider(dtype: str) -> str:
-    """The type in which values of a float type are perturbed: float64 for itself, float32 for the others."""
+    """The type in which values of a float type are perturbed: float64 for itself, float32 for the
+    others."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def mask_plateau(values: Array) -> Array | None:
-    """Where values stand for minus infinity, as in attention masks (scores + −10⁴); None if there are no such values.
+    """Where values stand for minus infinity, as in attention masks (scores + −10⁴); None if there
+    are no such values.
 
-    They are all negative, at least `MIN_PLATEAU` in size and a hundred times the other values, and spread no wider than
-    those. A scale or range that includes the mask says nothing about the scores. Values that are not finite are
-    neither.
+    They are all negative, at least `MIN_PLATEAU` in size and a hundred times the other values, and
+    spread no wider than those. A scale or range that includes the mask says nothing about the
+    scores. Values that are not finite are neither.
     """
     flat = values.reshape(-1)
     finite = np.isfinite(flat)

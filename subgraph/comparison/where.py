@@ -1,7 +1,9 @@
-"""Which of the model's outputs are compared, and which of their elements: `--ignore OUTPUT`, `--where 'NAME>0.5'`.
+"""Which of the model's outputs are compared, and which of their elements: `--ignore OUTPUT`,
+`--where 'NAME>0.5'`.
 
-A condition is one on values of an output. It holds for an element where the reference's value or the candidate's
-fulfils it, so that what only one side finds is compared as well. NaN fulfils every condition: it may hide anything.
+A condition is one on values of an output. It holds for an element where the reference's value or
+the candidate's fulfils it, so that what only one side finds is compared as well. NaN fulfils every
+condition: it may hide anything.
 """
 
 from __future__ import annotations
@@ -19,8 +21,13 @@ from subgraph.text import clean
 from subgraph.types import Array
 
 SIGNS = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True)
@@ -32,16 +39,19 @@ class Where:
     number: float
 
     def __str__(self) -> str:
-        return f"{self.name}{self.sign}{repr(self.number).removesuffix('.0')}"  # no digit is lost: `replay` reads it
+        # no digit is lost: `replay` reads it
+        return f"{self.name}{self.sign}{repr(self.number).removesuffix('.0')}"
 
 
 @dataclass(frozen=True)
 class OutputChoice:
-    """What of the model's outputs is compared: not those that are ignored, and of the others where all conditions hold.
+    """What of the model's outputs is compared: not those that are ignored, and of the others where
+    all conditions hold.
 
     Attributes:
         ignored: names of outputs.
-        may_be_empty: names of outputs that count as right even if they tell nothing about the candidate.
+        may_be_empty: names of outputs that count as right even if they tell nothing about the
+            candidate.
     """
 
     ignored: tuple[str, ...] = ()
@@ -51,9 +61,16 @@ class OutputChoice:
     @property
     def sentences(self) -> list[str]:
         """What is left out, for the reader of an answer."""
-        left = [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"] if self.ignored else []
+        left = (
+            [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"]
+            if self.ignored
+            else []
+        )
         held = " and ".join(clean(str(one)) for one in self.where)
-        return [*left, *([f"outputs are compared only where {held}, on either side"] if held else [])]
+        return [
+            *left,
+            *([f"outputs are compared only where {held}, on either side"] if held else []),
+        ]
 
 
 def parse_where(text: str) -> Where:
@@ -62,10 +79,14 @@ def parse_where(text: str) -> Where:
     Raises:
         UsageError: it is none.
     """
-    m = re.fullmatch(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text)
+    m = re.fullmatch(
+        r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text
+    )
     if not m:
         raise UsageError(
-            f"--where {clean(text)}: expected a condition", "--where 'confidence>0.5'", code="option.malformed"
+            f"--where {clean(text)}: expected a condition",
+            "--where 'confidence>0.5'",
+            code="option.malformed",
         )
     return Where(m[1], m[2], float(m[3]))
 
@@ -73,10 +94,11 @@ def parse_where(text: str) -> Where:
 def compared(
     where: Sequence[Where], name: str, known: Mapping[str, Record], given: Mapping[str, Record]
 ) -> Array | None:
-    """Where an output is compared: booleans of its shape; None where there is no condition, or it is not one tensor.
+    """Where an output is compared: booleans of its shape; None where there is no condition, or it
+    is not one tensor.
 
-    `known`, `given`: the reference's and the candidate's values. A condition's axes are the first ones of the output's:
-    each is as long, or 1; it holds for all of the others.
+    `known`, `given`: the reference's and the candidate's values. A condition's axes are the first
+    ones of the output's: each is as long, or 1; it holds for all of the others.
 
     Raises:
         UsageError: the shape of a condition does not fit.
@@ -90,11 +112,17 @@ def compared(
         if one.name in given and given[one.name].shapes == known[one.name].shapes:
             mask = mask | _holds(one, given[one.name])
         spread = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
-        if mask.ndim > value.ndim or any(n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)):
-            shapes = f"{clean(one.name)} is {shape_text(mask.shape)}, {clean(name)} {shape_text(value.shape)}"
+        if mask.ndim > value.ndim or any(
+            n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)
+        ):
+            shapes = (
+                f"{clean(one.name)} is {shape_text(mask.shape)}, {clean(name)}"
+                f" {shape_text(value.shape)}"
+            )
             raise UsageError(
                 f"--where {clean(str(one))} does not fit: {shapes}",
-                f"its axes must be the first ones of each output, as long or 1; --ignore {clean(name)} leaves it out",
+                "its axes must be the first ones of each output, as long or 1; --ignore"
+                f" {clean(name)} leaves it out",
                 code="where.wrong-shape",
             )
         found &= spread
@@ -113,7 +141,8 @@ def _holds(where: Where, record: Record) -> Array:
 
 
 def limited(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:
-    """Both arrays, with nothing to compare outside of the mask: NaN on both sides; the reference's, where that is none.
+    """Both arrays, with nothing to compare outside of the mask: NaN on both sides; the reference's,
+    where that is none.
 
     Arrays of another shape or type stay as they are.
     """

@@ -13,8 +13,8 @@ from subgraph.text import clean, count
 def text(document: LoopDocument) -> str:
     """
     >>> from subgraph.results.loop import LoopDocument, LoopOutcome
-    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
-    ...                   steps=64, prompt=5, states={}))
+    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort",
+    reference="ort", ...                   steps=64, prompt=5, states={}))
     'right: m.onnx on ort agrees in all 64 steps'
     """
     return "\n".join(_lines(document))
@@ -44,7 +44,14 @@ def _headline(document: LoopDocument) -> str:
         case LoopOutcome.TOGETHER:
             return f"wrong: {on} goes wrong between steps {document.since} and {wrong} of {of}"
         case LoopOutcome.ACCUMULATES:
-            return f"wrong: {on} accumulates errors over steps: from step {wrong} of {of} on they are too large"
+            return (
+                f"wrong: {on} accumulates errors over steps: from step {wrong} of {of} on they are"
+                " too large"
+            )
         case LoopOutcome.FLAKY:
             return f"flaky: {on} answers differently when it is asked the same again"
-    return f"unresolved: {on} departs in step {wrong} of {of}" if wrong is not None else f"unresolved: {on}"
+    return (
+        f"unresolved: {on} departs in step {wrong} of {of}"
+        if wrong is not None
+        else f"unresolved: {on}"
+    )

@@ -1,7 +1,8 @@
 """A graph, and what the user says of its loop -> what each input and output is for.
 
-A state is an input that gets an output of the step before. Exporters call the two alike: `past_key_values.0.key` and
-`present.0.key`, `h0` and `hn`, `state` and `stateN`, `conv_in` and `conv_out`.
+A state is an input that gets an output of the step before. Exporters call the two alike:
+`past_key_values.0.key` and `present.0.key`, `h0` and `hn`, `state` and `stateN`, `conv_in` and
+`conv_out`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ TOKENS = ("input_ids", "decoder_input_ids", "tokens", "token", "ids", "input_id"
 LOGITS = ("logits", "lm_logits", "output_logits", "scores")
 POSITIONS = ("position_ids", "positions")
 MASK = ("attention_mask", "decoder_attention_mask")
-CACHE_POSITION = "cache_position"  # positions without a batch, as transformers' static cache has them
-CACHE_BRANCH = "use_cache_branch"  # of two decoders merged into one: false in the first step, which makes the cache
+CACHE_POSITION = (
+    "cache_position"  # positions without a batch, as transformers' static cache has them
+)
+# of two decoders merged into one: false in the first step, which makes the cache
+CACHE_BRANCH = "use_cache_branch"
 INTEGERS = ("int64", "int32")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 # What only says that a tensor is the one before or after a step.
@@ -38,9 +42,12 @@ class Decoder:
     """What the inputs and outputs of a model are for; "" for what it has not.
 
     Attributes:
-        tokens: input, integers (batch, length), or (batch,) for one per step. logits: output, (batch, …, vocabulary).
-        position_ids, cache_position: inputs, places of the tokens. attention_mask: input, 1 for each token so far.
-        cache_branch: input, whether there is a cache. Where there is, an empty state means that the one before stays.
+        tokens: input, integers (batch, length), or (batch,) for one per step. logits: output,
+            (batch, …, vocabulary).
+        position_ids, cache_position: inputs, places of the tokens. attention_mask: input, 1 for
+            each token so far.
+        cache_branch: input, whether there is a cache. Where there is, an empty state means that the
+            one before stays.
         states: input → output, in the model's order. slices: inputs that get parts of a sequence.
         constants: inputs that are the same in every step.
     """
@@ -60,24 +67,34 @@ class Decoder:
     def results(self) -> list[str]:
         """The outputs that are not states."""
         fed_back = set(self.states.values())
-        return [name for name in self.graph.outputs if name not in fed_back] or list(self.graph.outputs)
+        return [name for name in self.graph.outputs if name not in fed_back] or list(
+            self.graph.outputs
+        )
 
     @property
     def takes_whole_prompt(self) -> bool:
         """May a step have several tokens?"""
         dims = dims_of(self.graph, self.tokens) if self.tokens else None
-        return bool(self.tokens) and (dims is None or (len(dims) > 1 and not isinstance(dims[1], int)))
+        return bool(self.tokens) and (
+            dims is None or (len(dims) > 1 and not isinstance(dims[1], int))
+        )
 
 
 def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
-    """`given`: inputs that the user gives a value for, which are constant unless they are something else.
+    """`given`: inputs that the user gives a value for, which are constant unless they are something
+    else.
 
     Raises:
-        UnknownName: the file names a tensor that the model has not. UsageError: what an input is for is not known.
+        UnknownName: the file names a tensor that the model has not. UsageError: what an input is
+            for is not known.
     """
     _require_names(graph, file)
     states = {**paired_states(graph, file), **file.states}
-    left = [n for n in graph.inputs if n not in states and n not in file.slices and n not in file.constants]
+    left = [
+        n
+        for n in graph.inputs
+        if n not in states and n not in file.slices and n not in file.constants
+    ]
 
     def taken(named: str, usual: Sequence[str]) -> str:
         found = named or next((n for n in usual if n in left), "")
@@ -91,35 +108,55 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
     cache_branch = taken("", [CACHE_BRANCH])
     tokens = taken(file.tokens, TOKENS)
     if not tokens and not file.slices:  # the only one of whole numbers
-        numbers = [n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)]
+        numbers = [
+            n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)
+        ]
         tokens = taken(numbers[0], ()) if len(numbers) == 1 else ""
     unknown = [n for n in left if n not in given]
     if unknown or not (states or tokens or file.slices):
         raise UsageError(*_what_is(graph, unknown, states), code="loop.unclear-inputs")
     constants = [n for n in graph.inputs if n in left or n in file.constants]
     return Decoder(
-        graph, tokens, _logits(graph, file, states, tokens), positions, cache_position, cache_branch, mask,
-        {n: states[n] for n in graph.inputs if n in states}, file.slices, constants,
-    )  # fmt: skip
+        graph,
+        tokens,
+        _logits(graph, file, states, tokens),
+        positions,
+        cache_position,
+        cache_branch,
+        mask,
+        {n: states[n] for n in graph.inputs if n in states},
+        file.slices,
+        constants,
+    )
 
 
 def _require_names(graph: Graph, file: LoopFile) -> None:
     wanted = [(n, list(graph.inputs), "input") for n in inputs_named(file)]
-    wanted += [(n, list(graph.outputs), "output") for n in (*file.states.values(), *filter(None, [file.logits]))]
+    wanted += [
+        (n, list(graph.outputs), "output")
+        for n in (*file.states.values(), *filter(None, [file.logits]))
+    ]
     for name, names, kind in wanted:
         if name not in names:
             raise UnknownName(
-                f"the model has no {kind} '{clean(name)}'", nearest=nearest(name, names), code="loop.unknown-name"
+                f"the model has no {kind} '{clean(name)}'",
+                nearest=nearest(name, names),
+                code="loop.unknown-name",
             )
 
 
 def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) -> tuple[str, str]:
     """What is said where an input has no purpose, and what to write."""
     if not unknown:
-        return f"{graph.path.name}: no output is fed back, and there are no tokens", 'in loop.toml: [states] h0 = "hn"'
+        return (
+            f"{graph.path.name}: no output is fed back, and there are no tokens",
+            'in loop.toml: [states] h0 = "hn"',
+        )
     name = clean(unknown[0])
     is_scalar = _is_scalar(graph, unknown[0])
-    free = [clean(o) for o in graph.outputs if o not in states.values() and _fit(graph, unknown[0], o)]
+    free = [
+        clean(o) for o in graph.outputs if o not in states.values() and _fit(graph, unknown[0], o)
+    ]
     is_integer = declared(graph, unknown[0])[1] in INTEGERS
     may = [f'tokens = "{name}"'] if is_integer and not is_scalar else []
     may += [f"[slices] {name} = 512"] if not is_scalar else []
@@ -153,7 +190,8 @@ def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str
 
 
 def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
-    """(form, dtype, dimensions) of an input or output, as the model declares it; dimensions None for an unknown rank.
+    """(form, dtype, dimensions) of an input or output, as the model declares it; dimensions None
+    for an unknown rank.
 
     Raises:
         ModelError: it declares no type.
@@ -175,7 +213,8 @@ def _is_scalar(graph: Graph, name: str) -> bool:
 
 
 def paired_states(graph: Graph, file: LoopFile) -> dict[str, str]:
-    """Inputs with the outputs that are called alike and have their type; without what the file says something about."""
+    """Inputs with the outputs that are called alike and have their type; without what the file says
+    something about."""
     said = {*inputs_named(file), *file.states.values(), file.logits}
     groups: dict[str, tuple[list[str], list[str]]] = {}
     for side, names in enumerate((graph.inputs, graph.outputs)):
@@ -189,8 +228,8 @@ def paired_states(graph: Graph, file: LoopFile) -> dict[str, str]:
 def without_time(name: str) -> str:
     """A name without what tells before from after.
 
-    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
-    ['0key', '0key', 'h', 'h', 'state', 'convstate']
+    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN",
+    "conv_state_out")] ['0key', '0key', 'h', 'h', 'state', 'convstate']
     """
     return re.sub("[^a-z0-9]", "", _TIMES.sub("", name.lower()))
 
@@ -201,14 +240,20 @@ def _fit(graph: Graph, one: str, other: str) -> bool:
         return False
     if dims is None or dims2 is None:
         return True
-    same = all(a == b for a, b in zip(dims, dims2, strict=False) if isinstance(a, int) and isinstance(b, int))
+    same = all(
+        a == b
+        for a, b in zip(dims, dims2, strict=False)
+        if isinstance(a, int) and isinstance(b, int)
+    )
     return len(dims) == len(dims2) and same
 
 
 def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
-    """The shape of a state before the first step: a dimension that grows is 0, a batch is that of the tokens.
+    """The shape of a state before the first step: a dimension that grows is 0, a batch is that of
+    the tokens.
 
-    A symbol grows if the output has another one there; of dimensions without a name, the last but one of a cache.
+    A symbol grows if the output has another one there; of dimensions without a name, the last but
+    one of a cache.
 
     Raises:
         UsageError: it is not known.

@@ -1,4 +1,5 @@
-"""What a step is fed apart from its states: tokens, their places, the mask, the next slice, constants."""
+"""What a step is fed apart from its states: tokens, their places, the mask, the next slice,
+constants."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ class LoopInputs:
     """What the user gives, read.
 
     Attributes:
-        prompt: (batch, length) tokens; None where the model has none. mask: of the prompt; None for all ones.
-        sequences: by input, what slices are cut from. values: constants, and states before the first step.
+        prompt: (batch, length) tokens; None where the model has none. mask: of the prompt; None for
+            all ones.
+        sequences: by input, what slices are cut from. values: constants, and states before the
+            first step.
     """
 
     decoder: Decoder
@@ -47,12 +50,16 @@ class LoopInputs:
     def steps(self) -> int:
         """How often the model is run, unless the text ends before."""
         if self.sequences:
-            counts = [1 + (self.sequences[n].shape[s.axis] - s.size) // s.step for n, s in self.decoder.slices.items()]
+            counts = [
+                1 + (self.sequences[n].shape[s.axis] - s.size) // s.step
+                for n, s in self.decoder.slices.items()
+            ]
             return int(min(min(counts), self.file.steps or min(counts)))
         return self.file.steps or STEPS
 
     def digest(self) -> str:
-        """A hash of all that is given, and of what each input is for: another loop.toml is another loop."""
+        """A hash of all that is given, and of what each input is for: another loop.toml is another
+        loop."""
         arrays = {
             **({} if self.mask is None else {"": self.mask}),
             **self.sequences,
@@ -60,7 +67,9 @@ class LoopInputs:
         }
         parts = {name: [str(a.dtype), list(a.shape), a.tobytes()] for name, a in arrays.items()}
         roles = [list(self.decoder.states.items()), self.decoder.logits, repr(self.file)]
-        return digest(parts, None if self.prompt is None else self.prompt.tobytes(), self.steps, roles)
+        return digest(
+            parts, None if self.prompt is None else self.prompt.tobytes(), self.steps, roles
+        )
 
     def prompted(self, k: int) -> Array | None:
         """The tokens that the prompt has for step k; None once it is used up."""
@@ -71,7 +80,8 @@ class LoopInputs:
         return self.prompt[:, k : k + 1] if k < self.prompt.shape[1] else None
 
     def arrays(self, k: int, tokens: Sequence[Array]) -> dict[str, Any]:
-        """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch, length)."""
+        """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch,
+        length)."""
         import numpy as np
 
         decoder = self.decoder
@@ -93,15 +103,22 @@ class LoopInputs:
             arrays[decoder.cache_position] = np.arange(seen - now.shape[1], seen)
             arrays[decoder.attention_mask] = self._as_wide(mask)
         if decoder.cache_branch:
-            arrays[decoder.cache_branch] = np.full([1] * len(dims_of(decoder.graph, decoder.cache_branch) or ()), k > 0)
+            arrays[decoder.cache_branch] = np.full(
+                [1] * len(dims_of(decoder.graph, decoder.cache_branch) or ()), k > 0
+            )
         return {name: value for name, value in arrays.items() if name}
 
     def _as_wide(self, mask: Array) -> Array:
-        """The mask in the width that the model fixes, if it does: of a window, what came last stands at its end; of a
-        cache that is written at a position, what came first at its beginning."""
+        """The mask in the width that the model fixes, if it does: of a window, what came last
+        stands at its end; of a cache that is written at a position, what came first at its
+        beginning."""
         import numpy as np
 
-        dims = dims_of(self.decoder.graph, self.decoder.attention_mask) if self.decoder.attention_mask else None
+        dims = (
+            dims_of(self.decoder.graph, self.decoder.attention_mask)
+            if self.decoder.attention_mask
+            else None
+        )
         width = dims[-1] if dims else None
         if not isinstance(width, int):
             return mask
@@ -115,8 +132,10 @@ class LoopInputs:
 
     def records(self, k: int, tokens: Sequence[Array], folder: Path) -> dict[str, Record]:
         """`arrays` as files in a folder, in the types that the model declares."""
-        return {n: self._saved(n, value, folder, f"in{i}") for i, (n, value) in
-                enumerate(self.arrays(k, tokens).items())}  # fmt: skip
+        return {
+            n: self._saved(n, value, folder, f"in{i}")
+            for i, (n, value) in enumerate(self.arrays(k, tokens).items())
+        }
 
     def first_states(self, folder: Path) -> dict[str, Record]:
         """The states before step 0: what was given, else zeros.
@@ -153,7 +172,11 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
 
     graph = decoder.graph
     free = [decoder.tokens, decoder.attention_mask, *decoder.slices]
-    names = [*filter(None, free), *(n for n in decoder.constants if n not in file.constants), *decoder.states]
+    names = [
+        *filter(None, free),
+        *(n for n in decoder.constants if n not in file.constants),
+        *decoder.states,
+    ]
     samples = feeding.plan(graph, names)
     if len(samples) > 1:
         raise InputError(
@@ -165,7 +188,9 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     named = {name for name, _ in samples[0].files if name}
     wanted = [s for s in specs if s.name in named or s.name in free[:1] or s.name in decoder.slices]
     unnamed = [f for name, f in samples[0].files if not name]
-    if unnamed and len(wanted) > 1:  # the only file without a name is for the tokens, or for what is sliced
+    if (
+        unnamed and len(wanted) > 1
+    ):  # the only file without a name is for the tokens, or for what is sliced
         first = decoder.tokens or next(iter(decoder.slices))
         samples = [replace(samples[0], files=[(name or first, f) for name, f in samples[0].files])]
     counted = [n for n in (decoder.position_ids, decoder.cache_position) if n in named]
@@ -175,13 +200,16 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
             f"leave -i {clean(counted[0])}=… out",
             code="loop.counted-input",
         )
-    given = {name for name, _ in samples[0].files if name} | ({wanted[0].name} if unnamed else set())
+    given = {name for name, _ in samples[0].files if name} | (
+        {wanted[0].name} if unnamed else set()
+    )
     missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
     if missing:
         what = f"nothing is given for '{clean(missing[0])}'"
         raise InputError(
             what,
-            f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}",
+            f"-i {clean(missing[0])}=FILE.npy:"
+            f" {'the prompt' if decoder.tokens else 'the sequence'}",
             code="loop.input-missing",
         )
     with name_setting(feeding.setting):
@@ -192,18 +220,23 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
         try:
             values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
         except ValueError as e:
-            raise UsageError(f"[constants] {clean(name)} = {clean(str(number))}: {e}", code="loop.wrong-value") from e
+            raise UsageError(
+                f"[constants] {clean(name)} = {clean(str(number))}: {e}", code="loop.wrong-value"
+            ) from e
     prompt: Any = values.pop(decoder.tokens, None)
     mask: Any = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
     read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
         raise InputError(
-            f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape", code="loop.wrong-shape"
+            f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape",
+            code="loop.wrong-shape",
         )
     if sequences and read.steps < 1:
         raise InputError(
-            "the sequence is shorter than one slice", "[slices] says how long a slice is", code="loop.too-short"
+            "the sequence is shorter than one slice",
+            "[slices] says how long a slice is",
+            code="loop.too-short",
         )
     return read
 
@@ -222,6 +255,7 @@ def _as_rows(prompt: Any, decoder: Decoder) -> Any:
     if rows.ndim != 2 or not rows.size:
         shape = "×".join(map(str, rows.shape))
         raise InputError(
-            f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens", code="loop.wrong-shape"
+            f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens",
+            code="loop.wrong-shape",
         )
     return rows.astype(np.int64)

@@ -1,4 +1,5 @@
-"""`loop.toml`: what the names and types of a model do not say about its loop. Each key may be left out."""
+"""`loop.toml`: what the names and types of a model do not say about its loop. Each key may be left
+out."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Slicing:
     """An input that gets the next part of a longer sequence in each step.
 
     Attributes:
-        size: elements along `axis` that a step is fed. step: how far the next part is; `size` without overlap.
+        size: elements along `axis` that a step is fed. step: how far the next part is; `size`
+            without overlap.
     """
 
     size: int
@@ -37,7 +39,8 @@ class LoopFile:
         steps: how often the model is run at most; None for `STEPS`, or all slices.
         eos: tokens that end a text. pad: what is fed to rows that have ended.
         states: input → the output that is fed to it in the next step.
-        slices: inputs that get parts of a sequence. constants: inputs that are the same number in every step.
+        slices: inputs that get parts of a sequence. constants: inputs that are the same number in
+            every step.
     """
 
     tokens: str = ""
@@ -61,11 +64,15 @@ def read(path: Path) -> LoopFile:
         document = parse_toml(read_text(path))
     except OSError as e:
         raise UsageError(
-            f"cannot read {clean(str(path))}: {e.strerror or e}", "--loop FILE; it may be empty", code="file.unreadable"
+            f"cannot read {clean(str(path))}: {e.strerror or e}",
+            "--loop FILE; it may be empty",
+            code="file.unreadable",
         ) from e
     except ValueError as e:
         raise UsageError(
-            f"{clean(str(path))} is not TOML: {clean(str(e))}", 'eos = 2, [states] h0 = "hn"', code="loop.not-toml"
+            f"{clean(str(path))} is not TOML: {clean(str(e))}",
+            'eos = 2, [states] h0 = "hn"',
+            code="loop.not-toml",
         ) from e
     known = [f.name for f in fields(LoopFile)]
     for key in document:
@@ -88,13 +95,21 @@ def _checked(file: str, key: str, value: Any) -> Any:
     kind, fits = {
         "steps": (f"a number from 1 to {MAX_STEPS}", _is_number(value) and 1 <= value <= MAX_STEPS),
         "pad": ("a token's number", _is_number(value)),
-        "eos": ("a token's number, or several", all(map(_is_number, value if isinstance(value, list) else [value]))),
-        "states": ('a table: h0 = "hn"', isinstance(value, dict) and all(isinstance(v, str) for v in value.values())),
+        "eos": (
+            "a token's number, or several",
+            all(map(_is_number, value if isinstance(value, list) else [value])),
+        ),
+        "states": (
+            'a table: h0 = "hn"',
+            isinstance(value, dict) and all(isinstance(v, str) for v in value.values()),
+        ),
         "slices": ("a table: input = 512", isinstance(value, dict)),
         "constants": ("a table: sr = 16000", isinstance(value, dict)),
     }.get(key, ("a name", isinstance(value, str)))
     if not fits:
-        raise UsageError(f"{clean(file)}: {key} = {clean(str(value))}: expected {kind}", code="loop.wrong-value")
+        raise UsageError(
+            f"{clean(file)}: {key} = {clean(str(value))}: expected {kind}", code="loop.wrong-value"
+        )
     if key == "eos":
         return tuple(value) if isinstance(value, list) else (value,)
     if key == "slices":
@@ -105,8 +120,15 @@ def _checked(file: str, key: str, value: Any) -> Any:
 def _slices(file: str, name: str, value: Any) -> Slicing:
     table = {"size": value} if _is_number(value) else value
     numbers = isinstance(table, dict) and "size" in table and all(map(_is_number, table.values()))
-    if not numbers or table.keys() - {"size", "step", "axis"} or min(table["size"], table.get("step", 1)) < 1:
-        what = f"{clean(file)}: slices: {clean(name)} = {clean(str(value))}: expected a size in elements"
+    if (
+        not numbers
+        or table.keys() - {"size", "step", "axis"}
+        or min(table["size"], table.get("step", 1)) < 1
+    ):
+        what = (
+            f"{clean(file)}: slices: {clean(name)} = {clean(str(value))}: expected a size in"
+            " elements"
+        )
         raise UsageError(
             what,
             f"{clean(name)} = 512, or {clean(name)} = {{ size = 576, step = 512, axis = -1 }}",

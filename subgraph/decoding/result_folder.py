@@ -28,7 +28,9 @@ def free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
         ResultExists: something else stands there.
     """
     name = f"loop-{folders.safe_name(setup.candidate.name)[:NAME_LENGTH]}"
-    return case.free_place(ResultPlace(setup.output, name, force), case.source_of(graph), [graph.path])
+    return case.free_place(
+        ResultPlace(setup.output, name, force), case.source_of(graph), [graph.path]
+    )
 
 
 def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str) -> LoopDocument:
@@ -40,6 +42,10 @@ def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str)
     document = replace(document, report=(place.path / PICTURE).as_posix())
     with folders.aside(place.path) as work:
         Path(work / PICTURE).write_text(picture(document), encoding="utf-8")
-        Path(work / DOCUMENT).write_text(json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8")
-        case.write_manifest(EvidenceManifest(source=case.source_of(graph), command=command, request=None), work)
+        Path(work / DOCUMENT).write_text(
+            json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8"
+        )
+        case.write_manifest(
+            EvidenceManifest(source=case.source_of(graph), command=command, request=None), work
+        )
     return document

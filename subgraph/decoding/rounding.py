@@ -13,8 +13,9 @@ from subgraph.storage.tensors import Record, distance, save, tensor_text
 
 
 def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
-    """The largest relative error of the results of step `end` when each value of each state before it is off by up to
-    one rounding in that precision. It is a lower bound: values inside a step are not touched.
+    """The largest relative error of the results of step `end` when each value of each state before
+    it is off by up to one rounding in that precision. It is a lower bound: values inside a step are
+    not touched.
 
     Complexity: as many steps of the reference.
 
@@ -26,8 +27,10 @@ def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Pat
     for k in range(end + 1):
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)
-        moved = {name: _moved(record, precision.eps, k, into, f"s{i}") for i, (name, record) in
-                 enumerate(states.items())}  # fmt: skip
+        moved = {
+            name: _moved(record, precision.eps, k, into, f"s{i}")
+            for i, (name, record) in enumerate(states.items())
+        }
         results, states = walked.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
     pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
@@ -48,7 +51,8 @@ def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Re
 
 
 def relative_error(expected: Any, actual: Any) -> float:
-    """The largest difference over the largest magnitude; infinity where shapes, NaN or infinities differ."""
+    """The largest difference over the largest magnitude; infinity where shapes, NaN or infinities
+    differ."""
     if isinstance(expected, list) or isinstance(actual, list) or expected is None or actual is None:
         return 0.0 if expected is actual else math.inf
     if expected.shape != actual.shape:

@@ -1,9 +1,10 @@
 """Which step goes wrong? One walk over all steps, then halving over where a walk begins.
 
-The candidate first walks from the first step to the last with states of its own. The first step whose results it gets
-wrong, by the criterion and rounding, is where the fault shows; it may have entered a state before. So walks from the
-reference's state before step s to that step are asked about: they fail for each s up to the step that is at fault. If
-that step alone, fed with the reference's state, is right, then errors accumulate, or several steps are wrong together.
+The candidate first walks from the first step to the last with states of its own. The first step
+whose results it gets wrong, by the criterion and rounding, is where the fault shows; it may have
+entered a state before. So walks from the reference's state before step s to that step are asked
+about: they fail for each s up to the step that is at fault. If that step alone, fed with the
+reference's state, is right, then errors accumulate, or several steps are wrong together.
 
 Complexity: log₂ of the steps in walks, and two trials of one step.
 """
@@ -27,7 +28,14 @@ from subgraph.comparison.judge import judge
 from subgraph.decoding.rounding import error_of_rounding, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
+from subgraph.errors import (
+    BackendError,
+    ModelError,
+    OutOfTime,
+    OutputError,
+    SubcutError,
+    WorkerDied,
+)
 from subgraph.graph.model_file import model_digest
 from subgraph.results.loop import EXIT_CODES, LoopDocument, LoopOutcome, StepSeen
 from subgraph.runtime.inputs import Feeding
@@ -88,15 +96,21 @@ class LoopSearch:
                 document = self._narrowed(document, wrong)
             except OutOfTime as e:
                 why = (
-                    f"step {wrong} is the first whose results are wrong; {e} before it was known where that comes from"
+                    f"step {wrong} is the first whose results are wrong; {e} before it was known"
+                    " where that comes from"
                 )
-                document = replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why)
+                document = replace(
+                    document, outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why
+                )
         seconds = round(time.monotonic() - begin, 3)
         code = 1 if wrong is not None else EXIT_CODES.get(document.outcome, 1)
-        return replace(document, exit_code=document.exit_code or code, walks=self.walks, seconds=seconds)
+        return replace(
+            document, exit_code=document.exit_code or code, walks=self.walks, seconds=seconds
+        )
 
     def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
-        """A step that agrees alone only within what approximate kernels may do: the first, or the worst, that may."""
+        """A step that agrees alone only within what approximate kernels may do: the first, or the
+        worst, that may."""
         off = [s for s in seen if s.error and s.error > ROUNDING]
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
@@ -106,7 +120,8 @@ class LoopSearch:
         return None
 
     def _explain_mute_steps(self) -> str:
-        """Why the steps tell nothing about the candidate: no output differs from step to step; "" if one does."""
+        """Why the steps tell nothing about the candidate: no output differs from step to step; ""
+        if one does."""
         results = self.walked.results[:MAX_EVIDENCE]
         mute = dict[str, str]()
         for name in results[0] if results else ():
@@ -122,10 +137,16 @@ class LoopSearch:
         identity = self.first.model.reference.identity()
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
         return LoopDocument(
-            exit_code=0, outcome=LoopOutcome.AGREE, model=walked.decoder.graph.path.name,
-            candidate=self.setup.candidate.name, reference=f"{identity['backend']} {identity['version']}",
-            steps=walked.steps, prompt=prompt, states=walked.decoder.states, seen=seen,
-        )  # fmt: skip
+            exit_code=0,
+            outcome=LoopOutcome.AGREE,
+            model=walked.decoder.graph.path.name,
+            candidate=self.setup.candidate.name,
+            reference=f"{identity['backend']} {identity['version']}",
+            steps=walked.steps,
+            prompt=prompt,
+            states=walked.decoder.states,
+            seen=seen,
+        )
 
     def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
         """What it takes for the step to go wrong."""
@@ -133,7 +154,10 @@ class LoopSearch:
         if self._is_wrong_alone(wrong):
             return shows
         if not self._fails(0, wrong)[0]:
-            why = f"step {wrong} was wrong, and is right when the candidate walks there again from the beginning"
+            why = (
+                f"step {wrong} was wrong, and is right when the candidate walks there again from"
+                " the beginning"
+            )
             return replace(document, outcome=LoopOutcome.FLAKY, first_wrong=wrong, why=why)
         if wrong == 0:
             why = "the first step goes wrong in a walk, and is right when it is asked alone"
@@ -148,29 +172,41 @@ class LoopSearch:
                 right = middle
         shows = replace(shows, since=since)
         if self._is_wrong_alone(since):
-            return replace(shows, first_wrong=since, why=f"step {wrong} is the first whose results show it")
+            return replace(
+                shows, first_wrong=since, why=f"step {wrong} is the first whose results show it"
+            )
         return self._gradual(shows, since, wrong)
 
     def _gradual(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
-        """Each step is right when it is fed with the reference's state: do errors grow, or is it one of a sudden?"""
+        """Each step is right when it is fed with the reference's state: do errors grow, or is it
+        one of a sudden?"""
         before = self._fails(since, wrong)[1]
         after = self._fails(since + 1, wrong)[1] if since + 1 <= wrong else 0.0
         errors = [s.error for s in document.seen[: wrong + 1] if s.error]
         if before > SUDDEN * after or not errors:
-            why = f"steps {since} to {wrong} are wrong together: each of them, fed with the reference's state, is right"
+            why = (
+                f"steps {since} to {wrong} are wrong together: each of them, fed with the"
+                " reference's state, is right"
+            )
             return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
-        rounding = error_of_rounding(self.walked, wrong, self.first.judge.precision, self.first.model.new_folder())
-        why = "each step is right when it is fed with the reference's state: errors add up from step to step"
+        rounding = error_of_rounding(
+            self.walked, wrong, self.first.judge.precision, self.first.model.new_folder()
+        )
+        why = (
+            "each step is right when it is fed with the reference's state: errors add up from step"
+            " to step"
+        )
         if errors[-1] > MUCH_ROUNDING * rounding:
             return replace(document, outcome=LoopOutcome.ACCUMULATES, why=why)
         why += ", and so does rounding in the reference: the loop itself makes them grow"
         outcome = LoopOutcome.UNRESOLVED
         return replace(document, outcome=outcome, exit_code=EXIT_CODES[outcome], why=why)
 
-    # -------------------------------------------------------------------------------------------------- walks
+    # ------------------------------------------------------------ walks
 
     def _all_steps(self) -> tuple[list[StepSeen], int | None]:
-        """Each step of a walk over all, and the first that is wrong, also beside what rounding does."""
+        """Each step of a walk over all, and the first that is wrong, also beside what rounding
+        does."""
 
         def make(_folder: Path) -> dict[str, Any]:
             seen: list[StepSeen] = []
@@ -183,11 +219,20 @@ class LoopSearch:
                 seen.append(shown)
                 if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
                     kept = self.first.model.new_folder()
-                    doubted[step.k] = {n: copied(r, kept, f"o{i}").within(str(kept))
-                                       for i, (n, r) in enumerate(step.raw.items())}  # fmt: skip
+                    doubted[step.k] = {
+                        n: copied(r, kept, f"o{i}").within(str(kept))
+                        for i, (n, r) in enumerate(step.raw.items())
+                    }
                 at = {"step": step.k + 1, "of": self.walked.steps}
                 level = logging.INFO if self._is_told(shown, before) else logging.DEBUG
-                log.log(level, "step %d of %d: %s", step.k, self.walked.steps, _said(shown, step.error), extra=at)
+                log.log(
+                    level,
+                    "step %d of %d: %s",
+                    step.k,
+                    self.walked.steps,
+                    _said(shown, step.error),
+                    extra=at,
+                )
             wrong = self._first_wrong(seen, doubted)
             return {"seen": to_json(seen), "wrong": wrong, "why": self.why, "first": first[0]}
 
@@ -201,9 +246,11 @@ class LoopSearch:
         return seen, document["wrong"]
 
     def _drop_if_changed(self) -> None:
-        """Repeat the first step of a stored walk; use no stored answer where the candidate gives another now, twice.
+        """Repeat the first step of a stored walk; use no stored answer where the candidate gives
+        another now, twice.
 
-        As `stored_answers.drop_if_changed` does for a search: a key does not say that a library or a board has changed.
+        As `stored_answers.drop_if_changed` does for a search: a key does not say that a library or
+        a board has changed.
         """
         entry = self.first.model.store.get(self._key_of_all())
         if entry is None:
@@ -212,7 +259,9 @@ class LoopSearch:
         now = self._digest(next(self._walk(0, 0)))
         if now != entry.document["first"] and now == self._digest(next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
-            log.info("%s gives other results than before: its stored results are no longer used", name)
+            log.info(
+                "%s gives other results than before: its stored results are no longer used", name
+            )
             self.first.processes.candidate_key.discard_results()
         self.walks = walks
 
@@ -233,7 +282,10 @@ class LoopSearch:
         failing = [s.step for s in seen if s.status == Status.FAIL]
         for k in failing:
             if k not in doubted and seen[k].error is not None:
-                self.why = f"{count(len(failing), 'step')} look wrong, and the first of them are within rounding"
+                self.why = (
+                    f"{count(len(failing), 'step')} look wrong, and the first of them are within"
+                    " rounding"
+                )
                 return None
             if k not in doubted or self._verdict(k, doubted[k]) is not Status.AGREE:
                 return k
@@ -249,7 +301,12 @@ class LoopSearch:
             if not last.made or last.k < end:
                 return {"fails": True, "error": "inf"}
             failed = self._verdict(end, last.raw) is not Status.AGREE
-            log.info("steps %d to %d from the reference's state: %s", begin, end, "FAIL" if failed else "agree")
+            log.info(
+                "steps %d to %d from the reference's state: %s",
+                begin,
+                end,
+                "FAIL" if failed else "agree",
+            )
             return {"fails": failed, "error": to_json(self._seen(last).error)}
 
         document, _ = self.first.model.store.memo(self._key(begin, end, "last"), make)
@@ -258,7 +315,8 @@ class LoopSearch:
     def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
         """
         Raises:
-            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
+                written.
             OutOfTime: the time is used up.
         """
         self.walks += 1
@@ -274,9 +332,9 @@ class LoopSearch:
                 yield CandidateStep(begin, {}, e)
                 return
             for step in follow(self.walked, run, begin, end, folder):
-                if isinstance(step.error, (OutputError, OutOfTime, BackendError)) and not isinstance(
-                    step.error, WorkerDied
-                ):
+                if isinstance(
+                    step.error, (OutputError, OutOfTime, BackendError)
+                ) and not isinstance(step.error, WorkerDied):
                     raise step.error
                 yield step
 
@@ -284,12 +342,22 @@ class LoopSearch:
         walked = self.walked
         trials = self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
-        fed = [trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
+        fed = [
+            trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))
+        ]
         return digest(
-            "walk/3", __version__, kind, model_digest(walked.decoder.graph), trials.processes.candidate_key.text,
-            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(),
+            "walk/3",
+            __version__,
+            kind,
+            model_digest(walked.decoder.graph),
+            trials.processes.candidate_key.text,
+            self.setup.criterion,
+            [begin, end],
+            tokens,
+            fed,
+            walked.given.digest(),
             self.first.model.reference.identity(),
-        )  # fmt: skip
+        )
 
     def _seen(self, step: CandidateStep) -> StepSeen:
         """A step beside the reference's; of a state only where few are compared."""
@@ -321,17 +389,21 @@ class LoopSearch:
     def _every(self) -> int:
         """States are compared in each of so many steps: in all where they are small."""
         size = sum(
-            Path(file).stat().st_size for r in self.walked.states[self.walked.steps].values() for file in r.files
+            Path(file).stat().st_size
+            for r in self.walked.states[self.walked.steps].values()
+            for file in r.files
         )
         return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
 
-    # -------------------------------------------------------------------------------------------------- steps
+    # ------------------------------------------------------------ steps
 
     @contextmanager
     def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
         """Trials on step k, fed with the reference's state, for this block; and their setup."""
         setup = replace(self.setup, feeding=self.feeding(k), needs_evidence=False)
-        with open_trials(self.walked.decoder.graph, setup, self.first.model.reference, self.workers) as trials:
+        with open_trials(
+            self.walked.decoder.graph, setup, self.first.model.reference, self.workers
+        ) as trials:
             yield trials, setup
 
     def feeding(self, k: int) -> Feeding:
@@ -355,5 +427,9 @@ class LoopSearch:
 
 def _said(seen: StepSeen, error: SubcutError | None) -> str:
     """`1.2e-06  agree`; or why there is no output."""
-    size = f"no output: {error.what if error else 'none was given'}" if seen.error is None else f"{seen.error:.1e}"
+    size = (
+        f"no output: {error.what if error else 'none was given'}"
+        if seen.error is None
+        else f"{seen.error:.1e}"
+    )
     return f"{size}  {'FAIL' if seen.status == Status.FAIL else 'agree'}"

@@ -1,8 +1,10 @@
-"""Steps, one after the other, on the reference and on a candidate; the candidate is given the reference's tokens.
+"""Steps, one after the other, on the reference and on a candidate; the candidate is given the
+reference's tokens.
 
-The reference walks once. Of its states only some are kept, at equal distances that grow with what they take on disk;
-the others are computed again from the one before. A candidate walks over a range of steps from the reference's state,
-with states of its own from then on: in one process, the model loaded once.
+The reference walks once. Of its states only some are kept, at equal distances that grow with what
+they take on disk; the others are computed again from the one before. A candidate walks over a range
+of steps from the reference's state, with states of its own from then on: in one process, the model
+loaded once.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ class Trace:
     """What the reference did.
 
     Attributes:
-        tokens: of each step, (batch, length). winners: of each step, the token of the largest logit per row.
-        ended: of each step, rows whose text had ended before it. results: of each step, the outputs beside the states.
+        tokens: of each step, (batch, length). winners: of each step, the token of the largest logit
+            per row.
+        ended: of each step, rows whose text had ended before it. results: of each step, the outputs
+            beside the states.
         states: before some steps, by step: every `stride`-th, and those behind the last.
     """
 
@@ -109,18 +113,26 @@ def next_states(decoder: Decoder, made: Records) -> Records:
     return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
 
 
-def carry_over_empty_states(decoder: Decoder, made: Records, before: Records, into: Path) -> Records:
-    """The outputs of a step; for an empty state the one before, where the model has a branch for steps with a cache.
+def carry_over_empty_states(
+    decoder: Decoder, made: Records, before: Records, into: Path
+) -> Records:
+    """The outputs of a step; for an empty state the one before, where the model has a branch for
+    steps with a cache.
 
     So merged decoders give what the encoder's output was made into in the first step only.
     """
     held = dict(made)
     for i, (name, output) in enumerate(decoder.states.items() if decoder.cache_branch else ()):
         if _is_empty(made[output]) and not _is_empty(before[name]):
-            files = [into / f"held{i}-{j}{Path(file).suffix}" for j, file in enumerate(before[name].files)]
+            files = [
+                into / f"held{i}-{j}{Path(file).suffix}"
+                for j, file in enumerate(before[name].files)
+            ]
             for file, old in zip(files, before[name].files, strict=True):
                 file.hardlink_to(old)
-            held[output] = replace(before[name], name=output, files=tuple(str(file.resolve()) for file in files))
+            held[output] = replace(
+                before[name], name=output, files=tuple(str(file.resolve()) for file in files)
+            )
     return held
 
 
@@ -129,7 +141,8 @@ def _is_empty(record: Record) -> bool:
 
 
 def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
-    """Run the reference to the end of the text, of the slices or of the steps. `model`: a file in a folder of its own.
+    """Run the reference to the end of the text, of the slices or of the steps. `model`: a file in a
+    folder of its own.
 
     Raises:
         ModelError, InputError: the reference cannot run a step.
@@ -160,7 +173,8 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
 
 
 def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
-    """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model without tokens."""
+    """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model
+    without tokens."""
     import numpy as np
 
     given = walked.given
@@ -202,7 +216,8 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
     walked.states[k] = states
     size = sum(Path(file).stat().st_size for record in states.values() for file in record.files)
     if (
-        size * len(walked.states) > min(MAX_BYTES, walked.reference.limit or MAX_BYTES) and len(walked.states) > 2
+        size * len(walked.states) > min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
+        and len(walked.states) > 2
     ):  # those before are no larger
         walked.stride *= 2
         for j in [j for j in walked.states if j % walked.stride]:
@@ -213,7 +228,8 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
 
 @dataclass(frozen=True)
 class CandidateStep:
-    """One step of a candidate: its outputs, or why there are none. `raw`: without states of before that stay."""
+    """One step of a candidate: its outputs, or why there are none. `raw`: without states of before
+    that stay."""
 
     k: int
     made: Records
@@ -222,7 +238,8 @@ class CandidateStep:
 
 
 def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
-    """The candidate's steps `begin` … `end`, from the reference's state; it ends where the candidate gives nothing.
+    """The candidate's steps `begin` … `end`, from the reference's state; it ends where the
+    candidate gives nothing.
 
     Files of a step are removed when the next but one is asked for.
     """
@@ -238,7 +255,9 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
             yield CandidateStep(k, {}, e)
             return
         if missing := [name for name in decoder.graph.outputs if name not in made]:
-            yield CandidateStep(k, {}, SubcutError(f"it gives no '{clean(missing[0])}'", code="loop.output-missing"))
+            yield CandidateStep(
+                k, {}, SubcutError(f"it gives no '{clean(missing[0])}'", code="loop.output-missing")
+            )
             return
         raw, made = made, carry_over_empty_states(decoder, made, states, into)
         states = next_states(decoder, made)

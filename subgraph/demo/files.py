@@ -1,7 +1,8 @@
 """The files of the demo, as bytes: the same on each call.
 
-The model is an image classifier of 28 nodes with seeded weights. Of its nodes `wrong.py` computes two wrong when they
-stand together, `stem/pad` and `stem/pool`; each alone is right. The fault is in that file, not in a runtime.
+The model is an image classifier of 28 nodes with seeded weights. Of its nodes `wrong.py` computes
+two wrong when they stand together, `stem/pad` and `stem/pool`; each alone is right. The fault is in
+that file, not in a runtime.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def files() -> dict[str, bytes]:
 
 
 def _model(rng: np.random.Generator) -> onnx.ModelProto:
-    """`image` (1, 3, 16, 16) → stem with a padded AveragePool → four residual blocks → `classes` (1, 10)."""
+    """`image` (1, 3, 16, 16) → stem with a padded AveragePool → four residual blocks → `classes`
+    (1, 10)."""
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []
 
@@ -55,10 +57,14 @@ def _model(rng: np.random.Generator) -> onnx.ModelProto:
         return makes or f"{name}:0"
 
     def conv(name: str, x: str, inputs: int) -> str:
-        return node("Conv", name, x, weight(f"{name}.weight", CHANNELS, inputs, 3, 3), pads=[1, 1, 1, 1])
+        return node(
+            "Conv", name, x, weight(f"{name}.weight", CHANNELS, inputs, 3, 3), pads=[1, 1, 1, 1]
+        )
 
     x = node("Relu", "stem/relu", conv("stem/conv", "image", 3))
-    weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "stem/pad.pads"))
+    weights.append(
+        numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "stem/pad.pads")
+    )
     x = node("Pad", "stem/pad", x, "stem/pad.pads")
     x = node("AveragePool", "stem/pool", x, kernel_shape=[3, 3], strides=[2, 2])
     for block in (f"block{i + 1}" for i in range(BLOCKS)):
@@ -74,5 +80,8 @@ def _model(rng: np.random.Generator) -> onnx.ModelProto:
     ]
     graph = helper.make_graph(nodes, "demo", ends[:1], ends[1:], weights)
     return helper.make_model(
-        graph, producer_name="subcut demo", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        graph,
+        producer_name="subcut demo",
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
     )

@@ -1,8 +1,10 @@
-"""Is a candidate's output that of a known approximation, such as GELU by tanh, rather than of the exact function?
+"""Is a candidate's output that of a known approximation, such as GELU by tanh, rather than of the
+exact function?
 
-Each hypothesis is a region in which the nodes of some operators compute an approximation instead, on the reference.
-It holds if the candidate's values are far nearer to its outputs than to the exact ones, and what is left is no more
-than rounding: then the approximation explains the whole error, and hides no other one.
+Each hypothesis is a region in which the nodes of some operators compute an approximation instead,
+on the reference. It holds if the candidate's values are far nearer to its outputs than to the exact
+ones, and what is left is no more than rounding: then the approximation explains the whole error,
+and hides no other one.
 """
 
 from __future__ import annotations
@@ -30,16 +32,21 @@ MOST = 9999  # that is said
 LEFT = 1e-5  # of the scale, which healthy kernels stay within
 MAX_NODES = 2000  # of a region that is run once per hypothesis
 DOMAIN = "subcut.approximation"
-SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715  # GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
+SLOPE, CUBIC = (
+    math.sqrt(2 / math.pi),
+    0.044715,
+)  # GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
 QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
-LOWERED = 60801 / 2**20  # Schraudolph, "A fast, compact approximation of the exponential function", 1999
+LOWERED = (
+    60801 / 2**20
+)  # Schraudolph, "A fast, compact approximation of the exponential function", 1999
 
 # A power of two whose fraction is a straight line, as the bits of a float are read: t of u.
 EXP = f"""
     per_two = Constant<value = float {{{1 / math.log(2)!r}}}>() lowered = Constant<value = float {{{LOWERED!r}}}>()
     one_ = Constant<value = float {{1.0}}>() two_ = Constant<value = float {{2.0}}>()
     p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole) line = Add(rest, one_)
-    power = Pow(two_, whole) t = Mul(line, power)"""
+    power = Pow(two_, whole) t = Mul(line, power)"""  # noqa: E501
 
 
 def _erf(slope: float, cubic: float) -> str:
@@ -72,10 +79,14 @@ APPROXIMATIONS: Mapping[str, Mapping[str, str]] = {
     },
     "exp by a straight line between powers of two": {
         "Exp": f"u = Identity(x) {EXP} y = Identity(t)",
-        "Sigmoid": f"""
-    one = Constant<value = float {{1.0}}>() u = Neg(x) {EXP} t1 = Add(t, one) y = Div(one, t1)""",
-        "Softmax": f"""
-    m = ReduceMax(max)(x(axes)) u = Sub(x, m) {EXP} sum = ReduceSum(t, axis) y = Div(t, sum)""",
+        "Sigmoid": (
+            f"""
+    one = Constant<value = float {{1.0}}>() u = Neg(x) {EXP} t1 = Add(t, one) y = Div(one, t1)"""
+        ),
+        "Softmax": (
+            f"""
+    m = ReduceMax(max)(x(axes)) u = Sub(x, m) {EXP} sum = ReduceSum(t, axis) y = Div(t, sum)"""
+        ),
     },
 }
 
@@ -88,7 +99,11 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
     trials = output.trials
     region = output.region
     ops = {trials.model.graph.ops[i] for i in region.nodes}
-    if trials.model.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
+    if (
+        trials.model.shared_tensors is not None
+        or len(region.nodes) > MAX_NODES
+        or output.values is None
+    ):
         return
     found = []
     for name, bodies in APPROXIMATIONS.items():
@@ -107,8 +122,8 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
 
 
 def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
-    """By how many times the worst output is nearer, as a whole and at its worst element; 0 where more than rounding is
-    left of any output of any sample."""
+    """By how many times the worst output is nearer, as a whole and at its worst element; 0 where
+    more than rounding is left of any output of any sample."""
     trials = output.trials
     region = output.region
     judged = output.judgement
@@ -126,7 +141,11 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 or near.error > max(LEFT * near.scale, (judged.noise or 0.0) if is_worst else 0.0)
             ):
                 return 0.0
-            if is_worst and (far := _compared(trials.model.values.records[k][name], made[name])) and not far.masked:
+            if (
+                is_worst
+                and (far := _compared(trials.model.values.records[k][name], made[name]))
+                and not far.masked
+            ):
                 times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
     return times
 
@@ -134,7 +153,11 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
 def _compared(expected: Record, made: Record) -> Pair | None:
     one = expected.value()
     other = made.value()
-    return comparable(one, other) if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) else None
+    return (
+        comparable(one, other)
+        if isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        else None
+    )
 
 
 def _rms(pair: Pair) -> float:
@@ -156,13 +179,17 @@ def _run(trials: Trials, region: Region, bodies: Mapping[str, str]) -> Feeds:
         for i, node in enumerate(model.graph.node):
             if node.domain in STANDARD and node.op_type in bodies:
                 name = f"F{i}"
-                model.functions.add().MergeFromString(_function(name, node, bodies[node.op_type], opset))
+                model.functions.add().MergeFromString(
+                    _function(name, node, bodies[node.op_type], opset)
+                )
                 del node.attribute[:]
                 node.op_type = name
                 node.domain = DOMAIN
         model.opset_import.add(domain=DOMAIN, version=1)
         model.ir_version = max(model.ir_version, 8)  # before it there are no functions
-        made = trials.model.run_model(model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
+        made = trials.model.run_model(
+            model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs
+        )
         for k, sample in zip(samples, made, strict=True):
             outputs[k] = sample
     return outputs
@@ -177,6 +204,9 @@ def _function(name: str, node: protobuf.NodeProto, lines: str, opset: int) -> by
         lines = f"axis = Constant<value = int64[1] {{{axis}}}>() {lines}"
         lines = lines.replace("(max)", "" if opset >= 18 else f"<axes = [{axis}]>")
         lines = lines.replace("(axes)", ", axis" if opset >= 18 else "")
-    text = f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} (x) => (y) {{ {dedent(lines)} }}'
+    text = (
+        f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} (x) => (y) {{'
+        f" {dedent(lines)} }}"
+    )
     made: bytes = parser.parse_function(text).SerializeToString()
     return made

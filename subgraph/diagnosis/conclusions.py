@@ -39,10 +39,11 @@ class Fact(StrEnum):
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, approximation, alone, input, likeness, exact, pass, switch, second,
+    kind: conclusion, range, noise, precision, approximation, alone, input, likeness, exact, pass,
+    switch, second,
         provider or export.
-    fact: None where it decides nothing. precision: which one the fact is about, where it is a lower one.
-    quoted: what a conclusion that rests on it repeats.
+    fact: None where it decides nothing. precision: which one the fact is about, where it is a lower
+    one. quoted: what a conclusion that rests on it repeats.
     """
 
     kind: str
@@ -52,61 +53,114 @@ class Evidence:
     quoted: str = ""
 
 
-# The first is drawn whose facts are all there. `{dtype}`, `{claim}`: the precision that explains the error; `{quoted}`:
-# what the error looks like, or how the input was misread; `{passes}`: those to blame, in brackets.
+# The first is drawn whose facts are all there. `{dtype}`, `{claim}`: the precision that explains
+# the error; `{quoted}`: what the error looks like, or how the input was misread; `{passes}`: those
+# to blame, in brackets.
 CONCLUSIONS = (
     ((Fact.INPUT,), "the input, not a node: {quoted}; the reference fed so gives the same"),
     ((Fact.EXPORT,), "{quoted}"),
-    ((Fact.CANDIDATE,), "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
-    ((Fact.OVERFLOW,), "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
+    (
+        (Fact.CANDIDATE,),
+        "not known which side is wrong: onnx's own evaluator agrees with the candidate",
+    ),
+    (
+        (Fact.OVERFLOW,),
+        (
+            "range: the claimed precision cannot hold a weight of this region; keep the region in"
+            " float32"
+        ),
+    ),
     ((Fact.ALIKE,), "a bug, or another layout or preprocessing: the whole error {quoted}"),
     (
         (Fact.RANGE,),
-        "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16",
+        (
+            "range, not a bug: the candidate computes in float16, which ends at 65504; declare"
+            " --precision fp16"
+        ),
     ),
     ((Fact.SWITCH,), "one option of the candidate is the reason: right with that option off"),
-    ((Fact.WITHIN,), "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
+    (
+        (Fact.WITHIN,),
+        "rounding, not a bug: the criterion asks for more than the claimed precision can give",
+    ),
     ((Fact.KNOWN,), "an approximation, no bug by itself: {quoted}"),
     (
         (Fact.FITS, Fact.WRONG_FINER),
-        "not known: {dtype} rounding explains the size of the error, but full precision is as wrong",
+        (
+            "not known: {dtype} rounding explains the size of the error, but full precision is as"
+            " wrong"
+        ),
     ),
-    ((Fact.FITS, Fact.GRID), "rounding, not a bug: the candidate computes in {dtype}; declare --precision {claim}"),
-    ((Fact.APPROXIMATE,), "perhaps no bug: within 0.002 of the scale, as approximate kernels may be ({quoted})"),
+    (
+        (Fact.FITS, Fact.GRID),
+        "rounding, not a bug: the candidate computes in {dtype}; declare --precision {claim}",
+    ),
+    (
+        (Fact.APPROXIMATE,),
+        "perhaps no bug: within 0.002 of the scale, as approximate kernels may be ({quoted})",
+    ),
     (
         (Fact.FITS, Fact.RIGHT_FINER),
         "rounding, not a bug: {dtype} arithmetic explains the error, and full precision is right",
     ),
     (
         (Fact.FITS, Fact.RIGHT),
-        "a bug of the candidate's optimiser, or an approximation no worse than {dtype}: right without it",
+        (
+            "a bug of the candidate's optimiser, or an approximation no worse than {dtype}: right"
+            " without it"
+        ),
     ),
     (
         (Fact.FITS, Fact.EVERYWHERE),
-        "probably rounding, not a bug: {dtype} arithmetic explains it; "
-        "if the candidate uses that, declare --precision {claim}",
+        (
+            "probably rounding, not a bug: {dtype} arithmetic explains it; "
+            "if the candidate uses that, declare --precision {claim}"
+        ),
     ),
-    ((Fact.FITS, Fact.SOMEWHERE), "a bug, or an approximation: as small as {dtype} rounding, but {quoted}"),
+    (
+        (Fact.FITS, Fact.SOMEWHERE),
+        "a bug, or an approximation: as small as {dtype} rounding, but {quoted}",
+    ),
     (
         (Fact.FITS,),
-        "a bug, or {dtype} arithmetic: only the size of the error speaks for that; "
-        "if the candidate uses it, declare --precision {claim}",
+        (
+            "a bug, or {dtype} arithmetic: only the size of the error speaks for that; "
+            "if the candidate uses it, declare --precision {claim}"
+        ),
     ),
     (
         (Fact.RIGHT, Fact.REFERENCE),
-        "a bug of the candidate's optimiser{passes}: right without it; onnx's own evaluator confirms the reference",
+        (
+            "a bug of the candidate's optimiser{passes}: right without it; onnx's own evaluator"
+            " confirms the reference"
+        ),
     ),
     ((Fact.RIGHT,), "a bug of the candidate's optimiser{passes}: right without it"),
     ((Fact.WRONG_FINER,), "a bug: full precision is as wrong, so rounding is not the reason"),
-    ((Fact.RIGHT_FINER,), "not known: right in full precision; a bug of kernels for less, or more rounding than usual"),
-    ((Fact.GRID,), "not known: the candidate computes in {dtype}, whose rounding explains only a part of the error"),
+    (
+        (Fact.RIGHT_FINER,),
+        (
+            "not known: right in full precision; a bug of kernels for less, or more rounding than"
+            " usual"
+        ),
+    ),
+    (
+        (Fact.GRID,),
+        (
+            "not known: the candidate computes in {dtype}, whose rounding explains only a part of"
+            " the error"
+        ),
+    ),
     ((Fact.OPEN,), "not known: a precision below the claimed one might be the reason"),
     (
         (Fact.BEYOND, Fact.REFERENCE),
         "a bug: rounding does not explain it, and onnx's own evaluator agrees with the reference",
     ),
     ((Fact.BEYOND,), "a bug, unless the reference is wrong: rounding does not explain it"),
-    ((Fact.REFERENCE,), "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
+    (
+        (Fact.REFERENCE,),
+        "a bug, more likely than not: onnx's own evaluator agrees with the reference",
+    ),
 )
 QUOTED = (
     Fact.INPUT,
@@ -116,20 +170,32 @@ QUOTED = (
     Fact.APPROXIMATE,
     Fact.SOMEWHERE,
 )  # in the order of conclusions
-# The facts of those which say that the candidate rounds, and does nothing wrong; "probably" is not enough.
-ROUNDING = frozenset((
-    (Fact.WITHIN,), (Fact.FITS, Fact.GRID), (Fact.FITS, Fact.RIGHT_FINER),
-))  # fmt: skip
+# The facts of those which say that the candidate rounds, and does nothing wrong; "probably" is not
+# enough.
+ROUNDING = frozenset(
+    (
+        (Fact.WITHIN,),
+        (Fact.FITS, Fact.GRID),
+        (Fact.FITS, Fact.RIGHT_FINER),
+    )
+)
 UNKNOWN = "not known: no evidence decides it"
 
 
 def conclude(evidence: Sequence[Evidence]) -> Evidence:
-    """The conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that is all."""
+    """The conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that is
+    all."""
     facts = {e.fact for e in evidence if e.fact}
-    explains = max((e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None)
-    decisive, text = next(((n, text) for n, text in CONCLUSIONS if facts.issuperset(n)), ((), UNKNOWN))
+    explains = max(
+        (e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None
+    )
+    decisive, text = next(
+        ((n, text) for n, text in CONCLUSIONS if facts.issuperset(n)), ((), UNKNOWN)
+    )
     quoted = {e.fact: e.quoted for e in reversed(evidence)}
     what = next((quoted[fact] for fact in QUOTED if fact in quoted), "")
     passes = f" ({quoted[Fact.PASS]})" if Fact.PASS in quoted else ""
-    says = text.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)
+    says = text.format(
+        dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes
+    )
     return Evidence("conclusion", says, Fact.ROUNDS if decisive in ROUNDING else None)

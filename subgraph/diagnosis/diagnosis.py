@@ -1,12 +1,13 @@
 """Region that fails -> evidence for rounding or a bug, a line each, the conclusion first.
 
-The error in units of rounding noise, at the claimed precision and below; known approximations of functions, such as
-GELU by tanh, whose values the candidate's are; transformations that would make the tensors
-equal; the same backend in full precision or without optimisations, if it names such options (`exact`), and, where that
-does not heal it, with each of its `switches` thrown; and onnx's own evaluator, which tells whether the reference is
-right. A precision that only fits is a guess: it is called the reason where a switch confirms it. Each more run of a
-candidate has processes of its own; evidence that cannot be had is listed with the reason. Where nothing decides, the
-conclusion is "not known".
+The error in units of rounding noise, at the claimed precision and below; known approximations of
+functions, such as GELU by tanh, whose values the candidate's are; transformations that would make
+the tensors equal; the same backend in full precision or without optimisations, if it names such
+options (`exact`), and, where that does not heal it, with each of its `switches` thrown; and onnx's
+own evaluator, which tells whether the reference is right. A precision that only fits is a guess: it
+is called the reason where a switch confirms it. Each more run of a candidate has processes of its
+own; evidence that cannot be had is listed with the reason. Where nothing decides, the conclusion is
+"not known".
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ MAX_SECONDS = 60.0  # that one more run of the region may take
 MAX_SOURCES = 3  # lines of code that a conclusion names
 MAX_ALONE = 8  # nodes of a region that are run alone
 MIN_ALONE = 2  # that tell anything
-MIN_GRIDS = 3  # nodes all of whose values are those of a lower precision; outputs of few values do not tell it
+# nodes all of whose values are those of a lower precision; outputs of few values do not tell it
+MIN_GRIDS = 3
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
@@ -60,12 +62,16 @@ NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
 
 
 def diagnose(
-    trials: Trials, region: Region, verdict: Verdict, withheld: str = "", others: Sequence[Region] = ()
+    trials: Trials,
+    region: Region,
+    verdict: Verdict,
+    withheld: str = "",
+    others: Sequence[Region] = (),
 ) -> list[Evidence]:
     """All evidence about a region that the candidate gets wrong alone, by this verdict.
 
-    `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it gets wrong alone as
-    well, whatever they compute: what the values of all have in common counts.
+    `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it
+    gets wrong alone as well, whatever they compute: what the values of all have in common counts.
 
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
@@ -89,30 +95,39 @@ def diagnose(
     evidence += _second(trials, region, verdict, withheld)
     if who := computed_by.sentence(trials, region):
         evidence.append(Evidence("provider", who))
-    if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
-        evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
+    if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(
+        one.fact for one in evidence
+    ):
+        evidence.append(
+            _of_export(trials, region, {one.fact for one in evidence if one.kind == "second"})
+        )
     if verdict.signature in NO_OUTPUTS:
         return evidence
     conclusion = conclude(evidence)
     return [conclusion, *(e for e in evidence if e.says != conclusion.says)]
 
 
-# ---------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------ numbers
 
 
 def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
-    """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
+    """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus
+    infinity."""
     graph = trials.model.graph
     limit = min(trials.judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
-    weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
+    weights |= {
+        node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"
+    }
     for name, weight in weights.items():
         if name_of(weight.data_type) in FLOATS:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
                 ends = f"{trials.judge.precision.dtype} ends at {limit:.2e}"
-                yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW)
+                yield Evidence(
+                    "range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW
+                )
                 return
 
 
@@ -129,7 +144,9 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
     if pair := comparable(*output.values) if output.values else None:
         yield from _noise(output, pair)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
-        yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", Fact.BEYOND)
+        yield Evidence(
+            "noise", f"rounding does not explain it: {output.judgement.why}", Fact.BEYOND
+        )
     moved = join_explanations(e for e in output.explanations if not e.narrows)
     if wrong_input := output.wrong_input:
         yield Evidence("input", wrong_input, Fact.INPUT, quoted=wrong_input)
@@ -145,30 +162,46 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
 
 
 def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
-    """Evidence in the values of nodes each of which is off alone: what most of them show, and no kernel explains."""
-    shown: list[dict[tuple[Fact, Precision | None, str], Evidence]] = []  # per node, by what others may share
+    """Evidence in the values of nodes each of which is off alone: what most of them show, and no
+    kernel explains."""
+    shown: list[
+        dict[tuple[Fact, Precision | None, str], Evidence]
+    ] = []  # per node, by what others may share
     by_rounding = trials.with_criterion(ROUNDING_ALONE)
     for region in regions:
         worst = by_rounding.verdict(region).worst
         own = _of_values(WrongOutput(trials, region, worst)) if worst else ()
         known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
-        shown.append({(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known})
+        shown.append(
+            {(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known}
+        )
     for common, times in Counter(chain.from_iterable(shown)).items():
         fact, precision, _ = common
-        if fact is Fact.FITS and not (precision and times == len(regions) and _explains_whole(trials, precision)):
+        if fact is Fact.FITS and not (
+            precision and times == len(regions) and _explains_whole(trials, precision)
+        ):
             continue  # a node that was not looked at may be wrong beside the rounding of all
         if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
             first = next(own[common] for own in shown if common in own)
-            yield replace(first, says=f"{first.says} (likewise in {times} of {count(len(regions), 'node')})")
+            yield replace(
+                first, says=f"{first.says} (likewise in {times} of {count(len(regions), 'node')})"
+            )
             if Fact.FITS in common and times == len(regions):
-                yield Evidence("alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE)
+                yield Evidence(
+                    "alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE
+                )
 
 
 def _explains_whole(trials: Trials, precision: Precision) -> bool:
-    """Does rounding at this precision explain what is off in the whole model, too? Not known is no."""
+    """Does rounding at this precision explain what is off in the whole model, too? Not known is
+    no."""
     whole = trials.model.whole()
     outputs = trials.with_criterion(ROUNDING_ALONE).verdict(whole).outputs
-    off = [WrongOutput(trials, whole, judged) for judged in outputs if judged.status is not Status.AGREE]
+    off = [
+        WrongOutput(trials, whole, judged)
+        for judged in outputs
+        if judged.status is not Status.AGREE
+    ]
     if len(whole.nodes) > MAX_NOISY:
         return False
     pairs = [comparable(*output.values) if output.values else None for output in off]
@@ -179,16 +212,21 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
 
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
-    """The error in units of rounding noise: at the claimed precision, and at lower ones that may be undeclared."""
+    """The error in units of rounding noise: at the claimed precision, and at lower ones that may be
+    undeclared."""
     claim = output.trials.judge.precision
     ruling = _ruling(output, pair, claim)
     if ruling.status is Status.UNRESOLVED:
         yield Evidence("noise", ruling.why)
         return
-    kernels = dict.fromkeys(op for i in output.region.nodes if (op := output.trials.model.graph.ops[i]) in APPROXIMATED)
+    kernels = dict.fromkeys(
+        op for i in output.region.nodes if (op := output.trials.model.graph.ops[i]) in APPROXIMATED
+    )
     fact = _size(ruling, ruling.metrics.get("noise_ratio"), kernels)
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
-    yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels))
+    yield Evidence(
+        "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
+    )
     if fact is not Fact.WITHIN:
         yield from _lower_precision(output, pair, claim)
 
@@ -197,7 +235,11 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     """Does a precision below the claimed one explain the error? The finest that does is named."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
-        yield Evidence("precision", f"lower precisions were not tried: {count(nodes, 'node')} take too long", Fact.OPEN)
+        yield Evidence(
+            "precision",
+            f"lower precisions were not tried: {count(nodes, 'node')} take too long",
+            Fact.OPEN,
+        )
         return
     rest = []
     for precision in _precisions_below(output, claim):
@@ -209,7 +251,9 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
             yield Evidence("precision", says, Fact.FITS, precision)
             return
         if ruling.status is Status.UNRESOLVED:
-            rest = [Evidence("precision", f"{name} arithmetic is too imprecise here to tell", Fact.OPEN)]
+            rest = [
+                Evidence("precision", f"{name} arithmetic is too imprecise here to tell", Fact.OPEN)
+            ]
         elif ratio is not None:
             says = f"{name} arithmetic does not explain it: {ruling.why}"
             rest = [Evidence("precision", says)] if ratio > 1 else []
@@ -217,9 +261,12 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
 
 
 def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
-    """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels bring it up."""
+    """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels
+    bring it up."""
     on_levels = any(e.grid is Precision.INT8 for e in output.explanations)
-    below = [p for p in Precision if p.eps > claim.eps and p is not Precision.TF32]  # which float16 stands for
+    below = [
+        p for p in Precision if p.eps > claim.eps and p is not Precision.TF32
+    ]  # which float16 stands for
     return [p for p in below if p is not Precision.INT8 or on_levels]
 
 
@@ -231,7 +278,8 @@ def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
 
 
 def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
-    """The fact about the error's size at the claimed precision; `kernels`: operators that runtimes approximate."""
+    """The fact about the error's size at the claimed precision; `kernels`: operators that runtimes
+    approximate."""
     if ruling.label == "approximate kernel" and kernels:
         return Fact.APPROXIMATE
     if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
@@ -239,12 +287,13 @@ def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact
     return Fact.BEYOND if ratio is None or ratio > BEYOND else None
 
 
-# ---------------------------------------------------------------------------------------------------- other runs
+# ------------------------------------------------------------ other runs
 
 
 @dataclass(frozen=True)
 class _OtherRun:
-    """One more run of a region: its verdict, and whether it computes more precisely. `error`: why there is none."""
+    """One more run of a region: its verdict, and whether it computes more precisely. `error`: why
+    there is none."""
 
     verdict: Verdict
     finer: bool = False
@@ -254,7 +303,9 @@ class _OtherRun:
 def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder: str) -> _OtherRun:
     """The same backend with other options, and no more time than evidence may take."""
     timeout = min(MAX_SECONDS, trials.runtime.candidate.timeout)
-    other = replace(trials.runtime.candidate, options=dict(options), precision=None, timeout=timeout)
+    other = replace(
+        trials.runtime.candidate, options=dict(options), precision=None, timeout=timeout
+    )
     try:
         with with_candidate(trials, other, folder) as changed:
             claims = (
@@ -262,7 +313,8 @@ def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder
                 trials.runtime.about.precision,
             )  # the user may declare a finer one than the backend's own
             return _OtherRun(
-                changed.verdict(region), changed.judge.precision.eps < max(claims, key=Precision.roundoff).eps
+                changed.verdict(region),
+                changed.judge.precision.eps < max(claims, key=Precision.roundoff).eps,
             )
     except SubcutError as e:
         return _OtherRun(Verdict(Status.UNRESOLVED, why=e.what), error=e.what)
@@ -279,13 +331,17 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     other = _run_with(trials, region, options, "exact")
     if other.verdict.status is Status.AGREE:
         own = trials.runtime.about.precision
-        undeclared = f"it computes in {own} otherwise" if own.eps > trials.judge.precision.eps else ""
+        undeclared = (
+            f"it computes in {own} otherwise" if own.eps > trials.judge.precision.eps else ""
+        )
         blame = (
             undeclared or "lower precision is the reason, or a bug of its kernels"
             if other.finer
             else "the candidate's optimiser is to blame"
         )
-        yield Evidence("exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT)
+        yield Evidence(
+            "exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT
+        )
     elif other.verdict.status is Status.FAIL:
         fact = Fact.WRONG_FINER if other.finer else None
         yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
@@ -296,7 +352,8 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
 
 
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
-    """A candidate that computes in a lower precision does so in each node: is each one that rounds off alone?"""
+    """A candidate that computes in a lower precision does so in each node: is each one that rounds
+    off alone?"""
     graph = trials.model.graph
     nodes = [i for i in region.nodes if rounds(graph.nodes[i])][:MAX_ALONE]
     if withheld or len(nodes) < MIN_ALONE:
@@ -311,11 +368,14 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
             return
         if verdict.status is Status.UNRESOLVED:
             return
-    yield Evidence("alone", f"each of {count(len(nodes), 'node')} alone is off as well", Fact.EVERYWHERE)
+    yield Evidence(
+        "alone", f"each of {count(len(nodes), 'node')} alone is off as well", Fact.EVERYWHERE
+    )
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
-    """Which passes of the optimiser it takes; asked only where the region is right without the optimiser."""
+    """Which passes of the optimiser it takes; asked only where the region is right without the
+    optimiser."""
     try:
         sets = minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
     except SubcutError as e:
@@ -340,7 +400,11 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
             return
         refused = "refused" if other.verdict.signature is Signature.REFUSED else "not known"
         known = "wrong" if other.verdict.status is Status.FAIL else refused
-        rest.append(f"not known with {words}: {other.error}" if other.error else f"{known} with {words} as well")
+        rest.append(
+            f"not known with {words}: {other.error}"
+            if other.error
+            else f"{known} with {words} as well"
+        )
     if rest:
         yield Evidence("switch", "; ".join(rest))
 
@@ -352,15 +416,23 @@ def _changed(trials: Trials, options: Mapping[str, str]) -> str:
 
 
 def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
-    """Does onnx's own evaluator agree with the reference or with the candidate, on the same inputs?"""
+    """Does onnx's own evaluator agree with the reference or with the candidate, on the same
+    inputs?"""
     worst = verdict.worst
     size = len(region.nodes)
-    if worst is None or EVALUATOR in (trials.runtime.candidate.backend, trials.model.reference.backend):
+    if worst is None or EVALUATOR in (
+        trials.runtime.candidate.backend,
+        trials.model.reference.backend,
+    ):
         return
-    if why := f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else withheld:
+    if why := (
+        f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else withheld
+    ):
         yield Evidence("second", f"no second opinion: {why}")
         return
-    evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.runtime.candidate.memory)
+    evaluator = Candidate(
+        EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.runtime.candidate.memory
+    )
     try:
         with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
             other = second.verdict(region)
@@ -371,10 +443,11 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
 
 
 def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
-    """The evaluator's verdict as evidence beside the candidate's; `nearer`: its output is far nearer to that one's.
+    """The evaluator's verdict as evidence beside the candidate's; `nearer`: its output is far
+    nearer to that one's.
 
-    Where both sides give the same shapes and the evaluator others, it is the evaluator that errs: it joins what a Loop
-    collects, which ought to be stacked.
+    Where both sides give the same shapes and the evaluator others, it is the evaluator that errs:
+    it joins what a Loop collects, which ought to be stacked.
     """
     if verdict.status is Status.AGREE:
         return Evidence("second", "onnx's own evaluator agrees with the reference", Fact.REFERENCE)
@@ -404,18 +477,24 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
 
 
 def _of_export(trials: Trials, region: Region, facts: Collection[Fact | None]) -> Evidence:
-    """One side is the module that the model was exported from: is the export wrong, or what runs the model?
+    """One side is the module that the model was exported from: is the export wrong, or what runs
+    the model?
 
     `facts`: with which side onnx's own evaluator agrees.
     """
     known = filter(None, sources(trials.model.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
-    where = " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.model.graph.label(region.nodes[-1])}'"
+    where = (
+        " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.model.graph.label(region.nodes[-1])}'"
+    )
     sides = Fact.REFERENCE, Fact.CANDIDATE
     module, model = sides if trials.model.roundings else reversed(sides)
     says = f"the exporter's translation of {where} is wrong, or what runs the model"
     if model in facts:
-        says = f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it"
+        says = (
+            f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the"
+            " same of it"
+        )
     elif module in facts:
         says = "the export is right, and what runs the model is wrong"
     return Evidence("export", says, Fact.EXPORT, quoted=says)

@@ -1,7 +1,9 @@
-"""Which passes of a candidate's optimiser a failure takes: the minimal sets of names without which it is right.
+"""Which passes of a candidate's optimiser a failure takes: the minimal sets of names without which
+it is right.
 
-A name counts only if the optimised graph is another one without it: runtimes accept unknown names in silence. Each set
-is proven by a run without all of it, which agrees, and by one for each of its members left in, which does not.
+A name counts only if the optimised graph is another one without it: runtimes accept unknown names
+in silence. Each set is proven by a run without all of it, which agrees, and by one for each of its
+members left in, which does not.
 """
 
 from __future__ import annotations
@@ -42,10 +44,15 @@ class Ablation:
             BackendError: the candidate cannot be used. WorkerDied: it crashed.
         """
         trials = without(self.trials, off)
-        with trials.model.temporary_folder() as folder, trials.runtime.workers.borrow(loads=1) as worker:
+        with (
+            trials.model.temporary_folder() as folder,
+            trials.runtime.workers.borrow(loads=1) as worker,
+        ):
             path = trials.model.graph.path
             if trials.ask.form_of(self.region) is not Form.SHIPPED:
-                trials.writer.write_cut(self.region, trials.model.sample_groups(self.region)[0][1], folder)
+                trials.writer.write_cut(
+                    self.region, trials.model.sample_groups(self.region)[0][1], folder
+                )
                 path = folder / "model.onnx"
             return worker.names("passes", path, trials.runtime.candidate.options)
 
@@ -63,7 +70,8 @@ class Ablation:
 
 
 def without(trials: Trials, off: Iterable[str]) -> Trials:
-    """Trials of the same candidate, in the same processes, with these passes off beside those that are off already."""
+    """Trials of the same candidate, in the same processes, with these passes off beside those that
+    are off already."""
     option = trials.runtime.about.passes
     options = dict(trials.runtime.candidate.options)
     names = dict.fromkeys([*filter(None, str(options.get(option, "")).split("+")), *sorted(off)])
@@ -73,9 +81,11 @@ def without(trials: Trials, off: Iterable[str]) -> Trials:
 
 
 def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
-    """The minimal sets of passes without which the region is right: of one name, of two, else one larger set.
+    """The minimal sets of passes without which the region is right: of one name, of two, else one
+    larger set.
 
-    Empty where the region stays wrong without any of them, or the optimiser has no passes with names.
+    Empty where the region stays wrong without any of them, or the optimiser has no passes with
+    names.
 
     Raises:
         SubcutError: the candidate cannot be used.
@@ -93,7 +103,8 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
 
 
 def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[tuple[str, ...]]:
-    """Pairs of names of which none cures alone; with each, those that do something only where it is off."""
+    """Pairs of names of which none cures alone; with each, those that do something only where it is
+    off."""
     seen = set()
     for name in names:
         others = {*names, *ablation.names([name])} - {name} - cures
@@ -107,7 +118,8 @@ def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterato
 
 
 def _minimal(ablation: Ablation, names: Sequence[str]) -> tuple[str, ...]:
-    """A set without which it is right, and of which each name is needed: one name after the other is left in."""
+    """A set without which it is right, and of which each name is needed: one name after the other
+    is left in."""
     needed = list(names)
     for name in names:
         fewer = [n for n in needed if n != name]
@@ -117,5 +129,6 @@ def _minimal(ablation: Ablation, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def in_words(sets: Sequence[Sequence[str]]) -> str:
-    """Minimal sets of passes in words: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B together`."""
+    """Minimal sets of passes in words: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B
+    together`."""
     return " or ".join(" and ".join(names) + " together" * (len(names) > 1) for names in sets)

@@ -1,7 +1,9 @@
-"""Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per decade.
+"""Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per
+decade.
 
-Errors of exactly 0 stand on the lower edge, a decade below the others, errors that are not finite in a band above them.
-Names stand below the axis, upright, those of findings and of the first failing points before others.
+Errors of exactly 0 stand on the lower edge, a decade below the others, errors that are not finite
+in a band above them. Names stand below the axis, upright, those of findings and of the first
+failing points before others.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MARK_ROWS = 3
 
 
 class Point(NamedTuple):
-    """One value: a number, or "nan", "inf", "-inf"; None is left out. `name` is shown as its title."""
+    """One value: a number, or "nan", "inf", "-inf"; None is left out. `name` is shown as its
+    title."""
 
     x: float
     error: float | str | None
@@ -56,7 +59,8 @@ class TitledPoint(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A finding's band, with its number above in one of `MARK_ROWS` rows; `hidden`: no point in it fails."""
+    """A finding's band, with its number above in one of `MARK_ROWS` rows; `hidden`: no point in it
+    fails."""
 
     number: int
     x: float
@@ -73,7 +77,8 @@ class Chart:
     Attributes:
         strange: height of the band for errors that are not finite; None without such errors.
         names: of nodes, below the axis. said: lines written into the chart.
-        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first `MAX_TITLES`.
+        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first
+            `MAX_TITLES`.
         words: the chart's own label (`label`) and that of the x axis (`x`).
     """
 
@@ -118,8 +123,11 @@ class Bars(NamedTuple):
     rows: list[Bar]
 
 
-def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]) -> Chart:
-    """A curve of errors over x, the failing points apart, and the spans of findings marked by number.
+def chart(
+    points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]
+) -> Chart:
+    """A curve of errors over x, the failing points apart, and the spans of findings marked by
+    number.
 
     `marks`: the x values of each finding; empty for a finding without a place.
     """
@@ -137,7 +145,10 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     top = roof + (22 if strange else 0)
 
     def across(x: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * ((x - first) / (last - first) if last > first else 0.5), 1)
+        return round(
+            LEFT + (WIDTH - LEFT - RIGHT) * ((x - first) / (last - first) if last > first else 0.5),
+            1,
+        )
 
     def down(error: float | str) -> float:
         value = float(error)
@@ -149,7 +160,11 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
         share = (min(max(level, low), high) - low) / (high - low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - top), 1)
 
-    drawn = [(p, TitledPoint(across(p.x), down(p.error), p.name, p.error)) for p in points if p.error is not None]
+    drawn = [
+        (p, TitledPoint(across(p.x), down(p.error), p.name, p.error))
+        for p in points
+        if p.error is not None
+    ]
     failing = [t for p, t in drawn if p.status == "fail"]
     step = math.ceil((high - low) / MAX_LABELS)
     return Chart(
@@ -163,7 +178,11 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
         dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in drawn if p.status != "fail"),
         failing=" ".join(f"M{t.x:g} {t.y:g}h0" for t in failing[MAX_TITLES:]),
         titled=failing[:MAX_TITLES],
-        marks=_marks([[across(x) for x in mark] for mark in marks], [t.x for t in failing], [t.x for _, t in drawn]),
+        marks=_marks(
+            [[across(x) for x in mark] for mark in marks],
+            [t.x for t in failing],
+            [t.x for _, t in drawn],
+        ),
         words=words,
         top=roof,
         strange=roof + 6 if strange else None,
@@ -172,10 +191,14 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
 
 
 def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str, str]) -> Chart:
-    """The highest of finite numbers at each x on a plain axis, the failing points apart; with bands at some x."""
+    """The highest of finite numbers at each x on a plain axis, the failing points apart; with bands
+    at some x."""
     drawn = [(p, float(p.error)) for p in points if p.error is not None]
     values = [value for _, value in drawn] or [0.0]
-    (low, high), (first, last) = (min(values), max(values)), (min(p.x for p in points), max(p.x for p in points))
+    (low, high), (first, last) = (
+        (min(values), max(values)),
+        (min(p.x for p in points), max(p.x for p in points)),
+    )
 
     def at(value: float, begin: float, end: float, start: float, room: float) -> float:
         return round(start + room * ((value - begin) / (end - begin) if end > begin else 0.5), 1)
@@ -191,10 +214,15 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str,
     for _, t in places:
         highest[t.x] = min(t.y, highest.get(t.x, t.y))
     return Chart(
-        levels=[Label(down(value), f"{value:.4g}") for value in dict.fromkeys((high, (low + high) / 2, low))],
+        levels=[
+            Label(down(value), f"{value:.4g}")
+            for value in dict.fromkeys((high, (low + high) / 2, low))
+        ],
         ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
         names=[],
-        line=" ".join(f"{'L' if k else 'M'}{x:g} {y:g}" for k, (x, y) in enumerate(sorted(highest.items()))),
+        line=" ".join(
+            f"{'L' if k else 'M'}{x:g} {y:g}" for k, (x, y) in enumerate(sorted(highest.items()))
+        ),
         dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in places if p.status != "fail"),
         failing="",
         titled=[t for p, t in places if p.status == "fail"],
@@ -206,7 +234,8 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str,
 
 
 def _names(points: Sequence[tuple[float, Point]], marks: Sequence[Sequence[float]]) -> list[Label]:
-    """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as many as fit."""
+    """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as
+    many as fit."""
     known = {x: p for x, p in points if p.name}  # of several tensors of a node the last
     ends = {x for mark in marks if mark for x in (min(mark), max(mark))}
     wanted = [x for x, p in known.items() if p.x in ends]
@@ -233,7 +262,9 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     return max(low, high - DEEPEST), high
 
 
-def _marks(spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Sequence[float]) -> list[Mark]:
+def _marks(
+    spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Sequence[float]
+) -> list[Mark]:
     """Each finding's band, at least 4 pixels wide; numbers that would touch stand in rows.
 
     `failing`, `seen`: points, in pixels.
@@ -245,15 +276,21 @@ def _marks(spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Seq
         middle = (left + right) / 2
         row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
         ends[row] = middle
-        hidden = any(left <= x <= right for x in seen) and not any(left <= x <= right for x in failing)
+        hidden = any(left <= x <= right for x in seen) and not any(
+            left <= x <= right for x in failing
+        )
         marks.append(Mark(number, left, round(right - left, 1), middle, row, hidden))
     return sorted(marks)
 
 
 def bars(histogram: Mapping[str, Any]) -> Bars:
-    """Horizontal bars, largest differences first; their lengths are logarithmic, since most elements are equal."""
+    """Horizontal bars, largest differences first; their lengths are logarithmic, since most
+    elements are equal."""
     rows = [("not finite", histogram["not_finite"])] if histogram["not_finite"] else []
-    rows += [(f"1e{b['decade']} …", b["count"]) for b in sorted(histogram["bins"], key=lambda b: -b["decade"])]
+    rows += [
+        (f"1e{b['decade']} …", b["count"])
+        for b in sorted(histogram["bins"], key=lambda b: -b["decade"])
+    ]
     rows.append(("equal", histogram["equal"]))
     most = max(math.log10(1 + max(n, 0)) for _, n in rows) or 1.0
     room, height = 190.0, 20.0  # the page may be 400 pixels wide
@@ -261,5 +298,8 @@ def bars(histogram: Mapping[str, Any]) -> Bars:
     return Bars(
         350.0,
         height * len(rows) + 4,
-        [Bar(label, n, k * height, length) for k, ((label, n), length) in enumerate(zip(rows, lengths, strict=True))],
+        [
+            Bar(label, n, k * height, length)
+            for k, ((label, n), length) in enumerate(zip(rows, lengths, strict=True))
+        ],
     )

@@ -1,10 +1,11 @@
 """A network -> `Tree`: its nodes in groups that open.
 
-Groups are name scopes (`/encoder/layer.3/attention/MatMul`), where these follow the data: scopes inside of a group are
-kept only if hardly a tensor goes back from a later one to an earlier, and if what a scope holds hangs together. The
-names `Conv.0` and `Conv.1`, an operator and a number, make no scope `Conv`. Where names have no scopes, or a scope
-holds too much, its members are grouped between tensors that are alone in crossing a cut; where there are none, by equal
-shares in topological order, which cannot form a cycle.
+Groups are name scopes (`/encoder/layer.3/attention/MatMul`), where these follow the data: scopes
+inside of a group are kept only if hardly a tensor goes back from a later one to an earlier, and if
+what a scope holds hangs together. The names `Conv.0` and `Conv.1`, an operator and a number, make
+no scope `Conv`. Where names have no scopes, or a scope holds too much, its members are grouped
+between tensors that are alone in crossing a cut; where there are none, by equal shares in
+topological order, which cannot form a cycle.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ CHAIN = 12  # nodes in a row, without branches, that form a group
 TAIL = 3  # nodes in a row that still belong to the branches in front of them
 MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
 MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
-SCOPES = ("/", ".")  # separators of scopes in node names; the first that half of the named nodes have
+SCOPES = (
+    "/",
+    ".",
+)  # separators of scopes in node names; the first that half of the named nodes have
 
 
 @dataclass
 class DrawnGroup:
-    """Members: leaves, and numbers of groups inside. `key` is what `open_groups` lists; `label` what is shown.
+    """Members: leaves, and numbers of groups inside. `key` is what `open_groups` lists; `label`
+    what is shown.
 
-    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all inside, of which
-    `nodes` are nodes.
+    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all
+    inside, of which `nodes` are nodes.
     """
 
     key: str
@@ -50,24 +55,35 @@ class DrawnGroup:
 
 
 class Tree:
-    """The groups of a network; a member below `network.leaves` is a leaf, any other a group. Built in linear time.
+    """The groups of a network; a member below `network.leaves` is a leaf, any other a group. Built
+    in linear time.
 
     Attributes:
         root: the number of the group that holds all.
         groups: number → group, outer groups first.
     """
 
-    def __init__(self, network: Network, holders: Collection[int] = (), notes: Mapping[int, str] | None = None) -> None:
-        """`holders`: nodes with something inside. `notes`: what stands behind the operators of nodes."""
+    def __init__(
+        self,
+        network: Network,
+        holders: Collection[int] = (),
+        notes: Mapping[int, str] | None = None,
+    ) -> None:
+        """`holders`: nodes with something inside. `notes`: what stands behind the operators of
+        nodes."""
         self.network = network
         self.holders = holders
         self.notes = notes or {}
         self.root = network.leaves
         self._last = self.root
-        self._ends: dict[int, list[str]] = {}  # group between cut points → names of its first and last node
+        self._ends: dict[
+            int, list[str]
+        ] = {}  # group between cut points → names of its first and last node
         self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", -1, [])}
         self._separator = "" if network.scopes else separator_of(network.names)
-        names = (name.split(self._separator)[:-1] if self._separator else () for name in network.names)
+        names = (
+            name.split(self._separator)[:-1] if self._separator else () for name in network.names
+        )
         self._scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
         self._dissolve()
         self._compress()
@@ -81,11 +97,13 @@ class Tree:
         return {group.key: number for number, group in self.groups.items()}
 
     def opened(self, depth: int) -> frozenset[str]:
-        """Keys of the groups that are open where `depth` levels are shown; 1: only the outermost."""
+        """Keys of the groups that are open where `depth` levels are shown; 1: only the
+        outermost."""
         return frozenset(g.key for g in self.groups.values() if 0 < g.depth < depth)
 
     def shown(self, boxes: int) -> frozenset[str]:
-        """Keys of the groups to open so that about so many boxes are seen: whole levels, as many as fit."""
+        """Keys of the groups to open so that about so many boxes are seen: whole levels, as many as
+        fit."""
         levels = Counter[int]()
         for g in self.groups.values():
             levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is not a box
@@ -96,10 +114,13 @@ class Tree:
         return self.opened(depth)
 
     def partly(self, nodes: Collection[int]) -> frozenset[str]:
-        """Keys of the groups that hold some of these nodes, and others besides: open, they show which."""
+        """Keys of the groups that hold some of these nodes, and others besides: open, they show
+        which."""
         inside = set(nodes)
         return frozenset(
-            g.key for g in self.groups.values() if g.key and 0 < len(inside.intersection(g.leaves)) < g.nodes
+            g.key
+            for g in self.groups.values()
+            if g.key and 0 < len(inside.intersection(g.leaves)) < g.nodes
         )
 
     def around(self, key: str) -> list[str]:
@@ -116,12 +137,13 @@ class Tree:
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
-        """A node's name without its first `scope` parts; the whole name where names hold no scopes."""
+        """A node's name without its first `scope` parts; the whole name where names hold no
+        scopes."""
         if not scope or not self._separator:
             return name
         return self._separator.join(list(filter(None, name.split(self._separator)))[scope:])
 
-    # ------------------------------------------------------------------------------------------------ building
+    # ------------------------------------------------------------ building
 
     def _add(self, key: str, label: str, parent: int, members: list[int], scope: int) -> int:
         self._last += 1
@@ -139,13 +161,16 @@ class Tree:
                 for depth in range(1, len(scope) + 1):
                     if scope[:depth] not in known:
                         above = known[scope[: depth - 1]]
-                        number = self._add("/".join(scope[:depth]), scope[depth - 1], above, [], depth)
+                        number = self._add(
+                            "/".join(scope[:depth]), scope[depth - 1], above, [], depth
+                        )
                         known[scope[:depth]] = number
                         self.groups[above].members.append(number)
             self.groups[known[scope]].members.append(leaf)
 
     def _dissolve(self) -> None:
-        """Take the scopes out of each group where they do not follow the data; linear in leaves × levels."""
+        """Take the scopes out of each group where they do not follow the data; linear in leaves ×
+        levels."""
         self._gather(self.root)
         for number in list(self.groups):
             group = self.groups.get(number)
@@ -156,7 +181,8 @@ class Tree:
                 group.members = sorted(group.leaves)
 
     def _follows(self, number: int) -> bool:
-        """Is the quotient of a group by its scopes nearly acyclic, and does each scope hang together?"""
+        """Is the quotient of a group by its scopes nearly acyclic, and does each scope hang
+        together?"""
         group = self.groups[number]
         order, edges = self.level_order(number, group.members)
         place = {m: k for k, m in enumerate(order)}
@@ -168,7 +194,8 @@ class Tree:
         return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
 
     def _joined(self, leaves: Sequence[int]) -> int:
-        """How many of these leaves are tied to an earlier one: they read what it makes, or what it reads."""
+        """How many of these leaves are tied to an earlier one: they read what it makes, or what it
+        reads."""
         root = {leaf: leaf for leaf in leaves}
 
         def find(leaf: int) -> int:
@@ -188,7 +215,8 @@ class Tree:
         return joined
 
     def _compress(self) -> None:
-        """A group of one member is that member; so is the root, where inputs and outputs alone are beside it."""
+        """A group of one member is that member; so is the root, where inputs and outputs alone are
+        beside it."""
         for number in sorted(self.groups, reverse=True):
             group = self.groups[number]
             members = []
@@ -226,9 +254,14 @@ class Tree:
         parts = segments(order, edges)
         if len(parts) == 1 and len(order) <= MAX_FLAT:
             return
-        members = [self._part(number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))]
+        members = [
+            self._part(number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))
+        ]
         while len(members) > limit:
-            members = [self._part(number, part) for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))]
+            members = [
+                self._part(number, part)
+                for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))
+            ]
         group.members = ends + members
 
     def _part(self, parent: int, part: list[int]) -> int:
@@ -239,10 +272,16 @@ class Tree:
             part = [self._part(parent, share) for share in shares(part, FLAT)]
         first = self._first(part[0])
         last = self._first(part[-1])
-        names = [self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)]
+        names = [
+            self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)
+        ]
         above = self.groups[parent].key
         number = self._add(
-            f"{above}/#{first}-{last}".lstrip("/"), _common(names), parent, part, self.groups[parent].scope
+            f"{above}/#{first}-{last}".lstrip("/"),
+            _common(names),
+            parent,
+            part,
+            self.groups[parent].scope,
         )
         self._ends[number] = names
         for m in part:
@@ -286,17 +325,22 @@ class Tree:
         for number in reversed(order):
             group = self.groups[number]
             group.leaves = [
-                leaf for m in group.members for leaf in (self.groups[m].leaves if m in self.groups else (m,))
+                leaf
+                for m in group.members
+                for leaf in (self.groups[m].leaves if m in self.groups else (m,))
             ]
 
-    # ------------------------------------------------------------------------------------------------ one level
+    # ------------------------------------------------------------ one level
 
     def leaves(self, member: int) -> Sequence[int]:
         """The leaves of a member."""
         return self.groups[member].leaves if member in self.groups else (member,)
 
-    def level_order(self, number: int, members: Sequence[int]) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
-        """Members in topological order, and their edges: (from, to) → tensors. Long fan-outs are left out.
+    def level_order(
+        self, number: int, members: Sequence[int]
+    ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
+        """Members in topological order, and their edges: (from, to) → tensors. Long fan-outs are
+        left out.
 
         Contracted groups may form cycles; the order then takes the member with the first node.
         """
@@ -315,8 +359,11 @@ class Tree:
         return topological(members, edges, firsts), edges
 
 
-def topological(members: Iterable[int], edges: Iterable[tuple[int, int]], key: Mapping[int, int]) -> list[int]:
-    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes first.
+def topological(
+    members: Iterable[int], edges: Iterable[tuple[int, int]], key: Mapping[int, int]
+) -> list[int]:
+    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes
+    first.
 
     >>> topological([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
     [3, 1, 2]
@@ -348,10 +395,13 @@ def topological(members: Iterable[int], edges: Iterable[tuple[int, int]], key: M
     return order
 
 
-def segments(order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]) -> list[list[int]]:
+def segments(
+    order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]
+) -> list[list[int]]:
     """Consecutive members between tensors that are alone in crossing a cut; linear.
 
-    Branches and the join below are one part, with a few members in a row behind it; a longer row is cut into chains.
+    Branches and the join below are one part, with a few members in a row behind it; a longer row is
+    cut into chains.
     """
     place = {m: k for k, m in enumerate(order)}
     last: dict[tuple[int, str], int] = {}  # tensor → last reader
@@ -409,7 +459,11 @@ def separator_of(names: Sequence[str]) -> str:
 def _common(names: Sequence[str]) -> str:
     """What the names of a group's ends share, up to a separator; else both."""
     same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
-    while same and any(name[same : same + 1].isalnum() for name in names) and names[0][same - 1].isalnum():
+    while (
+        same
+        and any(name[same : same + 1].isalnum() for name in names)
+        and names[0][same - 1].isalnum()
+    ):
         same -= 1
     shared = names[0][:same].rstrip("/._ #")
     return shared if len(shared) > 2 else _both(names)

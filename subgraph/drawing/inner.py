@@ -1,7 +1,9 @@
-"""What is inside of a node, branches of an If for example -> a drawing in the node's frame, in the place of its box.
+"""What is inside of a node, branches of an If for example -> a drawing in the node's frame, in the
+place of its box.
 
-Each body is a network of its own, in a frame with its name; they stand beside each other where there is room, else one
-below the other. Its nodes are numbered on from those around it, and its names begin with the node's.
+Each body is a network of its own, in a frame with its name; they stand beside each other where
+there is room, else one below the other. Its nodes are numbered on from those around it, and its
+names begin with the node's.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Inner:
     Attributes:
         word: its name at the node, `then_branch`.
         prefix: what stands before its names in the drawing around it, `if1/then_branch/`.
-        first: the number there of its first node. size: how many nodes it holds, those in its own bodies included.
+        first: the number there of its first node. size: how many nodes it holds, those in its own
+            bodies included.
         bodies: of its nodes, by their numbers in `network`.
         notes: what stands behind their operators.
     """
@@ -42,7 +45,9 @@ class Inner:
         return f"{self.prefix}{key}" if number is None else f"#{self.first + number}"
 
 
-def shared_out(keys: Iterable[str], bodies: Sequence[Inner]) -> tuple[set[str], dict[str, frozenset[str]]]:
+def shared_out(
+    keys: Iterable[str], bodies: Sequence[Inner]
+) -> tuple[set[str], dict[str, frozenset[str]]]:
     """Keys of the drawing around, and by the prefix of each body those inside, as it calls them.
 
     `bodies`: ascending by `first`. Linear in the keys.
@@ -56,7 +61,11 @@ def shared_out(keys: Iterable[str], bodies: Sequence[Inner]) -> tuple[set[str], 
         body = None
         if number is not None:
             place = bisect_right(firsts, number) - 1
-            body = bodies[place] if place >= 0 and number < firsts[place] + bodies[place].size else None
+            body = (
+                bodies[place]
+                if place >= 0 and number < firsts[place] + bodies[place].size
+                else None
+            )
         else:
             ends = (k + 1 for k, letter in enumerate(key) if letter == "/")
             body = next((by_prefix[key[:end]] for end in ends if key[:end] in by_prefix), None)
@@ -78,14 +87,21 @@ def node_of(key: str) -> int | None:
 
 
 def framed(
-    sizes: Sequence[tuple[float, float]], words: Sequence[str], tensors: tuple[Collection[str], Collection[str]],
-    label: str, room: float,
-) -> tuple[Level, list[tuple[float, float, float, float]]]:  # fmt: skip
-    """The frame of a node whose bodies are drawings of these sizes, and per body: x, y, width and height of its frame.
+    sizes: Sequence[tuple[float, float]],
+    words: Sequence[str],
+    tensors: tuple[Collection[str], Collection[str]],
+    label: str,
+    room: float,
+) -> tuple[Level, list[tuple[float, float, float, float]]]:
+    """The frame of a node whose bodies are drawings of these sizes, and per body: x, y, width and
+    height of its frame.
 
     `tensors`: that enter and leave the node.
     """
-    wide = [max(width, columns(word) * ADVANCE + 14) for (width, _), word in zip(sizes, words, strict=True)]
+    wide = [
+        max(width, columns(word) * ADVANCE + 14)
+        for (width, _), word in zip(sizes, words, strict=True)
+    ]
     beside = sum(wide) + PAD * (len(wide) + 1) <= room
     frames: list[tuple[float, float, float, float]] = []
     x = PAD

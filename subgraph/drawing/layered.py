@@ -1,9 +1,11 @@
-"""One level of a graph -> positions of its items, edges and edge labels, top to bottom by topological rank.
+"""One level of a graph -> positions of its items, edges and edge labels, top to bottom by
+topological rank.
 
-Sugiyama's layered drawing. An edge is a chain of items, one in each layer between its ends, and its label is one of
-these items. Items of a layer are kept apart, so boxes, labels and passing edges never overlap. Positions within a layer
-are the least squares to the neighbours' positions with the order kept (pool adjacent violators). The trunk, the longest
-path, is held at one x. No layer is wider than `limit`: members go to further layers, edges without room become stubs.
+Sugiyama's layered drawing. An edge is a chain of items, one in each layer between its ends, and its
+label is one of these items. Items of a layer are kept apart, so boxes, labels and passing edges
+never overlap. Positions within a layer are the least squares to the neighbours' positions with the
+order kept (pool adjacent violators). The trunk, the longest path, is held at one x. No layer is
+wider than `limit`: members go to further layers, edges without room become stubs.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Item(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """From item to item, each a position in topological order; width of the label; where it leaves and arrives.
+    """From item to item, each a position in topological order; width of the label; where it leaves
+    and arrives.
 
     `leave`, `arrive`: x beside the anchor of the item.
     """
@@ -57,7 +60,8 @@ class Placed:
 
     Attributes:
         at: per item, x of its anchor and y of its middle.
-        paths: per edge, points from source to target, of which every second step goes straight; empty for a stub.
+        paths: per edge, points from source to target, of which every second step goes straight;
+            empty for a stub.
         labels: per edge, where its text begins, at half height; None without room.
         trunk: x of the longest path. members: the items on it.
     """
@@ -75,8 +79,8 @@ class Placed:
 def layered(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> Placed:
     """Place items, which are in topological order, in layers at most `limit` pixels wide.
 
-    An edge that goes back becomes a stub. Results are kept: the blocks of a network are alike. Complexity: linear in
-    items, of which a layer holds each edge that passes it.
+    An edge that goes back becomes a stub. Results are kept: the blocks of a network are alike.
+    Complexity: linear in items, of which a layer holds each edge that passes it.
     """
     limit = max([limit, *(item.left + item.right for item in items)])
     trunk = _trunk(items, edges)
@@ -93,7 +97,10 @@ def layered(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> P
         height=height,
         at=[(x[i], y[i]) for i in range(len(items))],
         paths=[list(rows.path(e, x, y)) if e in rows.chains else [] for e in range(len(edges))],
-        labels=[(x[i] + 5, y[i]) if (i := rows.texts.get(e)) is not None else None for e in range(len(edges))],
+        labels=[
+            (x[i] + 5, y[i]) if (i := rows.texts.get(e)) is not None else None
+            for e in range(len(edges))
+        ],
         trunk=x[trunk[0]] if trunk else width / 2,
         members=trunk,
     )
@@ -115,7 +122,8 @@ def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
 
 
 def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[int]:
-    """The row of each item: the longest path from above; a source is one row above its first reader.
+    """The row of each item: the longest path from above; a source is one row above its first
+    reader.
 
     A row that is full passes its items on to the next.
     """
@@ -135,9 +143,14 @@ def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[i
     first = 0
     last = -1
     part = (False, True)
-    for i in sorted(range(len(items)), key=lambda i: (items[i].bottom, not items[i].top, ranks[i], i)):
+    for i in sorted(
+        range(len(items)), key=lambda i: (items[i].bottom, not items[i].top, ranks[i], i)
+    ):
         item = items[i]
-        if (item.bottom, not item.top) != part:  # the upper rows hold the tops, the lower ones the bottoms
+        if (
+            item.bottom,
+            not item.top,
+        ) != part:  # the upper rows hold the tops, the lower ones the bottoms
             first = last + 1
             part = (item.bottom, not item.top)
         wide = item.left + item.right + GAP
@@ -151,10 +164,16 @@ def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[i
 
 
 class _Rows:
-    """The layers: items, and the parts of edges that pass them. Boxes are in the even layers, labels in the odd."""
+    """The layers: items, and the parts of edges that pass them. Boxes are in the even layers,
+    labels in the odd."""
 
     def __init__(
-        self, items: Sequence[Item], edges: Sequence[Edge], ranks: Sequence[int], trunk: set[int], limit: float
+        self,
+        items: Sequence[Item],
+        edges: Sequence[Edge],
+        ranks: Sequence[int],
+        trunk: set[int],
+        limit: float,
     ) -> None:
         self.items = items
         self.edges = edges
@@ -165,13 +184,18 @@ class _Rows:
         self.layers: list[list[int]] = [[] for _ in range(2 * max(ranks, default=0) + 1)]
         for i, layer in enumerate(self.layer):
             self.layers[layer].append(i)
-        self.free = [limit - sum(self.left[i] + self.right[i] + GAP for i in row) + GAP for row in self.layers]
+        self.free = [
+            limit - sum(self.left[i] + self.right[i] + GAP for i in row) + GAP
+            for row in self.layers
+        ]
         self.chains: dict[int, list[int]] = {}
         self.texts: dict[int, int] = {}
         self.held = set(trunk)
         ways = set(pairwise(sorted(trunk)))
         bent = {e: abs(edge.leave) + abs(edge.arrive) for e, edge in enumerate(edges)}
-        for e in sorted(bent, key=lambda e: (edges[e][:2] not in ways, self._span(edges[e]), bent[e], e)):
+        for e in sorted(
+            bent, key=lambda e: (edges[e][:2] not in ways, self._span(edges[e]), bent[e], e)
+        ):
             held = edges[e][:2] in ways
             ways.discard(edges[e][:2])
             self._chain(e, held)
@@ -199,7 +223,11 @@ class _Rows:
             return
         chain = [edge.source]
         for k, layer in enumerate(passed):
-            text = edge.label if k == 0 and edge.label and self.free[layer] >= edge.label + 6 + GAP + THIN else 0.0
+            text = (
+                edge.label
+                if k == 0 and edge.label and self.free[layer] >= edge.label + 6 + GAP + THIN
+                else 0.0
+            )
             chain.append(len(self.layer))
             if text:
                 self.texts[e] = chain[-1]
@@ -213,7 +241,8 @@ class _Rows:
         self.chains[e] = [*chain, edge.target]
 
     def order(self) -> None:
-        """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and upwards in turn."""
+        """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and
+        upwards in turn."""
         place = [0.0] * len(self.layer)
         for layer in self.layers:
             for k, i in enumerate(layer):
@@ -223,7 +252,9 @@ class _Rows:
             side = self.below if sweep % 2 else self.above
             for layer in wide[:: -1 if sweep % 2 else 1]:
                 mean = {
-                    i: sum(place[o] + d / 1e5 for o, d in side[i]) / len(side[i]) if side[i] else place[i]
+                    i: sum(place[o] + d / 1e5 for o, d in side[i]) / len(side[i])
+                    if side[i]
+                    else place[i]
                     for i in layer
                 }
                 layer.sort(key=mean.__getitem__)
@@ -231,7 +262,8 @@ class _Rows:
                     place[i] = k
 
     def places(self) -> list[float]:
-        """x of each item: the trunk at 0, the others near their neighbours, all within the limit."""
+        """x of each item: the trunk at 0, the others near their neighbours, all within the
+        limit."""
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))
         moving = [layer for layer in self.layers if not self.held.issuperset(layer)]
@@ -239,7 +271,10 @@ class _Rows:
             both = sweep >= SWEEPS - 2
             for layer in moving[:: -1 if sweep % 2 else 1]:
                 self._place(
-                    layer, x, free, (self.above, self.below) if both else ((self.above, self.below)[sweep % 2],)
+                    layer,
+                    x,
+                    free,
+                    (self.above, self.below) if both else ((self.above, self.below)[sweep % 2],),
                 )
         low = min((x[i] - self.left[i] for i in range(len(x))), default=0.0)
         high = max((x[i] + self.right[i] for i in range(len(x))), default=0.0)
@@ -284,12 +319,18 @@ class _Rows:
             x[i] = at
 
     def heights(self, x: Sequence[float]) -> tuple[float, list[float]]:
-        """Height of all layers, and the middle of each item's layer; edges that move far sideways get more height."""
+        """Height of all layers, and the middle of each item's layer; edges that move far sideways
+        get more height."""
         far = [0.0] * (len(self.layers) + 1)
         for e, chain in self.chains.items():
             edge = self.edges[e]
             for k, (a, b) in enumerate(pairwise(chain)):
-                moved = abs(x[a] + (edge.leave if k == 0 else 0) - x[b] - (edge.arrive if k == len(chain) - 2 else 0))
+                moved = abs(
+                    x[a]
+                    + (edge.leave if k == 0 else 0)
+                    - x[b]
+                    - (edge.arrive if k == len(chain) - 2 else 0)
+                )
                 far[self.layer[b]] = max(far[self.layer[b]], moved)
         texts = {self.layer[i] for i in self.texts.values()}
         self.tall: list[float] = []
@@ -330,7 +371,8 @@ def spread(
     weights: Sequence[float],
     bounds: tuple[float, float] = (float("-inf"), float("inf")),
 ) -> list[float]:
-    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least squares), within `bounds`.
+    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least
+    squares), within `bounds`.
 
     >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
     [-12.0, 12.0]
@@ -340,7 +382,9 @@ def spread(
     for one, other in pairwise(extents):
         offset += one[1] + other[0] + GAP
         offsets.append(offset)
-    blocks: list[tuple[float, float, int]] = []  # weighted sum, weight and count of items that touch
+    blocks: list[
+        tuple[float, float, int]
+    ] = []  # weighted sum, weight and count of items that touch
     for target, offset, weight in zip(targets, offsets, weights, strict=False):
         total = (target - offset) * weight
         heavy = weight
@@ -351,5 +395,7 @@ def spread(
         blocks.append((total, heavy, size))
     low = bounds[0] + extents[0][0]
     high = bounds[1] - offsets[-1] - extents[-1][1]
-    flat = [min(max(total / heavy, low), high) for total, heavy, size in blocks for _ in range(size)]
+    flat = [
+        min(max(total / heavy, low), high) for total, heavy, size in blocks for _ in range(size)
+    ]
     return [at + offset for at, offset in zip(flat, offsets, strict=True)]

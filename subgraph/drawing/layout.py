@@ -1,8 +1,9 @@
 """A network and the groups that are open -> `Layout`: boxes, lines and stubs in pixels.
 
-An open group is laid out by itself and takes its place as one box in the group around it, so that opening one costs the
-layouts of that group and of those around it; the others are kept. A tensor that enters or leaves an open group passes a
-port on its frame. A node with bodies opens as a group does, and shows a drawing of each.
+An open group is laid out by itself and takes its place as one box in the group around it, so that
+opening one costs the layouts of that group and of those around it; the others are kept. A tensor
+that enters or leaves an open group passes a port on its frame. A node with bodies opens as a group
+does, and shows a drawing of each.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Box(NamedTuple):
         key: `#17` of a node, `input:NAME`, `output:NAME`, or the group's.
         kind: node, input, output, group (closed), open, or body: a frame in that of an open node.
         label, detail: what is written into it; `title`: its whole name.
-        nodes: indices of the nodes inside; constants count to their first reader, what is in bodies to their node.
+        nodes: indices of the nodes inside; constants count to their first reader, what is in bodies
+            to their node.
         parent: key of the group around it. depth: groups around it.
         family: of a node, the kind of its operator; empty for one of none.
     """
@@ -66,10 +68,11 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One or more tensors from box to box: points of which the odd steps are curves, and a text beside the line.
+    """One or more tensors from box to box: points of which the odd steps are curves, and a text
+    beside the line.
 
-    `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from its frame.
-    `text` is empty where there is no room, or where the tensor has its text elsewhere.
+    `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from
+    its frame. `text` is empty where there is no room, or where the tensor has its text elsewhere.
     """
 
     source: str
@@ -82,7 +85,8 @@ class Line(NamedTuple):
 
 
 class Stub(NamedTuple):
-    """A tensor that is named at a box (`key`) instead of drawn as a line; `way` is in or out; `x`, `y`: of the text.
+    """A tensor that is named at a box (`key`) instead of drawn as a line; `way` is in or out; `x`,
+    `y`: of the text.
 
     `others`: leaves at the tensor's other ends, as keys of boxes in a drawing with all groups open.
     """
@@ -98,7 +102,8 @@ class Stub(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A drawing in pixels, all within (0, 0) and (width, height). Outer boxes come before inner ones."""
+    """A drawing in pixels, all within (0, 0) and (width, height). Outer boxes come before inner
+    ones."""
 
     width: float
     height: float
@@ -108,13 +113,18 @@ class Layout:
 
     def to_json(self) -> dict[str, object]:
         """Plain data: a list per kind, an object per element."""
-        rows: dict[str, Sequence[Box | Line | Stub]] = {"boxes": self.boxes, "lines": self.lines, "stubs": self.stubs}
+        rows: dict[str, Sequence[Box | Line | Stub]] = {
+            "boxes": self.boxes,
+            "lines": self.lines,
+            "stubs": self.stubs,
+        }
         plain = {kind: [element._asdict() for element in row] for kind, row in rows.items()}
         return {"width": self.width, "height": self.height, **plain}
 
 
 class Drawer:
-    """Lays a network out again and again, with other groups open: keeps the layouts of groups that did not change.
+    """Lays a network out again and again, with other groups open: keeps the layouts of groups that
+    did not change.
 
     >>> network = Network(["a", "b"], ["Relu", "Abs"], [["x"], ["y"]], [["y"], ["z"]], ["x"], ["z"])
     >>> picture = Drawer(network).layout()
@@ -128,30 +138,37 @@ class Drawer:
         bodies: Mapping[int, Sequence[Inner]] | None = None,
         notes: Mapping[int, str] | None = None,
     ) -> None:
-        """`bodies`: of nodes, each opened by the node's key, `#17`. `notes`: what stands behind nodes' operators."""
+        """`bodies`: of nodes, each opened by the node's key, `#17`. `notes`: what stands behind
+        nodes' operators."""
         self.network = network
         self.bodies = bodies or {}
         self.tree = Tree(network, self.bodies, notes)
-        self._inner = {n: [(b, Drawer(b.network, b.bodies, b.notes)) for b in row] for n, row in self.bodies.items()}
+        self._inner = {
+            n: [(b, Drawer(b.network, b.bodies, b.notes)) for b in row]
+            for n, row in self.bodies.items()
+        }
         self._crossings: dict[int, Crossing] = {}
         self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
 
     @cached_property
     def openable(self) -> dict[str, str]:
-        """The key of each group and of each node with bodies → that of what is around it, which comes before it."""
+        """The key of each group and of each node with bodies → that of what is around it, which
+        comes before it."""
         groups = self.tree.groups
         found = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
         for node, inside in self._inner.items():
             found[f"#{node}"] = self.tree.holder(node)
             for body, drawer in inside:
                 found |= {
-                    body.outer(k): body.outer(above) if above else f"#{node}" for k, above in drawer.openable.items()
+                    body.outer(k): body.outer(above) if above else f"#{node}"
+                    for k, above in drawer.openable.items()
                 }
         return found
 
     @cached_property
     def holders(self) -> list[str]:
-        """Per node, those in bodies behind the others, the key of the innermost group or node around it, or empty."""
+        """Per node, those in bodies behind the others, the key of the innermost group or node
+        around it, or empty."""
         found = [self.tree.holder(node) for node in range(len(self.network.ops))]
         for node, inside in self._inner.items():
             for body, drawer in inside:
@@ -159,7 +176,8 @@ class Drawer:
         return found
 
     def shown(self) -> frozenset[str]:
-        """Keys to open so that about `SHOWN` boxes are seen: whole levels of groups, then nodes with bodies."""
+        """Keys to open so that about `SHOWN` boxes are seen: whole levels of groups, then nodes
+        with bodies."""
         keys = self.tree.shown(SHOWN)
         seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
         left = SHOWN - sum(len(g.members) for g in seen)
@@ -170,13 +188,19 @@ class Drawer:
         return keys
 
     def layout(
-        self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "", *, tall: bool = False
+        self,
+        open_groups: Collection[str] | None = None,
+        width: float = WIDTH,
+        top: str = "",
+        *,
+        tall: bool = False,
     ) -> Layout:
-        """The drawing with these groups open (keys); None: as many levels as give about `SHOWN` boxes.
+        """The drawing with these groups open (keys); None: as many levels as give about `SHOWN`
+        boxes.
 
-        A group that is open inside a closed one is not seen. No row of boxes is wider than `width`; a page of 400
-        pixels, for example, shows the drawing at full size. `top`: the group that is drawn, open; all by default.
-        `tall`: boxes have room for `Marks.values`.
+        A group that is open inside a closed one is not seen. No row of boxes is wider than `width`;
+        a page of 400 pixels, for example, shows the drawing at full size. `top`: the group that is
+        drawn, open; all by default. `tall`: boxes have room for `Marks.values`.
 
         Raises:
             KeyError: no group has such a key.
@@ -187,7 +211,9 @@ class Drawer:
             self._kept.clear()
         groups = self.tree.groups
         begin = self.tree.numbers[top]
-        own, inside_of = shared_out(open_groups, [body for row in self.bodies.values() for body in row])
+        own, inside_of = shared_out(
+            open_groups, [body for row in self.bodies.values() for body in row]
+        )
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
         seen = [begin]
@@ -200,7 +226,9 @@ class Drawer:
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
             for node in nodes.intersection(groups[number].members):
                 levels[node], drawn[node] = self._opened(node, inside_of, room, tall)
-                inner[node] = frozenset((b.prefix, inside_of.get(b.prefix)) for b in self.bodies[node])
+                inner[node] = frozenset(
+                    (b.prefix, inside_of.get(b.prefix)) for b in self.bodies[node]
+                )
             inside = [m for m in groups[number].members if m in levels]
             inner[number] = frozenset[object](inside).union(*(inner[m] for m in inside))
             kept = (number, inner[number], room, tall)
@@ -208,7 +236,9 @@ class Drawer:
                 if number not in self._crossings:
                     self._crossings[number] = crossing(self.tree, number)
                 opened = {m: levels[m] for m in inside}
-                self._kept[kept] = level(self.tree, number, self._crossings[number], opened, room, tall=tall)
+                self._kept[kept] = level(
+                    self.tree, number, self._crossings[number], opened, room, tall=tall
+                )
             levels[number] = self._kept[kept]
         return self._assembled(begin, levels, drawn, tall)
 
@@ -218,7 +248,10 @@ class Drawer:
         """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
         inside = self._inner[node]
         network = self.network
-        pictures = [drawer.layout(keys.get(body.prefix, ()), room - 2 * PAD, tall=tall) for body, drawer in inside]
+        pictures = [
+            drawer.layout(keys.get(body.prefix, ()), room - 2 * PAD, tall=tall)
+            for body, drawer in inside
+        ]
         sizes = [(p.width, p.height) for p in pictures]
         words = [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
@@ -237,7 +270,11 @@ class Drawer:
         return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
 
     def _assembled(
-        self, begin: int, levels: dict[int, Level], drawn: Mapping[int, Sequence[Layout]], tall: bool
+        self,
+        begin: int,
+        levels: dict[int, Level],
+        drawn: Mapping[int, Sequence[Layout]],
+        tall: bool,
     ) -> Layout:
         """All open groups at their places."""
         tree = self.tree
@@ -249,7 +286,9 @@ class Drawer:
             frame = Cell(begin, short(clean(tree.groups[begin].label), NAME))
             at = levels[begin]
             parent = tree.groups[begin].parent
-            boxes.append(self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent, tall))
+            boxes.append(
+                self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent, tall)
+            )
         for number, left, top in waiting:
             at = levels[number]
             x = left + at.shift[0]
@@ -268,10 +307,22 @@ class Drawer:
                 elif inner:
                     waiting.append((cell.member, box.x, box.y))
             lines += _lines(
-                at, [self.key(c.member) if c.member != PORT else tree.groups[number].key for c in at.cells], x, y
+                at,
+                [
+                    self.key(c.member) if c.member != PORT else tree.groups[number].key
+                    for c in at.cells
+                ],
+                x,
+                y,
             )
         whole = levels[begin]
-        return Layout(whole.width + 2 * MARGIN, whole.height + 2 * MARGIN, tuple(boxes), tuple(lines), tuple(stubs))
+        return Layout(
+            whole.width + 2 * MARGIN,
+            whole.height + 2 * MARGIN,
+            tuple(boxes),
+            tuple(lines),
+            tuple(stubs),
+        )
 
     def key(self, member: int) -> str:
         """The key of a member: `#17` of a node, `input:NAME`, `output:NAME`, or the group's."""
@@ -283,18 +334,37 @@ class Drawer:
         way = "input" if member < len(network.ops) + len(network.inputs) else "output"
         return f"{way}:{network.label(member)}"
 
-    def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool) -> Box:
+    def _box(
+        self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool
+    ) -> Box:
         network = self.network
         group = self.tree.groups.get(cell.member)
-        nodes = [] if inner and group else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
+        nodes = (
+            []
+            if inner and group
+            else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
+        )
         item = size(self.tree, cell, inner, tall=tall)
         folded = self._folded
         nested = (
             []
             if inner
-            else [n for m in nodes for b in self.bodies.get(m, ()) for n in range(b.first, b.first + b.size)]
+            else [
+                n
+                for m in nodes
+                for b in self.bodies.get(m, ())
+                for n in range(b.first, b.first + b.size)
+            ]
         )
-        kind = "open" if inner else "group" if group else "node" if nodes else self.key(cell.member).partition(":")[0]
+        kind = (
+            "open"
+            if inner
+            else "group"
+            if group
+            else "node"
+            if nodes
+            else self.key(cell.member).partition(":")[0]
+        )
         return Box(
             key=self.key(cell.member),
             kind=kind,
@@ -305,7 +375,12 @@ class Drawer:
             label=self._title(cell.member) if inner and not group else cell.label,
             detail=cell.detail,
             title=clean(group.key if group else network.label(cell.member)),
-            nodes=(*sorted([*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes), *nested),
+            nodes=(
+                *sorted(
+                    [*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes
+                ),
+                *nested,
+            ),
             parent=self.tree.groups[parent].key,
             depth=self.tree.groups[parent].depth + (parent != self.tree.root),
             family=self._family(cell.member),
@@ -331,21 +406,32 @@ class Drawer:
         return folded
 
 
-def _placed(body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]) -> Layout:
-    """The drawing of a body in its frame, with keys, numbers and names as the drawing around has them."""
+def _placed(
+    body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]
+) -> Layout:
+    """The drawing of a body in its frame, with keys, numbers and names as the drawing around has
+    them."""
     x, y, width, height = frame
     around = body.outer("").rstrip("/")
     outer = body.outer
     before = clean(body.prefix)
-    box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder, 0)
-    boxes, lines, stubs = _moved(picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER))
+    box = Box(
+        around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder, 0
+    )
+    boxes, lines, stubs = _moved(
+        picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER)
+    )
     for k, b in enumerate(boxes):
         nodes = tuple(body.first + n for n in b.nodes)
         parent = outer(b.parent) if b.parent else around
-        boxes[k] = b._replace(key=outer(b.key), title=f"{before}{b.title}", parent=parent, nodes=nodes)
+        boxes[k] = b._replace(
+            key=outer(b.key), title=f"{before}{b.title}", parent=parent, nodes=nodes
+        )
     for k, line in enumerate(lines):
         tensors = tuple(body.prefix + name for name in line.tensors)
-        lines[k] = line._replace(source=outer(line.source), target=outer(line.target), tensors=tensors)
+        lines[k] = line._replace(
+            source=outer(line.source), target=outer(line.target), tensors=tensors
+        )
     for k, s in enumerate(stubs):
         tensors = tuple(body.prefix + name for name in s.tensors)
         stubs[k] = s._replace(key=outer(s.key), tensors=tensors, others=tuple(map(outer, s.others)))
@@ -374,4 +460,12 @@ def _lines(at: Level, keys: Sequence[str], x: float, y: float) -> Iterator[Line]
     for wire, path, label in zip(at.wires, at.placed.paths, at.placed.labels, strict=True):
         points = tuple((round(x + px, 1), round(y + py, 1)) for px, py in path)
         tx, ty = (round(x + label[0], 1), round(y + label[1], 1)) if label else (0.0, 0.0)
-        yield Line(keys[wire.source], keys[wire.target], wire.tensors, points, wire.text if label else "", tx, ty)
+        yield Line(
+            keys[wire.source],
+            keys[wire.target],
+            wire.tensors,
+            points,
+            wire.text if label else "",
+            tx,
+            ty,
+        )

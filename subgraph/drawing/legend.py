@@ -18,7 +18,8 @@ SWATCH, GAP, LETTER = 16.0, 6.0, 6.7  # pixels
 
 
 def legend(families: Sequence[str], width: float) -> tuple[str, float, float]:
-    """The legend as SVG, at most as wide as the drawing if its words allow, with its width and height.
+    """The legend as SVG, at most as wide as the drawing if its words allow, with its width and
+    height.
 
     `families`: the kind of each box that has one. Without a legend: no text, 0 and 0.
 
@@ -44,7 +45,8 @@ def legend(families: Sequence[str], width: float) -> tuple[str, float, float]:
 def _item(kind: str, x: float, y: float) -> str:
     """A small box of the kind, and what it means."""
     return (
-        f'<g class="node {kind}"><rect class="frame" x="{x:g}" y="{y:g}" width="{SWATCH:g}" height="12" rx="2"/>'
-        f'<rect class="strip {kind}" x="{x + SWATCH - 5:g}" y="{y + 2:g}" width="4" height="8"/></g>'
-        f'<text x="{x + SWATCH + GAP:g}" y="{y + 10:g}">{escape(WORDS[kind])}</text>'
+        f'<g class="node {kind}"><rect class="frame" x="{x:g}" y="{y:g}" width="{SWATCH:g}"'
+        f' height="12" rx="2"/><rect class="strip {kind}" x="{x + SWATCH - 5:g}" y="{y + 2:g}"'
+        f' width="4" height="8"/></g><text x="{x + SWATCH + GAP:g}"'
+        f' y="{y + 10:g}">{escape(WORDS[kind])}</text>'
     )

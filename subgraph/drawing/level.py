@@ -1,4 +1,5 @@
-"""One open group -> its members, ports and edges, placed by `layered`: lines where there is room, else stubs."""
+"""One open group -> its members, ports and edges, placed by `layered`: lines where there is room,
+else stubs."""
 
 from __future__ import annotations
 
@@ -10,13 +11,24 @@ from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, short
 
-ADVANCE = 6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
-NAME, NAME_NARROW, STUB, TYPE, NOTE = 26, 19, 14, 30, 14  # columns of a text; the rest is in its title
+ADVANCE = (
+    6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
+)
+NAME, NAME_NARROW, STUB, TYPE, NOTE = (
+    26,
+    19,
+    14,
+    30,
+    14,
+)  # columns of a text; the rest is in its title
 NARROW = 480.0  # pixels of a page with shorter names
 SLIM = 64.0  # width of the smallest box
 HEIGHT, TALL = 36.0, 50.0  # of a box; of one with room for an error below its name
 BAR_ROOM = 6.0  # of a tall box, on each side: the bar stands in the left one
-HEADER, PAD = 22.0, 8.0  # of an open group: height of the line with its name, room between frame and members
+HEADER, PAD = (
+    22.0,
+    8.0,
+)  # of an open group: height of the line with its name, room between frame and members
 PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
 STUBS = 3  # rows of stubs at a box; the last counts the others
 
@@ -25,7 +37,8 @@ PORT = -1
 
 @dataclass(frozen=True)
 class Cell:
-    """A member, or a port (`member` is PORT), with its texts and the tensors named at it: (way, tensor)."""
+    """A member, or a port (`member` is PORT), with its texts and the tensors named at it: (way,
+    tensor)."""
 
     member: int
     label: str = ""
@@ -82,9 +95,16 @@ class Crossing:
 
 
 def level(
-    tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level], room: float, *, tall: bool = False
+    tree: Tree,
+    number: int,
+    crossing: Crossing,
+    inner: Mapping[int, Level],
+    room: float,
+    *,
+    tall: bool = False,
 ) -> Level:
-    """Lay out one group; `inner`: its open members. No row is wider than `room` pixels, if no member is.
+    """Lay out one group; `inner`: its open members. No row is wider than `room` pixels, if no
+    member is.
 
     `tall`: boxes of nodes and groups have room for an error.
 
@@ -102,8 +122,13 @@ def level(
     wires = [Wire(k, at[m], (name,)) for k, name in enumerate(ways_in) for m in entering[name]]
     for (a, b), names in edges.items():
         single = a in inner or b in inner  # each tensor has its port
-        wires += [Wire(at[a], at[b], part) for part in ([(n,) for n in names] if single else [tuple(names)])]
-    wires += [Wire(at[leaving[n]], len(members) - len(ways_out) + k, (n,)) for k, n in enumerate(ways_out)]
+        wires += [
+            Wire(at[a], at[b], part)
+            for part in ([(n,) for n in names] if single else [tuple(names)])
+        ]
+    wires += [
+        Wire(at[leaving[n]], len(members) - len(ways_out) + k, (n,)) for k, n in enumerate(ways_out)
+    ]
     unseen = [("in", n, m) for n in list(entering)[PORTS:] for m in entering[n]]
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
@@ -111,13 +136,22 @@ def level(
     while True:
         cells = [_cell(tree, number, m, list(named.get(m, ())), room) for m in members]
         items = [
-            _item(tree, cell, inner.get(cell.member), k < len(ways_in), k >= len(members) - len(ways_out), tall=tall)
+            _item(
+                tree,
+                cell,
+                inner.get(cell.member),
+                k < len(ways_in),
+                k >= len(members) - len(ways_out),
+                tall=tall,
+            )
             for k, cell in enumerate(cells)
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
         placed = layered(tuple(items), tuple(edge for edge in joined if edge), room)
         paths = iter(placed.paths)
-        lost = [wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))]
+        lost = [
+            wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))
+        ]
         if not lost:
             break
         for wire in lost:
@@ -147,7 +181,9 @@ def crossing(tree: Tree, number: int) -> Crossing:
     return Crossing(order, edges, entering, leaving, named)
 
 
-def _leaving(network: Network, at: Mapping[int, int], named: dict[int, dict[tuple[str, str], None]]) -> dict[str, int]:
+def _leaving(
+    network: Network, at: Mapping[int, int], named: dict[int, dict[tuple[str, str], None]]
+) -> dict[str, int]:
     """Tensors that leave the members' group; those that are read far below are put into `named`."""
     readers = network.readers
     wide = network.wide
@@ -166,18 +202,27 @@ def _leaving(network: Network, at: Mapping[int, int], named: dict[int, dict[tupl
 
 
 def _name(
-    named: dict[int, dict[tuple[str, str], None]], member: int, way: str, name: str, inner: Mapping[int, Level]
+    named: dict[int, dict[tuple[str, str], None]],
+    member: int,
+    way: str,
+    name: str,
+    inner: Mapping[int, Level],
 ) -> None:
     """Name a tensor at a member; an open group without a port for it names it inside."""
     if member == PORT:
         return
-    ports = (inner[member].ports_in if way == "in" else inner[member].ports_out) if member in inner else None
+    ports = (
+        (inner[member].ports_in if way == "in" else inner[member].ports_out)
+        if member in inner
+        else None
+    )
     if ports is None or name in ports:
         named.setdefault(member, {})[way, name] = None
 
 
 def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
-    """Each tensor's type is written once: at its first line, not at a port, input or output, which show it."""
+    """Each tensor's type is written once: at its first line, not at a port, input or output, which
+    show it."""
     nodes = len(tree.network.ops)
     root = tree.root
     types = tree.network.types
@@ -194,7 +239,9 @@ def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> li
     return done
 
 
-def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]], room: float) -> Cell:
+def _cell(
+    tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]], room: float
+) -> Cell:
     """The texts of a member."""
     if member == PORT:
         return Cell(PORT)
@@ -202,17 +249,31 @@ def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]]
     length = NAME if room > NARROW else NAME_NARROW
     if member in tree.groups:
         group = tree.groups[member]
-        return Cell(member, short(clean(group.label), length), count(group.nodes, "node"), tuple(stubs))
+        return Cell(
+            member, short(clean(group.label), length), count(group.nodes, "node"), tuple(stubs)
+        )
     name = clean(network.label(member))
     if member >= len(network.ops):
-        return Cell(member, short(name, length), short(clean(network.types.get(name, "")), length), tuple(stubs))
+        return Cell(
+            member,
+            short(name, length),
+            short(clean(network.types.get(name, "")), length),
+            tuple(stubs),
+        )
     relative = tree.relative(name, tree.groups[number].scope)
     sign = "+ " if member in tree.holders else ""
     note = f" {short(clean(tree.notes[member]), NOTE)}" if member in tree.notes else ""
-    return Cell(member, sign + short(clean(network.ops[member]), length) + note, short(relative, length), tuple(stubs))
+    return Cell(
+        member,
+        sign + short(clean(network.ops[member]), length) + note,
+        short(relative, length),
+        tuple(stubs),
+    )
 
 
-def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool) -> Item:
+def _item(
+    tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool
+) -> Item:
     """A cell with the stubs beside it."""
     if cell.member == PORT:
         return Item(4.0, 4.0, 0.0, 1, top, bottom)
@@ -230,17 +291,26 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
     group = cell.member in tree.groups
     tall = tall and (group or cell.member < len(tree.network.ops))
     beside = 2 * BAR_ROOM if tall else 0.0
-    half = max(SLIM + beside, max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14 + beside) / 2
+    half = (
+        max(
+            SLIM + beside,
+            max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14 + beside,
+        )
+        / 2
+    )
     return Item(half, half, TALL if tall else HEIGHT, weight)
 
 
 def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of both ways.
+    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of
+    both ways.
 
     >>> stub_rows([("in", "a"), ("in", "b"), ("in", "c"), ("in", "d")])
     [('in', ('a',)), ('in', ('b',)), ('in', ('c', 'd'))]
     """
-    rows: list[tuple[str, tuple[str, ...]]] = [(way, (name,)) for way, name in sorted(stubs, key=lambda stub: stub[0])]
+    rows: list[tuple[str, tuple[str, ...]]] = [
+        (way, (name,)) for way, name in sorted(stubs, key=lambda stub: stub[0])
+    ]
     if len(rows) <= STUBS:
         return rows
     rest = rows[STUBS - 1 :]
@@ -266,7 +336,9 @@ def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edg
         if wire.tensors[0] not in target.ports_in:
             return None
         arrive = target.ports_in[wire.tensors[0]] - target.anchor
-    return Edge(wire.source, wire.target, columns(wire.text) * ADVANCE if wire.text else 0.0, leave, arrive)
+    return Edge(
+        wire.source, wire.target, columns(wire.text) * ADVANCE if wire.text else 0.0, leave, arrive
+    )
 
 
 def _framed(
@@ -288,7 +360,10 @@ def _framed(
         height=y + placed.height + below,
         anchor=x + placed.trunk,
         ports_in={name: x + placed.at[k][0] for k, name in enumerate(ways_in)},
-        ports_out={name: x + placed.at[len(cells) - len(ways_out) + k][0] for k, name in enumerate(ways_out)},
+        ports_out={
+            name: x + placed.at[len(cells) - len(ways_out) + k][0]
+            for k, name in enumerate(ways_out)
+        },
         cells=cells,
         wires=wires,
         placed=placed,

@@ -6,16 +6,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-WIDE, NEAR = 5, 10  # a tensor with so many readers goes as a line only to readers so many nodes below the first
+WIDE, NEAR = (
+    5,
+    10,
+)  # a tensor with so many readers goes as a line only to readers so many nodes below the first
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is drawn. A leaf is a node (its index), an input (`len(ops)` + position) or an output (behind the inputs).
+    """What is drawn. A leaf is a node (its index), an input (`len(ops)` + position) or an output
+    (behind the inputs).
 
     Attributes:
         names, ops: per node; a name may be empty.
-        reads, makes: per node, names of its tensors. A tensor that nobody makes, a weight, is not drawn.
+        reads, makes: per node, names of its tensors. A tensor that nobody makes, a weight, is not
+            drawn.
         inputs, outputs: of the model.
         types: tensor → its type and shape as text, `float32 1×64×56×56`.
         scopes: per node, the scope that holds it, outermost first; empty: read from the names.
@@ -45,12 +50,17 @@ class Network:
         return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
 
     def part(self, nodes: Collection[int]) -> Network:
-        """These nodes alone, numbered anew in ascending order; what enters and leaves them are inputs and outputs."""
+        """These nodes alone, numbered anew in ascending order; what enters and leaves them are
+        inputs and outputs."""
         kept = sorted(nodes)
         inside = frozenset(nodes)
         made = {name for i in kept for name in self.makes[i]}
         known = {*self.maker, *self.inputs}
-        enters = [n for n in dict.fromkeys(n for i in kept for n in self.reads[i]) if n in known and n not in made]
+        enters = [
+            n
+            for n in dict.fromkeys(n for i in kept for n in self.reads[i])
+            if n in known and n not in made
+        ]
         others = {name for i, row in enumerate(self.reads) if i not in inside for name in row}
         return Network(
             names=[self.label(i) for i in kept],
@@ -85,15 +95,22 @@ class Network:
     def maker(self) -> dict[str, int]:
         """Tensor → the leaf that makes it."""
         made = {name: i for i, makes in enumerate(self.makes) for name in makes}
-        return made | {name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made}
+        return made | {
+            name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made
+        }
 
     @cached_property
     def sources(self) -> list[list[tuple[int, str]]]:
-        """Per leaf, each maker and tensor that it reads, once; without weights and folded constants."""
+        """Per leaf, each maker and tensor that it reads, once; without weights and folded
+        constants."""
         found = self.maker.get
         folded = self.folded
         rows = [
-            [(m, name) for name in dict.fromkeys(reads) if (m := found(name)) is not None and m not in folded]
+            [
+                (m, name)
+                for name in dict.fromkeys(reads)
+                if (m := found(name)) is not None and m not in folded
+            ]
             for reads in self.reads
         ]
         ends = [[(m, name)] if (m := found(name)) is not None else [] for name in self.outputs]
@@ -128,7 +145,8 @@ class Network:
 
     @cached_property
     def wide(self) -> dict[str, int]:
-        """Tensor with many readers → the last leaf to which it is drawn as a line; it is named at those below."""
+        """Tensor with many readers → the last leaf to which it is drawn as a line; it is named at
+        those below."""
         nodes = len(self.ops)
         return {
             name: rows[0] + NEAR

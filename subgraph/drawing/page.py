@@ -1,7 +1,8 @@
-"""A network -> one HTML page that opens offline: the whole, and each group in a section that opens by itself.
+"""A network -> one HTML page that opens offline: the whole, and each group in a section that opens
+by itself.
 
-The page works without scripts: a closed group is a link to its section, a section is a `<details>`. The script only
-adds buttons that open and close all, and opens the section that a link leads to.
+The page works without scripts: a closed group is a link to its section, a section is a `<details>`.
+The script only adds buttons that open and close all, and opens the section that a link leads to.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ for (const [text, open] of [["Open all", true], ["Close all", false]]) {
 addEventListener("hashchange", show);
 addEventListener("keydown", e => { if (e.key === "Escape") { all(false); scrollTo(0, 0); } });
 show();
-"""
+"""  # noqa: E501
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -52,7 +53,7 @@ h1 {{ font-size: 1.2rem; }} summary {{ cursor: pointer; padding: .2rem 0; }}
 <script>{script}</script>
 </body>
 </html>
-"""
+"""  # noqa: E501
 
 
 def page(
@@ -63,14 +64,15 @@ def page(
     width: float,
     lines: Iterable[str] = (),
 ) -> str:
-    """The whole, with `opened` groups open, then a section per group, outer ones first; `lines` stand above."""
+    """The whole, with `opened` groups open, then a section per group, outer ones first; `lines`
+    stand above."""
     tall = bool(marks.values)
     groups = [group for group in drawer.tree.groups.values() if group.key]
     marks = replace(marks, links={group.key: f"#g{k}" for k, group in enumerate(groups)})
     sections = [
         f'<details id="g{k}"><summary>{escape(clean(group.key))} · '
         f"{count(group.nodes, 'node')}</summary>\n"
-        f"{svg(drawer.layout((), width, group.key, tall=tall), marks, group.key, style=False)}</details>"
+        f"{svg(drawer.layout((), width, group.key, tall=tall), marks, group.key, style=False)}</details>"  # noqa: E501
         for k, group in enumerate(groups)
     ]
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -80,6 +82,8 @@ def page(
         style=STYLE,
         width=width + 32,
         about="<br>".join(map(escape, lines)),
-        body="\n".join([svg(drawer.layout(opened, width, tall=tall), marks, title, style=False), *sections]),
+        body="\n".join(
+            [svg(drawer.layout(opened, width, tall=tall), marks, title, style=False), *sections]
+        ),
         script=SCRIPT,
     )

@@ -1,8 +1,10 @@
-"""Two networks -> matched tensors, and the pieces between them: what one computes in other nodes than the other.
+"""Two networks -> matched tensors, and the pieces between them: what one computes in other nodes
+than the other.
 
-Insight: tensors that both have split both networks into pieces that compute the same; a piece whose operators differ is
-what an optimiser fused or a converter changed. Tensors match by name; where names are gone, by structure: the same
-operator on matched inputs, or between matched readers, if it is the only such node.
+Insight: tensors that both have split both networks into pieces that compute the same; a piece whose
+operators differ is what an optimiser fused or a converter changed. Tensors match by name; where
+names are gone, by structure: the same operator on matched inputs, or between matched readers, if it
+is the only such node.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ PLAIN = {"QGemm": "Gemm", "QAttention": "Attention"}  # of onnxruntime
 
 @dataclass(frozen=True)
 class Piece:
-    """Nodes that compute a tensor from matched tensors, in both networks; `changed`: their operators differ.
+    """Nodes that compute a tensor from matched tensors, in both networks; `changed`: their
+    operators differ.
 
-    `tensor`, `other`: its name in the one and in the other network. `quantized`: they differ only by quantizers, and by
-    operators that compute on codes in place of those that compute on numbers.
+    `tensor`, `other`: its name in the one and in the other network. `quantized`: they differ only
+    by quantizers, and by operators that compute on codes in place of those that compute on numbers.
     """
 
     tensor: str
@@ -34,7 +37,8 @@ class Piece:
 
 
 def matched(one: Network, other: Network) -> dict[str, str]:
-    """Tensor of one → that of the other: by name, then by structure, downwards and upwards until nothing is added.
+    """Tensor of one → that of the other: by name, then by structure, downwards and upwards until
+    nothing is added.
 
     A model's only input or output matches the other's. Complexity: linear in both, per round.
     """
@@ -78,17 +82,24 @@ def _keys_from_below(network: Network, pairs: Mapping[str, str]) -> dict[Key, li
         readers = [r for name in network.makes[i] for r in network.readers.get(name, ())]
         made = [name for r in readers if r < len(network.ops) for name in network.makes[r]]
         if made and all(name in pairs for name in made):
-            keys.setdefault((network.ops[i], tuple(sorted(pairs[name] for name in made))), []).append(i)
+            keys.setdefault(
+                (network.ops[i], tuple(sorted(pairs[name] for name in made))), []
+            ).append(i)
     return keys
 
 
 def _unmatched(network: Network, pairs: Mapping[str, str]) -> Iterable[int]:
     folded = network.folded
-    return (i for i, makes in enumerate(network.makes) if i not in folded and not any(n in pairs for n in makes))
+    return (
+        i
+        for i, makes in enumerate(network.makes)
+        if i not in folded and not any(n in pairs for n in makes)
+    )
 
 
 def pieces(one: Network, other: Network, pairs: Mapping[str, str]) -> list[Piece]:
-    """The pieces between matched tensors, in the order of the one network; each node is in the first that needs it.
+    """The pieces between matched tensors, in the order of the one network; each node is in the
+    first that needs it.
 
     What leads to no matched tensor is in no piece. Linear in both networks.
     """
@@ -105,7 +116,9 @@ def pieces(one: Network, other: Network, pairs: Mapping[str, str]) -> list[Piece
             theirs = [other.ops[i] for i in others]
             changed = Counter(ops) != Counter(theirs)
             quantized = changed and _unquantized(ops) == _unquantized(theirs)
-            found.append(Piece(tensor, pairs[tensor], tuple(nodes), tuple(others), changed, quantized))
+            found.append(
+                Piece(tensor, pairs[tensor], tuple(nodes), tuple(others), changed, quantized)
+            )
     return [piece for piece in found if piece.nodes or piece.others]
 
 
@@ -115,12 +128,15 @@ def _unquantized(ops: Iterable[str]) -> Counter[str]:
     >>> _unquantized(["QuantizeLinear", "QLinearConv", "MatMulInteger", "Relu"])
     Counter({'Conv': 1, 'MatMul': 1, 'Relu': 1})
     """
-    plain = (op.removeprefix("QLinear").removesuffix("Integer") for op in ops if op not in QUANTIZERS)
+    plain = (
+        op.removeprefix("QLinear").removesuffix("Integer") for op in ops if op not in QUANTIZERS
+    )
     return Counter(PLAIN.get(op, op) for op in plain)
 
 
 def _above(network: Network, tensor: str, ends: Collection[str], seen: set[int]) -> list[int]:
-    """Nodes that make a tensor from those of `ends`, without nodes `seen`, to which they are added; ascending."""
+    """Nodes that make a tensor from those of `ends`, without nodes `seen`, to which they are added;
+    ascending."""
     found = []
     waiting = [tensor]
     while waiting:

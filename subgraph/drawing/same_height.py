@@ -1,7 +1,8 @@
 """Two drawings beside each other: what corresponds stands at the same height.
 
-Insight: between two rows of boxes a drawing can be pulled apart without breaking anything, as only lines cross there.
-So each matched pair of boxes, from the top down, moves the rows from there on in the drawing where it stands higher.
+Insight: between two rows of boxes a drawing can be pulled apart without breaking anything, as only
+lines cross there. So each matched pair of boxes, from the top down, moves the rows from there on in
+the drawing where it stands higher.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def same_height(
 ) -> tuple[Layout, Layout]:
     """The drawings, pulled apart where it takes that. `pairs`: matched tensors.
 
-    Where what corresponds is in another order, the most that keeps the order counts. Complexity: n log n in the boxes.
+    Where what corresponds is in another order, the most that keeps the order counts. Complexity: n
+    log n in the boxes.
     """
     rows = [_rows(drawing.boxes) for drawing in drawings]
     shifts: tuple[list[Shift], list[Shift]] = ([(-1.0, 0.0)], [(-1.0, 0.0)])
@@ -32,7 +34,9 @@ def same_height(
         starts = [row[bisect_right(row, box.y) - 1] for row, box in zip(rows, boxes, strict=True)]
         if any(start <= of[-1][0] for start, of in zip(starts, shifts, strict=True)):
             continue  # in one row with the pair before
-        middles = [box.y + box.height / 2 + of[-1][1] for box, of in zip(boxes, shifts, strict=True)]
+        middles = [
+            box.y + box.height / 2 + of[-1][1] for box, of in zip(boxes, shifts, strict=True)
+        ]
         for start, middle, of in zip(starts, middles, shifts, strict=True):
             of.append((start, of[-1][1] + max(middles) - middle))
     one, other = (_pulled(drawing, of) for drawing, of in zip(drawings, shifts, strict=True))
@@ -56,7 +60,9 @@ def _matched(
 ) -> list[tuple[Box, Box]]:
     """Boxes that make most of each other's matched tensors."""
     made = [_makers(drawing, network) for drawing, network in zip(drawings, networks, strict=True)]
-    shared = Counter((made[0][a], made[1][b]) for a, b in pairs.items() if a in made[0] and b in made[1])
+    shared = Counter(
+        (made[0][a], made[1][b]) for a, b in pairs.items() if a in made[0] and b in made[1]
+    )
     best: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for (a, b), _ in shared.most_common():
         best[0].setdefault(a, b)
@@ -95,9 +101,12 @@ def _pulled(drawing: Layout, shifts: Sequence[Shift]) -> Layout:
     def at(y: float) -> float:
         return round(y + shifts[bisect_right(starts, y) - 1][1], 1)
 
-    boxes = tuple(b._replace(y=at(b.y), height=round(at(b.y + b.height) - at(b.y), 1)) for b in drawing.boxes)
+    boxes = tuple(
+        b._replace(y=at(b.y), height=round(at(b.y + b.height) - at(b.y), 1)) for b in drawing.boxes
+    )
     lines = tuple(
-        line._replace(points=tuple((x, at(y)) for x, y in line.points), y=at(line.y)) for line in drawing.lines
+        line._replace(points=tuple((x, at(y)) for x, y in line.points), y=at(line.y))
+        for line in drawing.lines
     )
     before, after = ({box.key: box.y for box in row} for row in (drawing.boxes, boxes))
     stubs = tuple(s._replace(y=round(s.y + after[s.key] - before[s.key], 1)) for s in drawing.stubs)

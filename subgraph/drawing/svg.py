@@ -1,9 +1,9 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
-Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes and a diamond, an
-error a bar whose height grows with it, and its number, a kind of operators the operator's name beside a strip, a
-finding a badge at the corner: ✗ where it is proven, ? and a dashed frame where it is a suspect. Each has a place of its
-own, so that all can be seen at once.
+Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes
+and a diamond, an error a bar whose height grows with it, and its number, a kind of operators the
+operator's name beside a strip, a finding a badge at the corner: ✗ where it is proven, ? and a
+dashed frame where it is a suspect. Each has a place of its own, so that all can be seen at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ STRIP = 4.0  # of the one that shows the operator's kind
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
 FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
-FONTS = 'ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
+FONTS = (
+    'ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono",'
+    " monospace"
+)
 
 STYLE = f"""
 .subcut {{ --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
@@ -77,7 +80,7 @@ STYLE = f"""
 .subcut .l0 {{ fill: none; }} .subcut .l1 {{ fill: var(--l1); }} .subcut .l2 {{ fill: var(--l2); }}
 .subcut .l3 {{ fill: var(--l3); }}
 .subcut .l4 {{ fill: var(--l4); }} .subcut .l5 {{ fill: var(--l5); }}
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,11 @@ class Marks:
 
     Attributes:
         region: indices of nodes. boundary: tensors that enter or leave the region.
-        values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not agree.
+        values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not
+            agree.
         makes: per node, the tensors that it makes; needed with `values`.
-        badges: per node, a short text at the corner of its box; a closed group has those of its nodes.
+        badges: per node, a short text at the corner of its box; a closed group has those of its
+            nodes.
         links: key of a group → address to which a click on it leads.
         found, suspects: indices of nodes of proven findings, and of what may be wrong.
     """
@@ -105,13 +110,17 @@ class Marks:
 
 
 def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
-    """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are escaped.
+    """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are
+    escaped.
 
-    It shrinks to a narrower page; lay out for the page's width to keep letters readable. Above it stands the legend of
-    the operators' kinds, if there is one.
+    It shrinks to a narrower page; lay out for the page's width to keep letters readable. Above it
+    stands the legend of the operators' kinds, if there is one.
     """
     key = legend(_families(layout), layout.width)
-    parts = [_open(layout.width, layout.height, title or "graph", key), f"<style>{STYLE}</style>" if style else ""]
+    parts = [
+        _open(layout.width, layout.height, title or "graph", key),
+        f"<style>{STYLE}</style>" if style else "",
+    ]
     return "\n".join([*filter(None, parts), *_drawn(layout, marks or Marks()), "</svg>"]) + "\n"
 
 
@@ -133,7 +142,8 @@ def _drawn(layout: Layout, marks: Marks) -> list[str]:
 
 
 def flattened(text: str) -> tuple[str, float]:
-    """An SVG of ours in light colours without variables and media queries, and its longer side in pixels.
+    """An SVG of ours in light colours without variables and media queries, and its longer side in
+    pixels.
 
     For renderers that know neither.
     """
@@ -146,7 +156,9 @@ def flattened(text: str) -> tuple[str, float]:
     return text.replace(STYLE, rules), max(map(float, sides))
 
 
-def beside(drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, head: float = 24.0) -> str:
+def beside(
+    drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, head: float = 24.0
+) -> str:
     """Drawings next to each other, each under its heading, as one SVG with one legend."""
     width = sum(layout.width for _, layout, _ in drawings) + gap * (len(drawings) - 1)
     height = head + max(layout.height for _, layout, _ in drawings)
@@ -163,7 +175,9 @@ def beside(drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, hea
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _open(width: float, height: float, title: str, key: tuple[str, float, float] = ("", 0.0, 0.0)) -> str:
+def _open(
+    width: float, height: float, title: str, key: tuple[str, float, float] = ("", 0.0, 0.0)
+) -> str:
     """`key`: a legend above, its width and height; a wider one has the drawing in its middle."""
     text, wide, above = key
     aside = max(0.0, wide - width) / 2
@@ -176,7 +190,9 @@ def _open(width: float, height: float, title: str, key: tuple[str, float, float]
 
 
 def _text(text: str) -> str:
-    return escape(clean(text).replace("\ufffe", "").replace("\uffff", ""))  # XML cannot hold these two
+    return escape(
+        clean(text).replace("\ufffe", "").replace("\uffff", "")
+    )  # XML cannot hold these two
 
 
 def _title(names: Iterable[str]) -> str:
@@ -187,7 +203,11 @@ def _title(names: Iterable[str]) -> str:
 
 def _box(box: Box, marks: Marks) -> str:
     classes = _classes(box, marks)
-    head, tail = (f'<a href="{_text(marks.links[box.key])}">', "</a>") if box.key in marks.links else ("", "")
+    head, tail = (
+        (f'<a href="{_text(marks.links[box.key])}">', "</a>")
+        if box.key in marks.links
+        else ("", "")
+    )
     radius = box.height / 2 if box.kind in ("input", "output") else ROUND
     frame = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
     begin = f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}'
@@ -205,14 +225,18 @@ def _box(box: Box, marks: Marks) -> str:
         parts.append(f'<text {middle} y="{box.y + 15:g}">{_text(label)}</text>')
         parts.append(f'<text class="soft" {middle} y="{box.y + 29:g}">{_text(box.detail)}</text>')
         if value is not None:
-            parts.append(f'<text class="value" {middle} y="{box.y + box.height - 7:g}">{wrong}{number(value)}</text>')
+            parts.append(
+                f'<text class="value" {middle}'
+                f' y="{box.y + box.height - 7:g}">{wrong}{number(value)}</text>'
+            )
             parts += _bar(box, value)
         parts += _badge(box, marks, classes)
         if box.family:
             x = box.x + box.width - STRIP - 1
             high = box.height - 6
             parts.append(
-                f'<rect class="strip {box.family}" x="{x:g}" y="{box.y + 3:g}" width="{STRIP:g}" height="{high:g}"/>'
+                f'<rect class="strip {box.family}" x="{x:g}" y="{box.y + 3:g}" width="{STRIP:g}"'
+                f' height="{high:g}"/>'
             )
     return head + "".join(parts) + "</g>" + tail
 
@@ -248,12 +272,17 @@ def _classes(box: Box, marks: Marks) -> list[str]:
 
 
 def _worst(box: Box, marks: Marks) -> float | str | None:
-    """The largest error of the tensors that the box makes; one that is not finite is larger than any."""
+    """The largest error of the tensors that the box makes; one that is not finite is larger than
+    any."""
     if not marks.values:
         return None
-    found = [marks.values[t] for n in box.nodes for t in marks.makes.get(n, ()) if t in marks.values]
+    found = [
+        marks.values[t] for n in box.nodes for t in marks.makes.get(n, ()) if t in marks.values
+    ]
     return max(
-        found, key=lambda e: (not math.isfinite(float(e)), float(e) if math.isfinite(float(e)) else 0.0), default=None
+        found,
+        key=lambda e: (not math.isfinite(float(e)), float(e) if math.isfinite(float(e)) else 0.0),
+        default=None,
     )
 
 
@@ -302,7 +331,9 @@ def path(line: Line) -> str:
         if x == nx:
             steps.append(f"V{ny:g}" if ny != y else "")
         else:
-            steps.append(f"C{x:g} {half:g} {nx:g} {half:g} {nx:g} {ny:g}" if k % 2 else f"L{nx:g} {ny:g}")
+            steps.append(
+                f"C{x:g} {half:g} {nx:g} {half:g} {nx:g} {ny:g}" if k % 2 else f"L{nx:g} {ny:g}"
+            )
         x = nx
         y = ny
     return "".join(steps)

@@ -1,9 +1,11 @@
-"""Values of a tensor, of the reference and of a candidate → SVG: heat maps, histogram, scatter; and the worst elements.
+"""Values of a tensor, of the reference and of a candidate → SVG: heat maps, histogram, scatter; and
+the worst elements.
 
-A cell of a map is a square whose side grows with what it stands for, so that nothing is told by colour alone; a cell
-with NaN or Inf is a cross. Reference and candidate have one scale, so that equal values are drawn alike; the difference
-has its own, and any difference is seen. All is drawn from at most `CELLS` × `CELLS` squares, however large the tensor
-is. Complexity: a few passes over the values.
+A cell of a map is a square whose side grows with what it stands for, so that nothing is told by
+colour alone; a cell with NaN or Inf is a cross. Reference and candidate have one scale, so that
+equal values are drawn alike; the difference has its own, and any difference is seen. All is drawn
+from at most `CELLS` × `CELLS` squares, however large the tensor is. Complexity: a few passes over
+the values.
 """
 
 from __future__ import annotations
@@ -48,12 +50,13 @@ STYLE = """
 .tensor .one { fill: var(--one); } .tensor .two { fill: var(--two); } .tensor .bad { fill: var(--bad); }
 .tensor .minus { fill: none; stroke: var(--two); } .tensor .step { fill: none; stroke: var(--one); stroke-width: 1.5; }
 .tensor .cross { stroke: var(--bad); stroke-width: 1.5; fill: none; }
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class DifferingElement:
-    """An element, both values and their difference; numbers that are not finite as "nan", "inf", "-inf"."""
+    """An element, both values and their difference; numbers that are not finite as "nan", "inf",
+    "-inf"."""
 
     index: tuple[int, ...]
     reference: float | str
@@ -63,7 +66,8 @@ class DifferingElement:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros, counts of NaN, Inf."""
+    """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros,
+    counts of NaN, Inf."""
 
     least: float | None
     most: float | None
@@ -75,7 +79,8 @@ class Statistics:
 
 @dataclass(frozen=True)
 class WorstTensor:
-    """A tensor drawn in the plane where it differs most; `where`: that plane, `[0, 4] of 1×8`, empty if it has one."""
+    """A tensor drawn in the plane where it differs most; `where`: that plane, `[0, 4] of 1×8`,
+    empty if it has one."""
 
     name: str
     where: str
@@ -115,12 +120,16 @@ def worst_plane(reference: Array, given: Array) -> int:
 def plane_errors(reference: Array, given: Array) -> list[float | str]:
     """Per plane, its largest difference; "inf" where only one side is NaN or infinite."""
     far = _difference(reference, given)
-    return [_plain(e) for e in far.reshape(planes(reference.shape), -1).max(axis=1)] if far.size else []
+    return (
+        [_plain(e) for e in far.reshape(planes(reference.shape), -1).max(axis=1)]
+        if far.size
+        else []
+    )
 
 
 def maps(reference: Array, given: Array | None = None, plane: int = 0) -> list[str]:
-    """Heat maps of one plane: the reference; with a candidate's values these, at the same scale, and the difference at
-    its own.
+    """Heat maps of one plane: the reference; with a candidate's values these, at the same scale,
+    and the difference at its own.
 
     Filled squares are positive, empty ones negative.
     """
@@ -137,13 +146,15 @@ def maps(reference: Array, given: Array | None = None, plane: int = 0) -> list[s
 
 @dataclass(frozen=True)
 class MapCells:
-    """A plane as numbers, in rows: float32, little-endian, in base64; NaN where an element is not finite.
+    """A plane as numbers, in rows: float32, little-endian, in base64; NaN where an element is not
+    finite.
 
     Attributes:
-        shape: of the plane; rows, columns: of the cells, of which each stands for the element of largest magnitude in
-            its part of the plane; as many as elements, up to `SHOWN` each way.
+        shape: of the plane; rows, columns: of the cells, of which each stands for the element of
+            largest magnitude in its part of the plane; as many as elements, up to `SHOWN` each way.
         scale: the largest finite magnitude on both sides; far: the largest difference.
-        difference: 0 only where all elements of the cell are equal, bit by bit but for the sign of 0 and NaN.
+        difference: 0 only where all elements of the cell are equal, bit by bit but for the sign of
+            0 and NaN.
         equal: elements of the plane that are.
     """
 
@@ -192,7 +203,9 @@ def histogram(reference: Array, given: Array | None = None) -> str:
     step = PLOT / BINS
     base = TOP + PLOT / 2
     heights = [c / most * (PLOT / 2 - 4) for c in counts]
-    parts = [f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT / 2:g}"/>']
+    parts = [
+        f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT / 2:g}"/>'
+    ]
     if given is not None:
         bars = "".join(
             f"M{LEFT + k * step + 1:.1f} {base:.1f}v{-h:.1f}h{step - 2:.1f}v{h:.1f}z"
@@ -250,7 +263,10 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Di
     b = _numbers(given).ravel()
     return [
         DifferingElement(
-            tuple(int(k) for k in np.unravel_index(i, reference.shape)), _plain(a[i]), _plain(b[i]), _plain(a[i] - b[i])
+            tuple(int(k) for k in np.unravel_index(i, reference.shape)),
+            _plain(a[i]),
+            _plain(b[i]),
+            _plain(a[i] - b[i]),
         )
         for i in order
         if far[i] > 0
@@ -266,11 +282,13 @@ def worst_tensor(name: str, reference: Array, given: Array) -> WorstTensor:
     index = ", ".join(str(int(k)) for k in np.unravel_index(plane, outer)) if outer else ""
     where = f"[{index}] of {'×'.join(map(str, outer))}" if math.prod(outer) > 1 else ""
     return WorstTensor(
-        name, where, (*maps(reference, given, plane), histogram(reference, given), scatter(reference, given))
+        name,
+        where,
+        (*maps(reference, given, plane), histogram(reference, given), scatter(reference, given)),
     )
 
 
-# ---------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------ numbers
 
 
 def _numbers(values: Array) -> Array:
@@ -281,7 +299,8 @@ def _numbers(values: Array) -> Array:
 
 
 def _difference(reference: Array, given: Array) -> Array:
-    """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are alike."""
+    """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are
+    alike."""
     import numpy as np
 
     a = _numbers(reference)
@@ -303,7 +322,11 @@ def _finite(values: Array) -> Array:
 
 def _bounds(sets: Sequence[Array]) -> tuple[float, float]:
     some = [x for x in sets if x.size]
-    low, high = (min(float(x.min()) for x in some), max(float(x.max()) for x in some)) if some else (0.0, 1.0)
+    low, high = (
+        (min(float(x.min()) for x in some), max(float(x.max()) for x in some))
+        if some
+        else (0.0, 1.0)
+    )
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
@@ -319,7 +342,9 @@ def _plane(values: Array, plane: int) -> Array:
     flat = values.ravel()
     rows = -(-flat.size // ROW)
     return (
-        np.concatenate([flat, np.zeros(rows * ROW - flat.size)]).reshape(rows, ROW) if flat.size > ROW else flat[None]
+        np.concatenate([flat, np.zeros(rows * ROW - flat.size)]).reshape(rows, ROW)
+        if flat.size > ROW
+        else flat[None]
     )
 
 
@@ -327,7 +352,9 @@ def _scale(*matrices: Array) -> float:
     """The largest finite magnitude; 0 without any."""
     import numpy as np
 
-    return max((float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0)
+    return max(
+        (float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0
+    )
 
 
 def _cells(matrix: Array) -> Array:
@@ -350,7 +377,8 @@ def _packed(cells: Array) -> str:
 
 
 def _reduced(matrix: Array, most: int = CELLS) -> tuple[Array, Array]:
-    """(values, marks) in at most `most` × `most` cells: the value of largest magnitude; is one not finite?"""
+    """(values, marks) in at most `most` × `most` cells: the value of largest magnitude; is one not
+    finite?"""
     import numpy as np
 
     odd = ~np.isfinite(matrix)
@@ -375,7 +403,7 @@ def _short(number: float) -> str:
     return f"{number:.4g}"
 
 
-# ---------------------------------------------------------------------------------------------------- SVG
+# ------------------------------------------------------------ SVG
 
 
 def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
@@ -390,7 +418,9 @@ def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
             x = LEFT + j * square
             y = TOP + i * square
             if odd[i, j]:
-                paths["cross"] += f"M{x:g} {y:g}l{square:g} {square:g}m0 {-square:g}l{-square:g} {square:g}"
+                paths["cross"] += (
+                    f"M{x:g} {y:g}l{square:g} {square:g}m0 {-square:g}l{-square:g} {square:g}"
+                )
             elif (step := _step(float(value), scale, least=int(bad and value != 0))) > 0:
                 side = square * step / STEPS - (value < 0) * 0.8
                 at = (square - side) / 2
@@ -400,11 +430,18 @@ def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
     height, width = (n * square for n in cells.shape)
     head = f"{title} {'×'.join(map(str, matrix.shape))}"
     equal = int((matrix == 0).sum())
-    full = f"{equal:,} of {matrix.size:,} equal; full square {_short(scale)}" if bad else f"full square {_short(scale)}"
+    full = (
+        f"{equal:,} of {matrix.size:,} equal; full square {_short(scale)}"
+        if bad
+        else f"full square {_short(scale)}"
+    )
     said = f"{full}{'; ✕ NaN or Inf' if odd.any() else ''}"
     parts = [
         _text(LEFT, 14, head),
-        f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}" height="{height + 2:.1f}"/>',
+        (
+            f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}"'
+            f' height="{height + 2:.1f}"/>'
+        ),
         *(f'<path class="{key}" d="{d}"/>' for key, d in paths.items() if d),
         _text(LEFT, TOP + height + 14, said, "soft"),
     ]
@@ -424,6 +461,7 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> st
 
 def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     return (
-        f'<svg class="tensor" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" '
-        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">{"".join(parts)}</svg>\n'
+        f'<svg class="tensor" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}"'
+        f' viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
+        f' height="{height:g}">{"".join(parts)}</svg>\n'
     )

@@ -1,7 +1,8 @@
 """`Draft`: a model under change, into which the parts of another model may be put.
 
-Names of the other model that are taken get a number; a weight that both have, by name and content, is stored once.
-Large weights stay on disk: they are copied from file to file when the draft is saved.
+Names of the other model that are taken get a number; a weight that both have, by name and content,
+is stored once. Large weights stay on disk: they are copied from file to file when the draft is
+saved.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Draft:
         self._files = {t.name: graph.path for t in self.model.graph.initializer}
         self._called = _called(self.model)
 
-    # ------------------------------------------------------------------------------------------------ taking away
+    # ------------------------------------------------------------ taking away
 
     def drop_nodes(self, indices: Collection[int], kept: Collection[str] = ()) -> None:
         """Remove nodes, the weights that nothing reads then, and what is declared of their tensors.
@@ -74,8 +75,14 @@ class Draft:
         }
         unread = {t for t in touched if t not in read and self.graph.is_weight(t)}
         for part in ("initializer", "value_info"):
-            assign(getattr(graph, part), [t for t in getattr(graph, part) if t.name not in unread | gone])
-        assign(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unread])
+            assign(
+                getattr(graph, part),
+                [t for t in getattr(graph, part) if t.name not in unread | gone],
+            )
+        assign(
+            graph.sparse_initializer,
+            [s for s in graph.sparse_initializer if s.values.name not in unread],
+        )
         assign(graph.input, [v for v in graph.input if v.name not in unread])
         assign(
             graph.quantization_annotation,
@@ -83,19 +90,26 @@ class Draft:
         )
 
     def drop_unused_functions(self) -> None:
-        """Remove the local functions that were called, directly or through others, and no longer are."""
+        """Remove the local functions that were called, directly or through others, and no longer
+        are."""
         gone = self._called - _called(self.model)
-        assign(self.model.functions, [f for key, f in functions_of(self.model).items() if key not in gone])
+        assign(
+            self.model.functions,
+            [f for key, f in functions_of(self.model).items() if key not in gone],
+        )
 
-    # ------------------------------------------------------------------------------------------------ putting in
+    # ------------------------------------------------------------ putting in
 
     def insert(self, other: Graph, connected: Mapping[str, str]) -> dict[str, str]:
-        """Append the nodes, weights and functions of another model; its inputs and outputs are not declared.
+        """Append the nodes, weights and functions of another model; its inputs and outputs are not
+        declared.
 
-        `connected`: its tensor → the tensor of this draft that it is. Returns what each of its tensors is called here.
+        `connected`: its tensor → the tensor of this draft that it is. Returns what each of its
+        tensors is called here.
 
         Raises:
-            ModelError: an operator means something else in this model's opset, and cannot be converted.
+            ModelError: an operator means something else in this model's opset, and cannot be
+                converted.
         """
         theirs = self._at_our_opsets(_loaded(other), other)
         nodes = {node.name for node in all_nodes(self.model.graph.node)}
@@ -142,23 +156,32 @@ class Draft:
         self.model.ir_version = max(self.model.ir_version, theirs.ir_version)
         if self.model.ir_version < INPUTS_LISTED:
             listed = {v.name for v in graph.input}
-            graph.input.extend(v for v in theirs.graph.input if v.name in {t.name for t in added} - listed)
+            graph.input.extend(
+                v for v in theirs.graph.input if v.name in {t.name for t in added} - listed
+            )
         return {name: tensor(name) for name in (*other.inputs, *other.maker, *other.weights)}
 
     def _is_equal(self, ours: Any, theirs: Any, path: Path) -> bool:
         """Are two weights the same, byte for byte?"""
         if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
             return False
-        if not dtypes.TYPES.get(ours.data_type, ("", 0))[1]:  # strings, or an element type newer than subcut
+        if not dtypes.TYPES.get(ours.data_type, ("", 0))[
+            1
+        ]:  # strings, or an element type newer than subcut
             return bool(ours == theirs)
         places = ((ours, self._files[ours.name]), (theirs, path))
         parts = (protobuf.pieces(tensor, file, protobuf.CHUNK) for tensor, file in places)
         return all(a.tobytes() == b.tobytes() for a, b in zip(*parts, strict=True))
 
     def _add_functions(self, theirs: Any) -> None:
-        """Take local functions over; one that is called as one of ours, and is another, gets a name of its own."""
+        """Take local functions over; one that is called as one of ours, and is another, gets a name
+        of its own."""
         ours = {key: f.SerializeToString() for key, f in functions_of(self.model).items()}
-        added = {key: f for key, f in functions_of(theirs).items() if ours.get(key) != f.SerializeToString()}
+        added = {
+            key: f
+            for key, f in functions_of(theirs).items()
+            if ours.get(key) != f.SerializeToString()
+        }
         names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
         other_names: dict[FunctionKey, str] = {}
         for key in (key for key in added if key in ours):
@@ -182,13 +205,22 @@ class Draft:
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
             elif changed := changed_between(theirs, domain, entry.version, ours[domain]):
-                theirs = self._converted(theirs, other, domain, (entry.version, ours[domain]), changed)
+                theirs = self._converted(
+                    theirs, other, domain, (entry.version, ours[domain]), changed
+                )
         return theirs
 
     def _converted(
-        self, theirs: Any, other: Graph, domain: str, versions: tuple[int, int], changed: Sequence[str]
+        self,
+        theirs: Any,
+        other: Graph,
+        domain: str,
+        versions: tuple[int, int],
+        changed: Sequence[str],
     ) -> Any:
-        what = f"{other.path.name} has opset {versions[0]}{f' of {clean(domain)}' if domain else ''}, "
+        what = (
+            f"{other.path.name} has opset {versions[0]}{f' of {clean(domain)}' if domain else ''}, "
+        )
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:
@@ -200,11 +232,15 @@ class Draft:
                 converted = process.convert(theirs, versions[1])
         except OnnxError as e:
             why = clean(re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split())))
-            raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint, code="opset.not-convertible") from e
-        self.remarks.append(f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}")
+            raise ModelError(
+                f"{what}, and onnx cannot convert it: {why}", hint, code="opset.not-convertible"
+            ) from e
+        self.remarks.append(
+            f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}"
+        )
         return converted
 
-    # ------------------------------------------------------------------------------------------------ order
+    # ------------------------------------------------------------ order
 
     def sort(self) -> None:
         """Put the nodes into a topological order: of those that may come next, the first one.
@@ -235,14 +271,17 @@ class Draft:
         if len(order) < len(nodes):
             node = next(nodes[i] for i, n in enumerate(waiting) if n)
             raise ModelError(
-                f"'{clean(node.name or node.output[0])}' would depend on itself", "check --map", code="edit.cycle"
+                f"'{clean(node.name or node.output[0])}' would depend on itself",
+                "check --map",
+                code="edit.cycle",
             )
         assign(self.model.graph.node, order)
 
-    # ------------------------------------------------------------------------------------------------ writing
+    # ------------------------------------------------------------ writing
 
     def save(self, path: Path) -> None:
-        """Write the model, aside and then in one step; a `.data` file beside it has the weights that were external.
+        """Write the model, aside and then in one step; a `.data` file beside it has the weights
+        that were external.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -256,7 +295,8 @@ class Draft:
 
 
 def _loaded(graph: Graph) -> Any:
-    """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large weights are stubs."""
+    """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large
+    weights are stubs."""
     model = protobuf.to_onnx(graph.model, graph.path)
     for holder in (model.graph, *model.functions):
         protobuf.load_all(tensors_in(holder.node), graph.path)
@@ -271,7 +311,8 @@ def _unused(name: str, taken: Collection[str]) -> str:
 
 
 def _names(graph: Any) -> tuple[set[str], set[str]]:
-    """The names of a graph's own tensors, and of those in bodies, also of what these read from outside."""
+    """The names of a graph's own tensors, and of those in bodies, also of what these read from
+    outside."""
     own, *inner = all_graphs(graph)
     return set(tensor_names(own)), {name for body in inner for name in tensor_names(body)}
 

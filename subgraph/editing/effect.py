@@ -23,7 +23,8 @@ from subgraph.storage.tensors import Record
 class OutputEffect:
     """An output before and after: `status` is same (bit-identical), changed, new or gone.
 
-    `max_abs`, `max_rel`: largest difference, and that divided by the largest magnitude before; None unless comparable.
+    `max_abs`, `max_rel`: largest difference, and that divided by the largest magnitude before; None
+    unless comparable.
     """
 
     name: str
@@ -33,7 +34,9 @@ class OutputEffect:
     max_rel: float | None = None
 
 
-def effect(before: Graph, after: Path, feeding: Feeding, reference: Reference) -> list[OutputEffect]:
+def effect(
+    before: Graph, after: Path, feeding: Feeding, reference: Reference
+) -> list[OutputEffect]:
     """Run both models on the same inputs, all samples; the worst of each output.
 
     Raises:
@@ -43,14 +46,24 @@ def effect(before: Graph, after: Path, feeding: Feeding, reference: Reference) -
     with folders.temporary() as temporary:
         places = [temporary / name for name in ("before", "after")]
         ours = run_outputs(before, _storable(before), feeding, reference, places[0])
-        fed = replace(feeding, shapes={k: v for k, v in feeding.shapes.items() if k in changed.inputs})
+        fed = replace(
+            feeding, shapes={k: v for k, v in feeding.shapes.items() if k in changed.inputs}
+        )
         theirs = run_outputs(changed, _storable(changed), fed, reference, places[1])
         both = [name for name in _storable(before) if name in _storable(changed)]
-        rows = [_row(n, ours, theirs, places) for n in both if not (before.is_weight(n) or changed.is_weight(n))]
-    maps = [name for name in before.outputs if name in changed.outputs and name not in _storable(before)]
+        rows = [
+            _row(n, ours, theirs, places)
+            for n in both
+            if not (before.is_weight(n) or changed.is_weight(n))
+        ]
+    maps = [
+        name for name in before.outputs if name in changed.outputs and name not in _storable(before)
+    ]
     rows += [OutputEffect(name, "same", "not compared: maps, which no file holds") for name in maps]
     rows += [OutputEffect(name, "gone") for name in before.outputs if name not in changed.outputs]
-    return rows + [OutputEffect(name, "new") for name in changed.outputs if name not in before.outputs]
+    return rows + [
+        OutputEffect(name, "new") for name in changed.outputs if name not in before.outputs
+    ]
 
 
 def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str]:
@@ -74,7 +87,8 @@ def _storable(graph: Graph) -> list[str]:
 def frozen_as_before(
     graph: Graph, boundary: region.Region, piece: Graph, feeding: Feeding, reference: Reference
 ) -> list[str]:
-    """Constants of a piece that hold what the model computes at the boundary, as a cut's frozen shapes do."""
+    """Constants of a piece that hold what the model computes at the boundary, as a cut's frozen
+    shapes do."""
     names = [n for n in boundary.shapes if n in piece.weights]
     if not names:
         return []
@@ -83,14 +97,19 @@ def frozen_as_before(
         captured = run_outputs(graph, names, feeding, reference, folder)
         values = {n: tensors.load(captured[0].tensors[n], folder / "0") for n in names}
         constants = {n: protobuf.to_array(piece.weights[n], piece.path) for n in names}
-        return [n for n, v in values.items() if isinstance(v, np.ndarray) and np.array_equal(v, constants[n])]
+        return [
+            n
+            for n, v in values.items()
+            if isinstance(v, np.ndarray) and np.array_equal(v, constants[n])
+        ]
 
 
 @contextmanager
 def edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference | None
 ) -> Iterator[tuple[list[dict[str, Record]], Path | None]]:
-    """(values per sample, their folder) of what nodes and all below them read; nothing without a reference."""
+    """(values per sample, their folder) of what nodes and all below them read; nothing without a
+    reference."""
     if reference is None:
         yield [], None
         return
@@ -98,24 +117,31 @@ def edge_values(
     boundary = region.of_nodes(graph, below, keep_random=True)
     with folders.temporary() as temporary:
         folder = temporary / "boundary"
-        captured = run_outputs(graph, [*boundary.inputs, *boundary.shapes], feeding, reference, folder)
+        captured = run_outputs(
+            graph, [*boundary.inputs, *boundary.shapes], feeding, reference, folder
+        )
         yield [c.tensors for c in captured], folder / "0"
 
 
 def run_outputs(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, into: Path
 ) -> list[Captured]:
-    """Values of tensors in `into/<sample>`, their files named by their number; weights are left out."""
+    """Values of tensors in `into/<sample>`, their files named by their number; weights are left
+    out."""
     if not names:  # all outputs are maps
         return []
     names = [n for n in names if not graph.is_weight(n)]
     into.mkdir()
     above = region.above(graph, names)
     samples = feeding.plan(graph, inputs_needed(graph, above, names))
-    return capture_samples(reference, graph, above, {n: f"t{k}" for k, n in enumerate(names)}, samples, into)
+    return capture_samples(
+        reference, graph, above, {n: f"t{k}" for k, n in enumerate(names)}, samples, into
+    )
 
 
-def _row(name: str, ours: Sequence[Captured], theirs: Sequence[Captured], folders: Sequence[Path]) -> OutputEffect:
+def _row(
+    name: str, ours: Sequence[Captured], theirs: Sequence[Captured], folders: Sequence[Path]
+) -> OutputEffect:
     worst = OutputEffect(name, "same", "bit-identical")
     for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         a = tensors.load(one.tensors[name], folders[0] / str(k))
@@ -143,4 +169,10 @@ def _difference(name: str, a: object, b: object) -> OutputEffect:
         most = float(np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max())
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
     relative = most / scale if scale else most
-    return OutputEffect(name, "changed", f"differs by at most {most:.2g}, {relative:.1e} of its scale", most, relative)
+    return OutputEffect(
+        name,
+        "changed",
+        f"differs by at most {most:.2g}, {relative:.1e} of its scale",
+        most,
+        relative,
+    )

@@ -1,7 +1,8 @@
-"""An edit in a body of If, Loop or Scan: the body as a graph of its own, edited, and put back where it was.
+"""An edit in a body of If, Loop or Scan: the body as a graph of its own, edited, and put back where
+it was.
 
-The graph of a body (`bodies.model`) also holds the weights and constants that it reads from the graph around it; these
-stay there.
+The graph of a body (`bodies.model`) also holds the weights and constants that it reads from the
+graph around it; these stay there.
 """
 
 from __future__ import annotations
@@ -25,21 +26,29 @@ Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
 
 def edited(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Draft:
-    """The model with `edit` done in the graph that the selectors are about, which may be a body in a body.
+    """The model with `edit` done in the graph that the selectors are about, which may be a body in
+    a body.
 
-    `edit`: is given that graph, and the selectors as it calls its nodes. `scratch`: an empty folder.
+    `edit`: is given that graph, and the selectors as it calls its nodes. `scratch`: an empty
+    folder.
 
     Raises:
-        UsageError: the selectors are about several graphs, or about a local function. What `edit` raises.
+        UsageError: the selectors are about several graphs, or about a local function. What `edit`
+            raises.
     """
     inside = entered(graph, names)
     if inside is None:
         return edit(graph, tuple(names))
     body, inner, own_names = inside
     if not body.name.attribute:
-        what = f"{clean(body.name.text)} is a call of a function: what is changed there is changed in every call"
+        what = (
+            f"{clean(body.name.text)} is a call of a function: what is changed there is changed in"
+            " every call"
+        )
         raise UsageError(
-            what, "onnx.inliner.inline_local_functions writes the calls out; edit that model", code="edit.function-call"
+            what,
+            "onnx.inliner.inline_local_functions writes the calls out; edit that model",
+            code="edit.function-call",
         )
     draft = edited(inner, own_names, edit, scratch / "inner")
     draft.save(scratch / "body.onnx")
@@ -56,12 +65,17 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     proto = next(found for name, found in named_bodies(holder) if name == body.name.attribute)
     around = {node.SerializeToString(deterministic=True) for node in draft.model.graph.node}
     prefix = re.compile(re.escape(body.name.text.split("@", 1)[0]) + r"(@\w+)?/")
-    own = [node for node in form.graph.node if node.SerializeToString(deterministic=True) not in around]
+    own = [
+        node for node in form.graph.node if node.SerializeToString(deterministic=True) not in around
+    ]
     for node in own:
         node.name = re.sub(r"^#\d+$", "", prefix.sub("", node.name, count=1))
     assign(proto.node, own)
     assign(proto.initializer, [t for t in form.graph.initializer if t.name not in graph.weights])
-    assign(proto.sparse_initializer, [s for s in form.graph.sparse_initializer if s.values.name not in graph.sparse])
+    assign(
+        proto.sparse_initializer,
+        [s for s in form.graph.sparse_initializer if s.values.name not in graph.sparse],
+    )
     made = {name for node in own for name in node.output}
     assign(proto.value_info, [v for v in form.graph.value_info if v.name in made])
     _take_over(draft.model, form)

@@ -14,15 +14,17 @@ from subgraph.graph.types import declared_type
 from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
 
-OUTPUTS = "subcut.outputs"  # metadata of a tail: the outputs of the model that it was taken from, in order
+# metadata of a tail: the outputs of the model that it was taken from, in order
+OUTPUTS = "subcut.outputs"
 
 
 def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> Draft:
     """`one` with `other` behind it or beside it.
 
-    An input of `other` is fed by the output of `one` that `names` gives it (output → input), or that has its name;
-    inputs of the same name and type are one. Outputs that feed `other` are not outputs of the whole, others are, those
-    of `one` first; of a tail that `remove_tail` made, the outputs are those of the model that it was taken from.
+    An input of `other` is fed by the output of `one` that `names` gives it (output → input), or
+    that has its name; inputs of the same name and type are one. Outputs that feed `other` are not
+    outputs of the whole, others are, those of `one` first; of a tail that `remove_tail` made, the
+    outputs are those of the model that it was taken from.
 
     Raises:
         UnknownName: a name that is not an output or input.
@@ -32,7 +34,9 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     draft = Draft(one)
     graph = draft.model.graph
     first = {v.name: v for v in graph.input if v.name in one.inputs}
-    shared = {n: n for n, v in other.inputs.items() if n not in joined and _is_shared(n, v, first, one)}
+    shared = {
+        n: n for n, v in other.inputs.items() if n not in joined and _is_shared(n, v, first, one)
+    }
     called = draft.insert(other, joined | shared)
     kept_outputs = [v for v in graph.output if v.name not in joined.values()]
     theirs = [_named(v, called[v.name]) for v in other.model.graph.output]
@@ -41,25 +45,40 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
         kept_outputs = [known[n] for n in order if n in known]
         theirs = []
     assign(graph.output, [*kept_outputs, *theirs])
-    graph.input.extend(_named(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared)
+    graph.input.extend(
+        _named(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared
+    )
     _add_metadata(draft.model, other.model)
     if joined:
-        draft.remarks.append("joined: " + ", ".join(f"{clean(o)} → {clean(i)}" for i, o in joined.items()))
+        draft.remarks.append(
+            "joined: " + ", ".join(f"{clean(o)} → {clean(i)}" for i, o in joined.items())
+        )
     if shared:
         draft.remarks.append(f"{describe(list(shared), 'input')} of both")
     if moved := [n for n in other.outputs if called[n] != n and n in one.outputs]:
-        draft.remarks.append(f"output {', '.join(f'{clean(n)} of the second is {clean(called[n])}' for n in moved)}")
+        draft.remarks.append(
+            f"output {', '.join(f'{clean(n)} of the second is {clean(called[n])}' for n in moved)}"
+        )
     return draft
 
 
 def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
     """Input of `other` → output of `one`."""
-    joined = {n: n for n in other.inputs if n in one.outputs and n not in names and n not in names.values()}
+    joined = {
+        n: n
+        for n in other.inputs
+        if n in one.outputs and n not in names and n not in names.values()
+    }
     for output, taker in names.items():
-        for name, known, word, graph in ((output, one.outputs, "output", one), (taker, other.inputs, "input", other)):
+        for name, known, word, graph in (
+            (output, one.outputs, "output", one),
+            (taker, other.inputs, "input", other),
+        ):
             if name not in known:
                 what = f"'{clean(name)}' is not an {word} of {clean(graph.path.name)}"
-                raise UnknownName(what, nearest=nearest(name, list(known)), code="edit.unknown-tensor")
+                raise UnknownName(
+                    what, nearest=nearest(name, list(known)), code="edit.unknown-tensor"
+                )
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}
     for taker, output in joined.items():
@@ -67,7 +86,8 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
         b = declared_type(other.inputs[taker].type)
         if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
             raise ModelError(
-                f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is {b.dtype} {b.dims}",
+                f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is"
+                f" {b.dtype} {b.dims}",
                 "--map joins others, or put a Cast or Reshape between them",
                 code="edit.types-differ",
             )

@@ -1,4 +1,5 @@
-"""A model raised to a newer opset by onnx's converter, so that newer operators can be put into it."""
+"""A model raised to a newer opset by onnx's converter, so that newer operators can be put into
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ def raised(graph: Graph, version: int, folder: Path) -> Graph:
     own = opset_of(graph.model)
     newest = newest_opsets()[""]
     if not own <= version <= newest:
-        what = f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up to {newest}"
+        what = (
+            f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up"
+            f" to {newest}"
+        )
         raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
     draft = Draft(graph)
     functions = list(draft.model.functions)
@@ -32,7 +36,8 @@ def raised(graph: Graph, version: int, folder: Path) -> Graph:
     except OnnxError as e:
         why = clean(" ".join(str(e).split()))
         raise ModelError(
-            f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}", code="opset.not-convertible"
+            f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}",
+            code="opset.not-convertible",
         ) from e
     if functions and not draft.model.functions:  # onnx's converter leaves them out
         draft.model.functions.extend(functions)

@@ -20,10 +20,11 @@ from subgraph.text import clean, count
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
-    """The model without some nodes of one input and one output: what read a node's output reads its input.
+    """The model without some nodes of one input and one output: what read a node's output reads its
+    input.
 
-    Inputs that are constants (scale and zero point, axes) do not count. Where the output of a node is one of the model
-    and its input cannot take over that name, an Identity stays in its place.
+    Inputs that are constants (scale and zero point, axes) do not count. Where the output of a node
+    is one of the model and its input cannot take over that name, an Identity stays in its place.
 
     Raises:
         UsageError: a node has several inputs or outputs that are in use.
@@ -61,13 +62,19 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
 def _only_input(graph: Graph, i: int) -> str:
     kinds = graph.kinds(n for n in graph.reads[i] if n in graph.maker)
-    names = [n for n in dict.fromkeys(graph.reads[i]) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
+    names = [
+        n
+        for n in dict.fromkeys(graph.reads[i])
+        if not graph.is_weight(n) and kinds.get(n) != CONSTANT
+    ]
     if not names and len(set(graph.reads[i])) == 1:  # as an Identity of a weight
         return graph.reads[i][0]
     if len(names) != 1:
         raise UsageError(
-            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are not constants",
-            "only a node of one input and one output can be bypassed; `subcut replace` puts something else there",
+            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"
+            " not constants",
+            "only a node of one input and one output can be bypassed; `subcut replace` puts"
+            " something else there",
             code="edit.not-bypassable",
         )
     return names[0]
@@ -90,18 +97,22 @@ def remove_tail(
     captured: Sequence[Mapping[str, Record]] = (),
     folder: Path | None = None,
 ) -> tuple[Draft, Cut]:
-    """(head, tail): the model without some nodes and all below them, and these as a model of its own.
+    """(head, tail): the model without some nodes and all below them, and these as a model of its
+    own.
 
-    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the boundary, for the
-    types where the model does not declare them.
+    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the
+    boundary, for the types where the model does not declare them.
 
     Raises:
-        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the boundary is unknown.
+        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the
+            boundary is unknown.
     """
     below = graph.descendants(i for word in selectors for i in graph.select(word).nodes)
     if len(below) == len(graph.nodes):
         raise NoRegion(
-            "nothing is left: all nodes are below", "name a node further down with --from", code="edit.nothing-left"
+            "nothing is left: all nodes are below",
+            "name a node further down with --from",
+            code="edit.nothing-left",
         )
     region = of_nodes(graph, below, [tuple(graph.outputs)], keep_random=True)
     tail = cut_region(graph, region, captured, folder, dynamic=True)

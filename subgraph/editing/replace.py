@@ -1,6 +1,7 @@
 """Graph, region and another model → the graph with that model in the region's place.
 
-The boundary is joined by name. The nodes of the other model are appended, then all are sorted topologically.
+The boundary is joined by name. The nodes of the other model are appended, then all are sorted
+topologically.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ def replace(
 ) -> Draft:
     """The model with `piece` in the place of a region.
 
-    `names`: tensor of the model → what the piece calls it; others have the same name in both. `computed`: constants of
-    the piece that are read from the model's tensor of their name instead, as a cut's frozen shapes are.
-    Complexity: linear in both models; equal weights are read to their end.
+    `names`: tensor of the model → what the piece calls it; others have the same name in both.
+    `computed`: constants of the piece that are read from the model's tensor of their name instead,
+    as a cut's frozen shapes are. Complexity: linear in both models; equal weights are read to their
+    end.
 
     Raises:
         UsageError, UnknownName: the boundary does not fit: a tensor is missing.
-        ModelError: types at the boundary differ, the opsets cannot be reconciled, or a node would depend on itself.
+        ModelError: types at the boundary differ, the opsets cannot be reconciled, or a node would
+            depend on itself.
     """
     ours = {theirs: name for name, theirs in (names or {}).items()}
     connected = _connected(graph, region, piece, ours)
@@ -43,7 +46,13 @@ def replace(
     gone = owned_nodes(graph, region)
     draft.drop_nodes(gone)
     kept = [i for i in range(len(graph.nodes)) if i not in gone]
-    made = {name: name for i in region.pulled if i not in gone for name in graph.makes[i] if name in piece.maker}
+    made = {
+        name: name
+        for i in region.pulled
+        if i not in gone
+        for name in graph.makes[i]
+        if name in piece.maker
+    }
     frozen = {name: name for name in computed if name in piece.weights}
     called = draft.insert(piece, connected | made | frozen)
     _drop_twins(draft, len(kept))
@@ -54,7 +63,9 @@ def replace(
     if moved:
         draft.remarks.append(f"{describe(moved[:8], 'name')} taken already, so numbered")
     if frozen:
-        draft.remarks.append(f"{describe(list(frozen), 'frozen shape')}: computed again, as before the cut")
+        draft.remarks.append(
+            f"{describe(list(frozen), 'frozen shape')}: computed again, as before the cut"
+        )
     return draft
 
 
@@ -69,7 +80,9 @@ def owned_nodes(graph: Graph, region: Region) -> set[int]:
     return gone
 
 
-def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]) -> dict[str, str]:
+def _connected(
+    graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
+) -> dict[str, str]:
     """Boundary tensor of the piece → tensor of the model.
 
     Raises:
@@ -78,9 +91,14 @@ def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, st
     within = {name for i in region.nodes for name in graph.makes[i]}
     connected = {name: ours.get(name, name) for name in piece.inputs}
     for theirs, name in connected.items():
-        if name in within or (name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)):
+        if name in within or (
+            name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)
+        ):
             known = [*region.inputs, *region.shapes]
-            what = f"{clean(piece.path.name)} reads '{clean(theirs)}', which is not a tensor outside the region"
+            what = (
+                f"{clean(piece.path.name)} reads '{clean(theirs)}', which is not a tensor outside"
+                " the region"
+            )
             raise UnknownName(
                 what,
                 f"--map with a line: {known[0] if known else 'NAME'} {theirs}",
@@ -99,10 +117,13 @@ def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, st
     return connected | {given[name]: name for name in region.outputs}
 
 
-def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mapping[str, str]) -> None:
+def _require_types(
+    graph: Graph, region: Region, piece: Graph, connected: Mapping[str, str]
+) -> None:
     """
     Raises:
-        ModelError: a boundary tensor has another type or shape in the piece than in the model, as far as declared.
+        ModelError: a boundary tensor has another type or shape in the piece than in the model, as
+            far as declared.
     """
     infos = {**graph.value_infos(set(connected.values())), **graph.inputs}
     theirs = {v.name: v for v in (*piece.model.graph.input, *piece.model.graph.output)}
@@ -115,8 +136,8 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
         one, other = map(declared_type, protos)
         if not _fits(one, other):
             raise ModelError(
-                f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and {_shown(other)} in "
-                f"{clean(piece.path.name)}",
+                f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and"
+                f" {_shown(other)} in {clean(piece.path.name)}",
                 "the piece must keep the types of the tensors at its boundary",
                 code="edit.types-differ",
             )
@@ -124,24 +145,36 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
 
 def _fits(one: DeclaredType, other: DeclaredType) -> bool:
     named = "undefined" not in (one.dtype, other.dtype)
-    return one.shape_fits(other) and not (named and (one.form, one.dtype) != (other.form, other.dtype))
+    return one.shape_fits(other) and not (
+        named and (one.form, one.dtype) != (other.form, other.dtype)
+    )
 
 
 def _shown(t: DeclaredType) -> str:
-    return t.dtype if t.dims is None else f"{t.dtype} {clean('×'.join('?' if d is None else str(d) for d in t.dims))}"
+    return (
+        t.dtype
+        if t.dims is None
+        else f"{t.dtype} {clean('×'.join('?' if d is None else str(d) for d in t.dims))}"
+    )
 
 
 def _declare(graph: Any, inputs: Sequence[Any], infos: Sequence[Any]) -> None:
-    """Declare again what `drop_nodes` removed: types at the boundary, and weights that users may feed as inputs."""
+    """Declare again what `drop_nodes` removed: types at the boundary, and weights that users may
+    feed as inputs."""
     known = {v.name for v in (*graph.input, *graph.output, *graph.value_info)}
-    weights = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    weights = {t.name for t in graph.initializer} | {
+        s.values.name for s in graph.sparse_initializer
+    }
     graph.value_info.extend(v for v in infos if v.name not in known)
     graph.input.extend(v for v in inputs if v.name in weights - known)
 
 
 def _drop_twins(draft: Draft, begin: int) -> None:
-    """Remove what makes a tensor that a node before `begin` makes: constants that region and model both need."""
+    """Remove what makes a tensor that a node before `begin` makes: constants that region and model
+    both need."""
     graph = draft.model.graph
     made = {name for node in graph.node[:begin] for name in node.output if name}
-    assign(graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)])
+    assign(
+        graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
+    )
     assign(graph.initializer, [t for t in graph.initializer if t.name not in made])

@@ -1,1 +1,2 @@
-"""Python environments apart from subcut's own: converters of other formats, other releases of runtimes."""
+"""Python environments apart from subcut's own: converters of other formats, other releases of
+runtimes."""

@@ -1,8 +1,10 @@
-"""Python and wheels of another processor, run by qemu: the kernels of phones and boards on any Linux machine.
+"""Python and wheels of another processor, run by qemu: the kernels of phones and boards on any
+Linux machine.
 
-The processor's system (C library, Python) is unpacked from packages of this machine's own distribution, which apt
-fetches and verifies; nothing is installed, and no code of theirs runs here but under qemu. It lies once in the cache,
-and each environment has an interpreter of its own that starts in it.
+The processor's system (C library, Python) is unpacked from packages of this machine's own
+distribution, which apt fetches and verifies; nothing is installed, and no code of theirs runs here
+but under qemu. It lies once in the cache, and each environment has an interpreter of its own that
+starts in it.
 """
 
 from __future__ import annotations
@@ -21,14 +23,31 @@ from subgraph.storage.cache import cache_folder
 from subgraph.system import PYTHON, hardware
 from subgraph.text import clean
 
-PROCESSORS = {"aarch64": "arm64"}  # by the name that wheels and kernels use: the distribution's name
+PROCESSORS = {
+    "aarch64": "arm64"
+}  # by the name that wheels and kernels use: the distribution's name
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
-BESIDE = ("ml_dtypes", "protobuf")  # of the processor: what the worker imports beside a runtime and numpy
-GLIBC = (17, 24, 26, 27, 28, 31, 34, 35, 38, 39)  # minor versions, of the platforms that wheels are built for
+BESIDE = (
+    "ml_dtypes",
+    "protobuf",
+)  # of the processor: what the worker imports beside a runtime and numpy
+GLIBC = (
+    17,
+    24,
+    26,
+    27,
+    28,
+    31,
+    34,
+    35,
+    38,
+    39,
+)  # minor versions, of the platforms that wheels are built for
 SECONDS = 60  # that the emulator may take to say its version
 NEW = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
-    f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in, onnxruntime 1.28 for one"
+    f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in,"
+    " onnxruntime 1.28 for one"
 )
 UNFETCHED = "apt fetches its C library and Python from where /etc/apt says: is that reachable?"
 STARTED = "emulated"  # beside PYTHON: the interpreter that qemu runs
@@ -42,7 +61,10 @@ def named(word: str) -> str:
     Raises:
         UsageError: no such processor is known.
     """
-    processor = next((name for name, of_distribution in PROCESSORS.items() if word in (name, of_distribution)), "")
+    processor = next(
+        (name for name, of_distribution in PROCESSORS.items() if word in (name, of_distribution)),
+        "",
+    )
     if not processor:
         raise UsageError(
             f"arch={clean(word)} is not a processor that runs here",
@@ -68,12 +90,19 @@ def _programs(processor: str) -> list[str]:
 
 @cache
 def version(processor: str) -> str:
-    """The emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash in it)`; "" without one."""
+    """The emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash in it)`;
+    "" without one."""
     if not qemu(processor):
         return ""
-    said = children.run([qemu(processor), "--version"], timeout=SECONDS).out.decode(errors="replace")
+    said = children.run([qemu(processor), "--version"], timeout=SECONDS).out.decode(
+        errors="replace"
+    )
     found = re.search(r"version ((\d+)[\d.]*)", said)
-    old = f" (older than {NEW}: newer kernels may crash in it)" if found and int(found[2]) < NEW else ""
+    old = (
+        f" (older than {NEW}: newer kernels may crash in it)"
+        if found and int(found[2]) < NEW
+        else ""
+    )
     return f"qemu {found[1]}{old}" if found else "qemu"
 
 
@@ -83,8 +112,13 @@ def missing(processor: str) -> str:
         return f"{processor} {lacks}"
     if not qemu(processor):
         return f"{processor} needs qemu: `apt install qemu-user-static`"
-    if not (system(processor) / "usr").is_dir() and not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        return f"{processor} needs apt-get and dpkg-deb, which fetch and unpack its C library and Python"
+    if not (system(processor) / "usr").is_dir() and not (
+        shutil.which("apt-get") and shutil.which("dpkg-deb")
+    ):
+        return (
+            f"{processor} needs apt-get and dpkg-deb, which fetch and unpack its C library and"
+            " Python"
+        )
     return ""
 
 
@@ -109,7 +143,9 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     if not packages:
         what = f"apt has no packages for {PROCESSORS[processor]} where it looks"
         raise BackendError(
-            what, "name a source that has them in /etc/apt/sources.list.d", code="environment.no-packages"
+            what,
+            "name a source that has them in /etc/apt/sources.list.d",
+            code="environment.no-packages",
         )
     for package in packages:
         run(["dpkg-deb", "-x", str(package), str(folder)])
@@ -117,7 +153,8 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
 
 
 def _fetching(processor: str, folder: Path) -> list[list[str]]:
-    """apt's command lines: its lists, then the packages and what they depend on, with everything below a folder."""
+    """apt's command lines: its lists, then the packages and what they depend on, with everything
+    below a folder."""
     settings = {
         "APT::Architecture": PROCESSORS[processor],
         "APT::Architectures": PROCESSORS[processor],
@@ -127,7 +164,11 @@ def _fetching(processor: str, folder: Path) -> list[list[str]]:
         "Dir::Cache": folder,
         "Debug::NoLocking": "1",
     }
-    apt = ["apt-get", "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+    apt = [
+        "apt-get",
+        "-q",
+        *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")),
+    ]
     wanted = ["install", "--download-only", "--yes", "--no-install-recommends", *PACKAGES]
     return [[*apt, "update"], [*apt, *wanted]]
 
@@ -146,7 +187,9 @@ def python_version(processor: str) -> str:
 
 def _damaged(processor: str) -> BackendError:
     return BackendError(
-        f"{system(processor)} is damaged", "remove that folder: it is made again", code="environment.damaged"
+        f"{system(processor)} is damaged",
+        "remove that folder: it is made again",
+        code="environment.damaged",
     )
 
 
@@ -156,7 +199,10 @@ def wheels(processor: str) -> list[str]:
     Raises:
         BackendError: its system is damaged.
     """
-    library = next((f for lib in ("lib", "usr/lib") for f in system(processor).glob(f"{lib}/*/libc.so.6")), None)
+    library = next(
+        (f for lib in ("lib", "usr/lib") for f in system(processor).glob(f"{lib}/*/libc.so.6")),
+        None,
+    )
     found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
     if not found:
         raise _damaged(processor)
@@ -166,7 +212,8 @@ def wheels(processor: str) -> list[str]:
 
 
 def around(interpreter: Path) -> list[str]:
-    """What stands before another program of the processor whose interpreter runs this; empty for this machine's."""
+    """What stands before another program of the processor whose interpreter runs this; empty for
+    this machine's."""
     if interpreter.name != STARTED:
         return []
     processor = platform.machine()
@@ -176,15 +223,20 @@ def around(interpreter: Path) -> list[str]:
 def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     """Write an interpreter into an environment that is made in `work` and will lie in `folder`.
 
-    It is a virtual environment of the processor's Python, with a script in the place of its interpreter.
+    It is a virtual environment of the processor's Python, with a script in the place of its
+    interpreter.
     """
     own = system(processor)
     original = own / "usr" / "bin" / f"python{python_version(processor)}"
-    (work / "pyvenv.cfg").write_text(f"home = {original.parent}\ninclude-system-site-packages = false\n")
+    (work / "pyvenv.cfg").write_text(
+        f"home = {original.parent}\ninclude-system-site-packages = false\n"
+    )
     script = work / PYTHON
     script.parent.mkdir(parents=True, exist_ok=True)
     (script.parent / STARTED).symlink_to(original)
-    program = " || ".join(f"command -v {name}" for name in _programs(processor))  # another one may be installed later
+    program = " || ".join(
+        f"command -v {name}" for name in _programs(processor)
+    )  # another one may be installed later
     started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
     script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
     script.chmod(0o755)

@@ -1,7 +1,9 @@
-"""Environments in the user's cache: one per set of requirements, made where it is missing, listed, removed.
+"""Environments in the user's cache: one per set of requirements, made where it is missing, listed,
+removed.
 
-They are made aside and renamed when they are complete; a lock keeps two commands from making the same one. uv makes
-them where there is one, else venv and pip. Whoever calls `make` has shown `commands` to the user before.
+They are made aside and renamed when they are complete; a lock keeps two commands from making the
+same one. uv makes them where there is one, else venv and pip. Whoever calls `make` has shown
+`commands` to the user before.
 """
 
 from __future__ import annotations
@@ -33,9 +35,18 @@ SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FROM_WHERE = "--index-url and --find-links say where to look, as for pip"
 LAST_LINES = 6  # of what pip says when it fails
-UNTOLD = ("WARNING", "Collecting", "Looking in", "  Downloading", "Using Python")  # lines that tell no reason
+UNTOLD = (
+    "WARNING",
+    "Collecting",
+    "Looking in",
+    "  Downloading",
+    "Using Python",
+)  # lines that tell no reason
 ALONE = ("--no-deps", "--only-binary", ":all:")
-QUIET = ("--disable-pip-version-check", "--no-input")  # options of pip: what only disturbs where nobody looks
+QUIET = (
+    "--disable-pip-version-check",
+    "--no-input",
+)  # options of pip: what only disturbs where nobody looks
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,10 @@ class Installation:
 
     Attributes:
         sources: options for pip that say from where.
-        alone: without the packages that these depend on, and from wheels: nothing is built, no code of theirs runs.
-        processor: for which the packages are, where it is another one than this machine's, as `emulated` names it.
+        alone: without the packages that these depend on, and from wheels: nothing is built, no code
+            of theirs runs.
+        processor: for which the packages are, where it is another one than this machine's, as
+            `emulated` names it.
     """
 
     requirements: tuple[str, ...]
@@ -78,24 +91,39 @@ class Installation:
         sources = [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
         if self.processor:
-            place = ["--target", str(emulated.packages(self.processor, folder)), *emulated.wheels(self.processor)]
-            return [[*children.python("-m", "pip"), "install", *QUIET, "--no-compile", *place, *wanted]]
+            place = [
+                "--target",
+                str(emulated.packages(self.processor, folder)),
+                *emulated.wheels(self.processor),
+            ]
+            return [
+                [*children.python("-m", "pip"), "install", *QUIET, "--no-compile", *place, *wanted]
+            ]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
         make = children.python("-m", "venv", folder)
         options = list(QUIET)
         if util.find_spec("pip") is None:
-            return [make, [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted]]
+            return [
+                make,
+                [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted],
+            ]
         make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
         pip = children.python("-m", "pip", "--python", python)
         return [make, [*pip, "install", *options, "--no-compile", *wanted]]
 
 
 def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
-    """Options for pip, which runs in a folder of its own: where packages come from, folders here and addresses."""
-    places = (str(Path(place).absolute() if Path(place).exists() else place) for place in find_links)
-    return [*(["--index-url", index_url] if index_url else []), *(w for p in places for w in ("--find-links", p))]
+    """Options for pip, which runs in a folder of its own: where packages come from, folders here
+    and addresses."""
+    places = (
+        str(Path(place).absolute() if Path(place).exists() else place) for place in find_links
+    )
+    return [
+        *(["--index-url", index_url] if index_url else []),
+        *(w for p in places for w in ("--find-links", p)),
+    ]
 
 
 def show(environment: Installation) -> None:
@@ -108,7 +136,8 @@ def show(environment: Installation) -> None:
 
 
 def make(environment: Installation, timeout: float = SECONDS) -> Path:
-    """The environment's interpreter; the environment is made if it is not there. Waits for another process that does.
+    """The environment's interpreter; the environment is made if it is not there. Waits for another
+    process that does.
 
     Args:
         timeout: Seconds that each of its commands may take.
@@ -124,7 +153,9 @@ def make(environment: Installation, timeout: float = SECONDS) -> Path:
                     _run(command, environment, timeout=timeout)
                 if environment.processor:
                     emulated.write_interpreter(environment.processor, work, environment.folder)
-                (work / REQUIREMENTS).write_text("\n".join(environment.requirements) + "\n", encoding="utf-8")
+                (work / REQUIREMENTS).write_text(
+                    "\n".join(environment.requirements) + "\n", encoding="utf-8"
+                )
         os.utime(environment.folder)
     return environment.python
 
@@ -141,7 +172,9 @@ def _make_system(environment: Installation) -> None:
             if not folder.is_dir():
                 with folders.aside(folder) as work:
                     emulated.make_system(
-                        processor, work, lambda command: _run(command, environment, emulated.UNFETCHED)
+                        processor,
+                        work,
+                        lambda command: _run(command, environment, emulated.UNFETCHED),
                     )
 
 
@@ -172,13 +205,21 @@ def _log_download(line: str) -> None:
         log.info("  %s", masked(clean(line)))
 
 
-def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHERE, timeout: float = SECONDS) -> None:
+def _run(
+    command: Sequence[str],
+    environment: Installation,
+    hint: str = FROM_WHERE,
+    timeout: float = SECONDS,
+) -> None:
     """
     Raises:
-        BackendError: it fails, with the last lines of what it says, and what to do, if no disk is full.
+        BackendError: it fails, with the last lines of what it says, and what to do, if no disk is
+            full.
     """
     shown = " ".join(map(clean, environment.requirements))
-    outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    outside = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
     parent = environment.folder.parent
     try:
         with folders.scratch(parent, "pip") as place:  # what it unpacks goes with it
@@ -186,7 +227,9 @@ def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHE
             done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
         what = f"installing {shown} took more than {timeout:.0f} s"
-        raise BackendError(what, "look at the network, and try again", code="environment.timeout") from e
+        raise BackendError(
+            what, "look at the network, and try again", code="environment.timeout"
+        ) from e
     except OSError as e:
         raise BackendError(
             f"cannot run {clean(command[0])}: {e.strerror or e}",
@@ -197,7 +240,9 @@ def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHE
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
         lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))
-        raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed")
+        raise BackendError(
+            " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
+        )
 
 
 @contextmanager

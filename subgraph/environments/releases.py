@@ -1,8 +1,9 @@
-"""Releases of the runtimes that backends run: which there are, which are installed, and each in an environment.
+"""Releases of the runtimes that backends run: which there are, which are installed, and each in an
+environment.
 
-A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES = "onnxruntime", "1.19"`;
-"" where any numpy does. An environment holds the release and numpy, nothing else; what the worker needs beside these is
-lent by subcut's own, numpy too where any does.
+A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES =
+"onnxruntime", "1.19"`; "" where any numpy does. An environment holds the release and numpy, nothing
+else; what the worker needs beside these is lent by subcut's own, numpy too where any does.
 """
 
 from __future__ import annotations
@@ -31,23 +32,36 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 LENT = ("subgraph", "onnx")  # on any Python
-READERS = ("google.protobuf", "google._upb")  # `graph.protobuf` reads models with these: for one processor
+READERS = (
+    "google.protobuf",
+    "google._upb",
+)  # `graph.protobuf` reads models with these: for one processor
 BUILT = ("ml_dtypes", "numpy")  # for one version of Python as well
 OLDEST = (3, 11)  # Python that runs a worker
-LOOKING = ("--retries", "1", "--timeout", "15")  # options of pip: where no index can be reached, it says so soon
+LOOKING = (
+    "--retries",
+    "1",
+    "--timeout",
+    "15",
+)  # options of pip: where no index can be reached, it says so soon
 SECONDS = 120  # that an index may take to say what it has
 NAME = "RELEASES"
 
 
 def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
-    """(name of the runtime's package, its first release that runs with numpy 2, what must be installed beside it).
+    """(name of the runtime's package, its first release that runs with numpy 2, what must be
+    installed beside it).
 
     Raises:
         UsageError: the backend names none.
     """
     found = plugins.constant("backends", backend, NAME)
     if not isinstance(found, tuple):
-        some = [name for name in plugins.own_names("backends") if plugins.constant("backends", name, NAME)]
+        some = [
+            name
+            for name in plugins.own_names("backends")
+            if plugins.constant("backends", name, NAME)
+        ]
         what = f"the releases of {clean(backend)} are not known"
         raise UsageError(
             what,
@@ -58,25 +72,37 @@ def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def release(
-    backend: str, version: str, sources: Sequence[str] = (), variant: str = "", beside: Sequence[str] = (),
+    backend: str,
+    version: str,
+    sources: Sequence[str] = (),
+    variant: str = "",
+    beside: Sequence[str] = (),
     processor: str = "",
-) -> Installation:  # fmt: skip
+) -> Installation:
     """The environment of a release; "" is the newest.
 
-    `variant`: the package that holds the runtime, where it is another build of it, with what that needs beside it.
-    `processor`: of another one, as of `Installation`.
+    `variant`: the package that holds the runtime, where it is another build of it, with what that
+    needs beside it. `processor`: of another one, as of `Installation`.
 
     Raises:
         UsageError: it is not a version, or the backend has no releases.
     """
     name, numpy_2, needs = package(backend)
     known = parse(version) if version else None
-    needs = tuple(need.format(date=known.micro) if known else need.partition("<")[0] for need in needs)
-    numpy = ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",) if numpy_2 else ()
+    needs = tuple(
+        need.format(date=known.micro) if known else need.partition("<")[0] for need in needs
+    )
+    numpy = (
+        ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",)
+        if numpy_2
+        else ()
+    )
     wanted = f"{variant or name}=={known}" if known else variant or name
     if processor:  # what is built for this machine cannot be lent
         beside = (*beside, *(() if numpy else ("numpy",)), *emulated.BESIDE)
-    return Installation((wanted, *numpy, *needs, *beside), tuple(sources), alone=True, processor=processor)
+    return Installation(
+        (wanted, *numpy, *needs, *beside), tuple(sources), alone=True, processor=processor
+    )
 
 
 def parse(text: str) -> Version:
@@ -98,12 +124,14 @@ def parse(text: str) -> Version:
 
 
 def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> list[str]:
-    """The releases that have a wheel for this Python where pip looks, the oldest first; without pre-releases.
+    """The releases that have a wheel for this Python where pip looks, the oldest first; without
+    pre-releases.
 
     `variant`: of another package that holds the runtime.
 
     Raises:
-        BackendError: no index can be reached, or it has none. UsageError: the backend has no releases.
+        BackendError: no index can be reached, or it has none. UsageError: the backend has no
+            releases.
     """
     name = variant or package(backend)[0]
     if plugins.constant("backends", backend, "NPM"):
@@ -113,15 +141,23 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
         said = children.run([*_pip(sources), *words], timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
-            f"pip cannot say which releases of {name} there are: {e}", "look at the network", code="release.no-index"
+            f"pip cannot say which releases of {name} there are: {e}",
+            "look at the network",
+            code="release.no-index",
         ) from e
-    listed = re.search(r"^Available versions: (.*)$", said.out.decode(errors="replace"), re.MULTILINE)
+    listed = re.search(
+        r"^Available versions: (.*)$", said.out.decode(errors="replace"), re.MULTILINE
+    )
     if not listed:
         errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
         last = errors[-1] if errors else "pip found none"
-        hint = "--index-url and --find-links say where to look, as for pip; --versions names releases"
+        hint = (
+            "--index-url and --find-links say where to look, as for pip; --versions names releases"
+        )
         raise BackendError(
-            f"no index says which releases of {name} there are: {clean(last)}", hint, code="release.no-index"
+            f"no index says which releases of {name} there are: {clean(last)}",
+            hint,
+            code="release.no-index",
         )
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)
 
@@ -137,9 +173,15 @@ def _published_by_npm(name: str) -> list[str]:
         listed = json.loads(said.out)
     except (OSError, subprocess.TimeoutExpired, ValueError) as e:
         raise BackendError(
-            f"npm cannot say which releases of {name} there are", "--versions A,B names them", code="release.no-index"
+            f"npm cannot say which releases of {name} there are",
+            "--versions A,B names them",
+            code="release.no-index",
         ) from e
-    plain = (version for version in listed if isinstance(version, str) and re.fullmatch(r"[\d.]+", version))
+    plain = (
+        version
+        for version in listed
+        if isinstance(version, str) and re.fullmatch(r"[\d.]+", version)
+    )
     return sorted(plain, key=parse)
 
 
@@ -147,21 +189,30 @@ def _pip(sources: Sequence[str]) -> list[str]:
     """The command line of pip: this Python's, else one in an environment of its own."""
     if util.find_spec("pip"):
         return children.python("-m", "pip")
-    return children.python("-m", "pip", of=installation.make(Installation(("pip",), tuple(sources))))
+    return children.python(
+        "-m", "pip", of=installation.make(Installation(("pip",), tuple(sources)))
+    )
 
 
 def installed(backend: str, variant: str = "") -> list[str]:
-    """The releases that an environment holds already, the oldest first; `variant`: as in `published`.
+    """The releases that an environment holds already, the oldest first; `variant`: as in
+    `published`.
 
     Raises:
         UsageError: the backend has no releases.
     """
     if plugins.constant("backends", backend, "NPM"):
         begin = f"{package(backend)[0]}-"
-        return sorted((f.name.removeprefix(begin) for f in cache_folder(backend).glob(f"{begin}*")), key=parse)
+        return sorted(
+            (f.name.removeprefix(begin) for f in cache_folder(backend).glob(f"{begin}*")), key=parse
+        )
     begin = f"{variant or package(backend)[0]}=="
-    found = {word.removeprefix(begin) for f in installation.every() for word in installation.requirements(f)[:1]
-             if word.startswith(begin)}  # fmt: skip
+    found = {
+        word.removeprefix(begin)
+        for f in installation.every()
+        for word in installation.requirements(f)[:1]
+        if word.startswith(begin)
+    }
     return sorted(found, key=parse)
 
 
@@ -182,12 +233,14 @@ def beside(backend: str) -> str:
 
 
 def lend(folder: Path, python: Path) -> None:
-    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an environment has none.
+    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an
+    environment has none.
 
     What is built for one version of Python, or one processor, is lent to the same alone.
 
     Raises:
-        BackendError: the interpreter does not start, is too old, or has no numpy and cannot use this one's.
+        BackendError: the interpreter does not start, is too old, or has no numpy and cannot use
+            this one's.
     """
     of = read_interpreter(python)
     if of.version < OLDEST:
@@ -197,12 +250,20 @@ def lend(folder: Path, python: Path) -> None:
         )
     alike = of.machine == platform.machine()
     same = alike and of.version == sys.version_info[:2]
-    if lacking := [name for name in ("numpy", *(() if alike else READERS[:1])) if name not in of.present and not same]:
+    if lacking := [
+        name
+        for name in ("numpy", *(() if alike else READERS[:1]))
+        if name not in of.present and not same
+    ]:
         package = {READERS[0]: "protobuf"}.get(lacking[0], lacking[0])
         raise BackendError(
-            f"{python} has no {package}", f"{python} -m pip install {package}", code="package.not-installed"
+            f"{python} has no {package}",
+            f"{python} -m pip install {package}",
+            code="package.not-installed",
         )
-    built = [name for name in BUILT if name == "ml_dtypes" or name not in of.present] if same else []
+    built = (
+        [name for name in BUILT if name == "ml_dtypes" or name not in of.present] if same else []
+    )
     lent = [name for name in LENT if alike or name not in of.present]
     for name in (*lent, *(READERS if alike else ()), *built):
         found = util.find_spec(name)
@@ -228,9 +289,15 @@ def read_interpreter(python: Path) -> Interpreter:
         BackendError: it does not start.
     """
     made = python.parent.parent
-    if (made / installation.REQUIREMENTS).is_file() and not (python.parent / emulated.STARTED).is_symlink():
-        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))  # ours: nobody is asked
-        return Interpreter(sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else []))
+    if (made / installation.REQUIREMENTS).is_file() and not (
+        python.parent / emulated.STARTED
+    ).is_symlink():
+        has_numpy = any(
+            word.startswith("numpy") for word in installation.requirements(made)
+        )  # ours: nobody is asked
+        return Interpreter(
+            sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
+        )
     wanted = (*BUILT, *LENT, READERS[0])
     asked = (
         "import sys, platform, importlib.util as u\n"
@@ -240,9 +307,15 @@ def read_interpreter(python: Path) -> Interpreter:
         f"print(*sys.version_info[:2], platform.machine(), *(n for n in {wanted} if has(n)))"
     )
     try:
-        said = children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS).out.decode().split()
+        said = (
+            children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS)
+            .out.decode()
+            .split()
+        )
         return Interpreter((int(said[0]), int(said[1])), said[2], frozenset(said[3:]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
         raise BackendError(
-            f"{python} is no Python that starts", "python=PATH of an interpreter", code="environment.not-python"
+            f"{python} is no Python that starts",
+            "python=PATH of an interpreter",
+            code="environment.not-python",
         ) from e

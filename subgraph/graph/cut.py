@@ -1,8 +1,9 @@
 """Graph and region → `Cut`: the region as a model of its own.
 
-A cut holds the nodes of the region in topological order, the constants that they read, the local functions that they
-call, and the metadata of the model at every level. Tensors that depend only on shapes are frozen to their captured
-value where there is one, because converters and fusions expect constants.
+A cut holds the nodes of the region in topological order, the constants that they read, the local
+functions that they call, and the metadata of the model at every level. Tensors that depend only on
+shapes are frozen to their captured value where there is one, because converters and fusions expect
+constants.
 """
 
 from __future__ import annotations
@@ -30,21 +31,31 @@ from subgraph.graph.types import (
     set_tensor,
     with_open_dims,
 )
-from subgraph.graph.walk import all_tensors, attribute, bodies, called, captured_names, model_nodes, tensors_in
+from subgraph.graph.walk import (
+    all_tensors,
+    attribute,
+    bodies,
+    called,
+    captured_names,
+    model_nodes,
+    tensors_in,
+)
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record
 
 if TYPE_CHECKING:
     import onnx
 
-MODEL_PARTS = frozenset(("graph", "functions", "training_info"))  # assembled anew; training graphs do not fit a cut
+MODEL_PARTS = frozenset(
+    ("graph", "functions", "training_info")
+)  # assembled anew; training graphs do not fit a cut
 # Operators whose inputs and outputs are all of one element type.
 ONE_TYPE = frozenset("Add Sub Mul Div Conv ConvTranspose Gemm MatMul PRelu Min Max Sum".split())
 # Operators whose output has the shape of their first input; pooling keeps the first two dimensions.
 SAME_SHAPE = frozenset(
-    "Relu LeakyRelu Sigmoid HardSigmoid HardSwish Tanh Clip Elu Selu Softplus Erf Gelu Neg Abs Exp Log Sqrt Identity "
-    "Cast Dropout Softmax LogSoftmax BatchNormalization InstanceNormalization LRN QuantizeLinear "
-    "DequantizeLinear".split()
+    "Relu LeakyRelu Sigmoid HardSigmoid HardSwish Tanh Clip Elu Selu Softplus Erf Gelu Neg Abs Exp"
+    " Log Sqrt Identity Cast Dropout Softmax LogSoftmax BatchNormalization InstanceNormalization"
+    " LRN QuantizeLinear DequantizeLinear".split()
 )
 POOLS = frozenset("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool".split())
 # Operators whose first output has the element type of their first input.
@@ -52,8 +63,9 @@ KEEPS_TYPE = (
     (SAME_SHAPE - {"Cast", "QuantizeLinear", "DequantizeLinear"})
     | POOLS
     | frozenset(
-        "Gather GatherElements GatherND Reshape Transpose Slice Squeeze Unsqueeze Flatten Expand Tile Pad Concat Split "
-        "Resize DepthToSpace SpaceToDepth ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd CumSum".split()
+        "Gather GatherElements GatherND Reshape Transpose Slice Squeeze Unsqueeze Flatten Expand"
+        " Tile Pad Concat Split Resize DepthToSpace SpaceToDepth ReduceMean ReduceSum ReduceMax"
+        " ReduceMin ReduceProd CumSum".split()
     )
 )
 # Operators whose output is of one type, whatever they read: int64 or bool, of TensorProto.DataType.
@@ -64,14 +76,24 @@ FIXED_TYPE = dict.fromkeys("Shape Size ArgMax ArgMin NonZero".split(), 7) | dict
 ALIKE = frozenset("Concat Equal Less LessOrEqual Greater GreaterOrEqual".split())
 # Operators that no opset lets compute with integers.
 FLOAT_ONLY = frozenset(
-    "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax Softplus Elu Exp Log "
-    "Sqrt AveragePool GlobalAveragePool LSTM GRU RNN".split()
+    "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax"
+    " Softplus Elu Exp Log Sqrt AveragePool GlobalAveragePool LSTM GRU RNN".split()
 )
 INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, bool among them
-UNFREEZABLE = PACKED | {"string"}  # element types whose .npy file does not hold the bytes of an initializer
+UNFREEZABLE = PACKED | {
+    "string"
+}  # element types whose .npy file does not hold the bytes of an initializer
 # The fields of a graph that are assembled anew.
 GRAPH_PARTS = frozenset(
-    ("node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation")
+    (
+        "node",
+        "initializer",
+        "sparse_initializer",
+        "input",
+        "output",
+        "value_info",
+        "quantization_annotation",
+    )
 )
 
 
@@ -81,10 +103,12 @@ class Cut:
 
     Attributes:
         graph, region: the source.
-        inputs, outputs: names of the boundary tensors that it is fed with and gives, as in the source model.
+        inputs, outputs: names of the boundary tensors that it is fed with and gives, as in the
+            source model.
         frozen: names of the tensors in `region.shapes` that are constants in the cut.
         types: the TypeProto of each input and output.
-        model: the ModelProto; its large weights are stubs that point into the source (`graph.protobuf`).
+        model: the ModelProto; its large weights are stubs that point into the source
+            (`graph.protobuf`).
         renamed: new node name → old, for nodes of the region that share a name.
 
     >>> from subgraph import cut, load
@@ -108,8 +132,13 @@ class Cut:
 
     @property
     def parameters(self) -> int:
-        """Number of elements of all initializers except frozen tensors, and of what Constant nodes hold."""
-        held = sum(protobuf.element_count(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+        """Number of elements of all initializers except frozen tensors, and of what Constant nodes
+        hold."""
+        held = sum(
+            protobuf.element_count(t)
+            for t in self.model.graph.initializer
+            if t.name not in self.frozen
+        )
         return held + in_constants(self.graph, self.region)
 
     def declared(self, name: str) -> DeclaredTensor:
@@ -129,7 +158,8 @@ class Cut:
         return full
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the model; weights from external files go to a `.data` file beside it. Returns the files written.
+        """Write the model; weights from external files go to a `.data` file beside it. Returns the
+        files written.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -149,8 +179,9 @@ def cut(
 ) -> Cut:
     """Cut the nodes between `start` and `end` out of a model. Nothing is run.
 
-    `captured` holds reference values of the boundary, one mapping per sample, whose files are in `folder`. Without it,
-    types of boundary tensors come from the model's value_info or from onnx's shape inference.
+    `captured` holds reference values of the boundary, one mapping per sample, whose files are in
+    `folder`. Without it, types of boundary tensors come from the model's value_info or from onnx's
+    shape inference.
 
     >>> from subgraph import load
     >>> piece = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")
@@ -164,7 +195,9 @@ def cut(
         DataError: the bytes of a weight cannot be read.
     """
     require_graph(graph, "cut")
-    region = regions.between(graph, *([names] if isinstance(names, str) else names for names in (start, end)))
+    region = regions.between(
+        graph, *([names] if isinstance(names, str) else names for names in (start, end))
+    )
     return cut_region(graph, region, captured, folder, dynamic=dynamic)
 
 
@@ -185,9 +218,10 @@ def cut_region(
 ) -> Cut:
     """A region as a model; arguments and errors as of `cut`.
 
-    Tensors in `region.shapes` are frozen to the value of the first sample, unless `dynamic` or not `freeze`; the caller
-    makes sure that they are equal in all samples. `dynamic` also keeps open dimensions open. With captured values and
-    without `dynamic` the cut is *pinned*: shapes in it are sizes, and agree with those captured, or are not declared.
+    Tensors in `region.shapes` are frozen to the value of the first sample, unless `dynamic` or not
+    `freeze`; the caller makes sure that they are equal in all samples. `dynamic` also keeps open
+    dimensions open. With captured values and without `dynamic` the cut is *pinned*: shapes in it
+    are sizes, and agree with those captured, or are not declared.
     """
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
@@ -209,13 +243,19 @@ def cut_region(
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
 
-def _retyped(info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None) -> protobuf.ValueInfoProto:
+def _retyped(
+    info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None
+) -> protobuf.ValueInfoProto:
     """A declaration with the type that was inferred, where the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
     found = type_proto.tensor_type
     said = info.type.tensor_type
-    if type_proto.HasField("tensor_type") and not found.HasField("shape") and found.elem_type == said.elem_type:
+    if (
+        type_proto.HasField("tensor_type")
+        and not found.HasField("shape")
+        and found.elem_type == said.elem_type
+    ):
         return info  # of the shape nothing was inferred
     other = protobuf.protos().ValueInfoProto()
     other.CopyFrom(info)
@@ -224,11 +264,13 @@ def _retyped(info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | Non
 
 
 def freezable(region: Region, captured: Sequence[Mapping[str, Record]]) -> tuple[str, ...]:
-    """The tensors in `region.shapes` whose captured values can be initializers: tensors of unpacked numbers."""
+    """The tensors in `region.shapes` whose captured values can be initializers: tensors of unpacked
+    numbers."""
     return tuple(
         n
         for n in region.shapes
-        if captured and all(s[n].form == "tensor" and s[n].dtype not in UNFREEZABLE for s in captured)
+        if captured
+        and all(s[n].form == "tensor" and s[n].dtype not in UNFREEZABLE for s in captured)
     )
 
 
@@ -241,10 +283,12 @@ def build_model(
     infos: Mapping[str, protobuf.ValueInfoProto],
     constants: Iterable[protobuf.TensorProto] = (),
 ) -> tuple[protobuf.ModelProto, dict[str, str]]:
-    """(model, renamed nodes): the region in the class `protobuf.reading_class()`, with large weights as stubs.
+    """(model, renamed nodes): the region in the class `protobuf.reading_class()`, with large
+    weights as stubs.
 
-    `types` are those of inputs and outputs; an output without a type is declared without one. `infos` are kept as
-    value_info of intermediate tensors. `constants` become initializers. Complexity: linear in the region.
+    `types` are those of inputs and outputs; an output without a type is declared without one.
+    `infos` are kept as value_info of intermediate tensors. `constants` become initializers.
+    Complexity: linear in the region.
 
     Raises:
         ModelError: the model imports no opset, so the versions of its operators are unknown.
@@ -270,7 +314,9 @@ def build_model(
         out.initializer.add().MergeFromString(tensor.SerializeToString())
     for declarations, names in ((out.input, inputs), (out.output, outputs)):
         for name in names:
-            declarations.add().MergeFromString(_boundary_info(name, types, infos).SerializeToString())
+            declarations.add().MergeFromString(
+                _boundary_info(name, types, infos).SerializeToString()
+            )
     if model.ir_version < 4:  # every initializer must be an input as well
         declared = {v.name: v for v in graph.model.graph.input}
         for tensor in out.initializer:
@@ -284,7 +330,8 @@ def build_model(
 def _boundary_info(
     name: str, types: Mapping[str, protobuf.TypeProto], infos: Mapping[str, protobuf.ValueInfoProto]
 ) -> protobuf.ValueInfoProto:
-    """The declaration of a boundary tensor: as in the model, but with the type that it has in the cut."""
+    """The declaration of a boundary tensor: as in the model, but with the type that it has in the
+    cut."""
     info = protobuf.protos().ValueInfoProto(name=name)
     if name in infos:
         info.CopyFrom(infos[name])
@@ -309,7 +356,8 @@ def copy_without(message: Any, fields: frozenset[str]) -> Any:
 
 
 def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto) -> dict[str, str]:
-    """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new name → old."""
+    """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
+    name → old."""
     renamed: dict[str, str] = {}
     seen: set[str] = set()
     taken: set[str] = {node.name for node in out.node}
@@ -324,8 +372,11 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto
     return renamed
 
 
-def _copy_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], out: protobuf.GraphProto) -> list[str]:
-    """Copy the quantization annotations of tensors in the cut; return the weights and those that annotations name."""
+def _copy_annotations(
+    graph: Graph, weights: Iterable[str], tensors: set[str], out: protobuf.GraphProto
+) -> list[str]:
+    """Copy the quantization annotations of tensors in the cut; return the weights and those that
+    annotations name."""
     names = dict.fromkeys(weights)
     for annotation in graph.model.graph.quantization_annotation:
         if annotation.tensor_name in tensors or annotation.tensor_name in names:
@@ -358,15 +409,18 @@ def _weight_info(
     return info
 
 
-def add_functions(graph: Graph, nodes: Iterable[protobuf.NodeProto], model: protobuf.ModelProto) -> None:
-    """Copy the local functions that these nodes call, also from bodies and other functions, in file order."""
+def add_functions(
+    graph: Graph, nodes: Iterable[protobuf.NodeProto], model: protobuf.ModelProto
+) -> None:
+    """Copy the local functions that these nodes call, also from bodies and other functions, in file
+    order."""
     needed = called(nodes, graph.functions)
     model.functions.extend(function for key, function in graph.functions.items() if key in needed)
     for function in model.functions:
         protobuf.load_all(all_tensors(function), graph.path)
 
 
-# ---------------------------------------------------------------------------------------------------- types
+# ------------------------------------------------------------ types
 
 
 def boundary_types(
@@ -379,14 +433,16 @@ def boundary_types(
 ) -> dict[str, protobuf.TypeProto]:
     """Types of boundary tensors.
 
-    With captured values: their types, with a dimension open where samples differ. With `dynamic`, or without captured
-    values: as declared in `infos`, else as inferred; and where neither exists or the captured values contradict it, the
-    captured type with all dimensions open.
+    With captured values: their types, with a dimension open where samples differ. With `dynamic`,
+    or without captured values: as declared in `infos`, else as inferred; and where neither exists
+    or the captured values contradict it, the captured type with all dimensions open.
 
     Raises:
         ModelError: the type of a tensor is neither declared nor captured, and cannot be inferred.
     """
-    captured_types = {n: common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]}
+    captured_types = {
+        n: common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]
+    }
     if captured and not dynamic:
         return captured_types
     types = {n: infos[n].type for n in names if n in infos and is_complete(infos[n].type)}
@@ -398,7 +454,8 @@ def boundary_types(
     missing = [n for n in names if n not in types]
     if missing:
         raise ModelError(
-            f"the type of tensor '{missing[0]}' is not declared in {graph.path.name} and cannot be inferred",
+            f"the type of tensor '{missing[0]}' is not declared in {graph.path.name} and cannot be"
+            " inferred",
             "cut with a capture (without --no-capture): its type then comes from the run",
             code="cut.unknown-type",
         )
@@ -414,26 +471,32 @@ def consistent_infos(
 ) -> dict[str, protobuf.ValueInfoProto]:
     """The declarations of a model that may stand beside these types of the boundary of a cut.
 
-    Converters believe what intermediate tensors declare, be it a symbol beside a size, or a size of another sample.
-    Those of the boundary stay (only their type is replaced). Inner ones stay if no type of the boundary departs from
-    what is declared; in a `pinned` cut also only if all inputs of the model are of fixed shape, and those that are.
+    Converters believe what intermediate tensors declare, be it a symbol beside a size, or a size of
+    another sample. Those of the boundary stay (only their type is replaced). Inner ones stay if no
+    type of the boundary departs from what is declared; in a `pinned` cut also only if all inputs of
+    the model are of fixed shape, and those that are.
     """
     boundary = {n: v for n, v in infos.items() if n in types}
     if pinned:
         fits = all(map(is_fixed, (v.type for v in graph.inputs.values())))
-        fits = fits and all(allows(v.type, types[n]) for n, v in boundary.items() if is_complete(v.type))
+        fits = fits and all(
+            allows(v.type, types[n]) for n, v in boundary.items() if is_complete(v.type)
+        )
         return {n: v for n, v in infos.items() if n in types or (fits and is_fixed(v.type))}
     return dict(infos) if all(v.type == types[n] for n, v in boundary.items()) else boundary
 
 
 def drop_open_shapes(model: protobuf.ModelProto) -> None:
-    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters and leaves.
+    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters
+    and leaves.
 
     Operators of other domains need them: onnxruntime's BeamSearch asks the shapes of its decoder.
     """
     for function in model.functions:
         function.ClearField("value_info")
-    for body in (body for node in model_nodes(model) if node.domain in STANDARD for body in bodies(node)):
+    for body in (
+        body for node in model_nodes(model) if node.domain in STANDARD for body in bodies(node)
+    ):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):
@@ -441,21 +504,28 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
 
 
 def _misdeclared(
-    graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
+    graph: Graph,
+    region: Region,
+    inputs: Sequence[str],
+    infos: Mapping[str, protobuf.ValueInfoProto],
 ) -> bool:
-    """Does a node of the region, or one that makes an input of it, show that a declared type or shape is wrong?"""
+    """Does a node of the region, or one that makes an input of it, show that a declared type or
+    shape is wrong?"""
     if _is_misshapen(graph, region, inputs, infos):
         return True
     nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
-    types |= {n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights}
+    types |= {
+        n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights
+    }
     return types_contradict((graph.nodes[i] for i in graph.in_order(nodes)), types)
 
 
 def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int]) -> bool:
     """Does a node read or make a tensor of an element type that its operator excludes?
 
-    `nodes` are in topological order; `types` by tensor, 0 where not known: those that follow are added.
+    `nodes` are in topological order; `types` by tensor, 0 where not known: those that follow are
+    added.
     """
     for node in nodes:
         if node.domain not in STANDARD:
@@ -490,9 +560,13 @@ def _made_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
 
 
 def _is_misshapen(
-    graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
+    graph: Graph,
+    region: Region,
+    inputs: Sequence[str],
+    infos: Mapping[str, protobuf.ValueInfoProto],
 ) -> bool:
-    """Does a declared shape of an input contradict a node that reads it, or one behind operators that keep it?"""
+    """Does a declared shape of an input contradict a node that reads it, or one behind operators
+    that keep it?"""
     shapes = {name: _dims(graph, name, infos) for name in inputs}
     for i in region.nodes:
         if shapes.keys().isdisjoint(graph.reads[i]):
@@ -510,7 +584,8 @@ def _is_misshapen(
 
 
 def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
-    """What a node's first output must have of dimensions, None where one is not known; None for other operators."""
+    """What a node's first output must have of dimensions, None where one is not known; None for
+    other operators."""
     if node.domain not in STANDARD or not read or not node.input[0] or not (first := read[0]):
         return None
     if node.op_type in SAME_SHAPE:
@@ -532,10 +607,15 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
         if first is None or second is None or min(len(first), len(second)) < 2:
             return False
         if node.op_type == "Conv":
-            return len(first) != len(second) or _differ(first[1], second[1], attribute(node, "group", 1))
+            return len(first) != len(second) or _differ(
+                first[1], second[1], attribute(node, "group", 1)
+            )
         if node.op_type == "ConvTranspose":
             return len(first) != len(second) or _differ(first[1], second[0])
-        inner = -2 if attribute(node, "transA", 0) else -1, -1 if attribute(node, "transB", 0) else -2
+        inner = (
+            -2 if attribute(node, "transA", 0) else -1,
+            -1 if attribute(node, "transB", 0) else -2,
+        )
         return _differ(first[inner[0]], second[inner[1]])
     if attribute(node, "axis", None) is not None:  # as broadcasting was before opset 7
         return False
@@ -543,7 +623,9 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
     return any(len({size for size in axis if isinstance(size, int)} - {1}) > 1 for axis in axes)
 
 
-def _dims(graph: Graph, name: str, infos: Mapping[str, protobuf.ValueInfoProto]) -> list[Any] | None:
+def _dims(
+    graph: Graph, name: str, infos: Mapping[str, protobuf.ValueInfoProto]
+) -> list[Any] | None:
     """The shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)
@@ -567,26 +649,32 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeP
             model = onnx.infer_shapes(protobuf.to_onnx(model, graph.path))
     except OnnxError:
         return {}  # an invalid graph: `subcut inspect` reports where
-    return {v.name: v.type for v in model.graph.value_info if v.name in names and is_complete(v.type)}
+    return {
+        v.name: v.type for v in model.graph.value_info if v.name in names and is_complete(v.type)
+    }
 
 
 def frozen_constant(record: Record, folder: Path) -> protobuf.TensorProto:
     """A captured value as an initializer. Read without numpy, so that cutting need not load it."""
-    tensor = protobuf.protos().TensorProto(name=record.name, data_type=dtypes.TYPE_NUMBERS[record.dtype])
+    tensor = protobuf.protos().TensorProto(
+        name=record.name, data_type=dtypes.TYPE_NUMBERS[record.dtype]
+    )
     tensor.dims.extend(record.shapes[0])
     tensor.raw_data = _npy_payload(folder / record.files[0])
     return tensor
 
 
 def _npy_payload(path: Path) -> bytes:
-    """The raw bytes behind the header of a C-ordered .npy file (numpy.lib.format, versions 1 to 3)."""
+    """The raw bytes behind the header of a C-ordered .npy file (numpy.lib.format, versions 1 to
+    3)."""
     data = path.read_bytes()
     width = 2 if data[6] == 1 else 4  # bytes of the header's length, which stands at byte 8
     return data[8 + width + int.from_bytes(data[8 : 8 + width], "little") :]
 
 
 def structure_problem(model: protobuf.ModelProto) -> str | None:
-    """A tensor that is read before it is made, or an output that no node makes; None if there is none."""
+    """A tensor that is read before it is made, or an output that no node makes; None if there is
+    none."""
     graph = model.graph
     available = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     available |= {s.values.name for s in graph.sparse_initializer}

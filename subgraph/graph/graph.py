@@ -1,8 +1,9 @@
-"""`Graph`: a read-only index over an ONNX model that tells which node makes and which nodes read each tensor.
+"""`Graph`: a read-only index over an ONNX model that tells which node makes and which nodes read
+each tensor.
 
-A node is identified by its index in the file, a tensor by its name. Bodies of If, Loop and Scan read tensors of the
-graph around them without listing them as inputs; such *captured* tensors count as read by the node that holds the body.
-Weights stay on disk (see `graph.protobuf`).
+A node is identified by its index in the file, a tensor by its name. Bodies of If, Loop and Scan
+read tensors of the graph around them without listing them as inputs; such *captured* tensors count
+as read by the node that holds the body. Weights stay on disk (see `graph.protobuf`).
 """
 
 from __future__ import annotations
@@ -21,17 +22,34 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.operators import require_expandable
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.walk import BODILESS, FunctionKey, all_nodes, bodies, called, captured_names, functions_of, operator
+from subgraph.graph.walk import (
+    BODILESS,
+    FunctionKey,
+    all_nodes,
+    bodies,
+    called,
+    captured_names,
+    functions_of,
+    operator,
+)
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
     import networkx
 
 RANDOM_OPS = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+    (
+        "RandomNormal",
+        "RandomUniform",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+    )
 )
 SHAPE_OPS = frozenset(("Shape", "Size"))
-# What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values of model inputs.
+# What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values
+# of model inputs.
 CONSTANT = 0
 SHAPE = 1
 VALUE = 2
@@ -49,13 +67,16 @@ class Selection:
 
 
 class Graph:
-    """A read-only index over one model. Linear in nodes and edges to build; never raises for an invalid graph.
+    """A read-only index over one model. Linear in nodes and edges to build; never raises for an
+    invalid graph.
 
     Attributes:
         path: the model file.
-        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be changed.
+        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be
+            changed.
         nodes: the top-level nodes, in file order.
-        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs are left out.
+        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs
+            are left out.
         makes: per node, names of the tensors that it makes; omitted outputs are left out.
         maker: tensor → index of the node that makes it.
         ops: per node, its op type.
@@ -83,7 +104,9 @@ class Graph:
         self.weights: dict[str, protobuf.TensorProto] = {t.name: t for t in graph.initializer}
         self.sparse: dict[str, Any] = {s.values.name: s for s in graph.sparse_initializer}
         self.inputs: dict[str, protobuf.ValueInfoProto] = {
-            v.name: v for v in graph.input if v.name not in self.weights and v.name not in self.sparse
+            v.name: v
+            for v in graph.input
+            if v.name not in self.weights and v.name not in self.sparse
         }
         self.outputs: list[str] = [v.name for v in graph.output]
         reads_of = []
@@ -128,7 +151,8 @@ class Graph:
 
     @cached_property
     def made_twice(self) -> list[tuple[str, int, int]]:
-        """(tensor, first maker, other maker) per tensor that several nodes make, which is invalid."""
+        """(tensor, first maker, other maker) per tensor that several nodes make, which is
+        invalid."""
         if len(self.maker) == sum(map(len, self.makes)):
             return []
         first: dict[str, int] = {}
@@ -139,7 +163,7 @@ class Graph:
             if first.setdefault(name, i) != i
         ]
 
-    # ------------------------------------------------------------------------------------------------ order
+    # ------------------------------------------------------------ order
 
     @cached_property
     def rank(self) -> Sequence[int]:
@@ -160,7 +184,9 @@ class Graph:
         except CycleError as e:
             cycle = " → ".join(self.label(i) for i in e.args[1])
             raise ModelError(
-                f"{self.path.name} has a cycle: {cycle}", "an ONNX graph must have none", code="graph.cycle"
+                f"{self.path.name} has a cycle: {cycle}",
+                "an ONNX graph must have none",
+                code="graph.cycle",
             ) from e
         rank = [0] * len(order)
         for position, node in enumerate(order):
@@ -200,8 +226,8 @@ class Graph:
     def prepare(self) -> Graph:
         """Index readers, kinds and value infos of all tensors; returns the graph itself.
 
-        Deriving a region then costs time linear in the region rather than in the model. For a single region the index
-        costs more than it saves.
+        Deriving a region then costs time linear in the region rather than in the model. For a
+        single region the index costs more than it saves.
 
         Raises:
             ModelError: the graph has a cycle, or a value_info is damaged.
@@ -222,11 +248,14 @@ class Graph:
         return {name: (k, info) for k, (name, info) in enumerate(self.value_infos().items())}
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
-        """As `readers`, of a few tensors: one pass over the nodes below, without building the index."""
+        """As `readers`, of a few tensors: one pass over the nodes below, without building the
+        index."""
         tensors = set(names)
         if (all_readers := self.index_if_built("readers")) is not None:
             return {name: all_readers[name] for name in tensors if name in all_readers}
-        first = min((self.maker.get(name, 0) for name in tensors), default=0) if self._is_sorted else 0
+        first = (
+            min((self.maker.get(name, 0) for name in tensors), default=0) if self._is_sorted else 0
+        )
         readers: dict[str, list[int]] = {}
         for i in range(first, len(self.reads)):
             if not tensors.isdisjoint(self.reads[i]):
@@ -240,7 +269,8 @@ class Graph:
             yield from self.readers.get(name, ())
 
     def ancestors(self, nodes: Iterable[int], floor: int = -1) -> set[int]:
-        """`nodes` and all nodes that they depend on, except those of a rank below `floor`. Linear in the result."""
+        """`nodes` and all nodes that they depend on, except those of a rank below `floor`. Linear
+        in the result."""
         rank = self.rank
         reads = self.reads
         maker = self.maker
@@ -255,7 +285,8 @@ class Graph:
         return seen
 
     def descendants(self, nodes: Iterable[int]) -> set[int]:
-        """`nodes` and all nodes that depend on them. Linear in the result, once `readers` is built."""
+        """`nodes` and all nodes that depend on them. Linear in the result, once `readers` is
+        built."""
         seen = set(nodes)
         stack = list(seen)
         while stack:
@@ -266,7 +297,8 @@ class Graph:
         return seen
 
     def to_networkx(self) -> networkx.MultiDiGraph:
-        """Nodes by index, with `name` and `op`; one edge per tensor between two nodes, with `tensor`."""
+        """Nodes by index, with `name` and `op`; one edge per tensor between two nodes, with
+        `tensor`."""
         import networkx
 
         out = networkx.MultiDiGraph()
@@ -276,7 +308,7 @@ class Graph:
             out.add_edges_from((self.maker[n], i, {"tensor": n}) for n in names if n in self.maker)
         return out
 
-    # ------------------------------------------------------------------------------------------------ kinds
+    # ------------------------------------------------------------ kinds
 
     @cached_property
     def functions(self) -> dict[FunctionKey, Any]:
@@ -288,15 +320,17 @@ class Graph:
         return name in self.weights or name in self.sparse
 
     def constant(self, name: str) -> protobuf.TensorProto | None:
-        """The weight of that name, or the `value` of its Constant node; None for a computed tensor."""
+        """The weight of that name, or the `value` of its Constant node; None for a computed
+        tensor."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
 
     def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
         """What the value of each tensor depends on: CONSTANT, SHAPE or VALUE.
 
-        SHAPE: every path from a model input to the tensor passes Shape or Size. Random tensors are VALUE.
-        Complexity: linear in the nodes above the tensors; in a prepared graph, linear in the tensors.
+        SHAPE: every path from a model input to the tensor passes Shape or Size. Random tensors are
+        VALUE. Complexity: linear in the nodes above the tensors; in a prepared graph, linear in the
+        tensors.
         """
         names = list(tensors)
         if (all_kinds := self.index_if_built("_all_kinds")) is not None:
@@ -311,7 +345,9 @@ class Graph:
             maker = made_by(name)
             return kind_of_node[maker] if maker is not None else self._kind_of_source(name)
 
-        for i in self.in_order(self.ancestors(m for name in names if (m := made_by(name)) is not None)):
+        for i in self.in_order(
+            self.ancestors(m for name in names if (m := made_by(name)) is not None)
+        ):
             highest = max(map(kind, reads[i]), default=CONSTANT)
             if i in random_nodes:
                 highest = VALUE
@@ -330,18 +366,24 @@ class Graph:
         functions = self.functions
         nodes = self.nodes
         certain = BODILESS - {"Dropout", *(name for _, name, _ in functions)}
-        drawing = {key for key, f in functions.items() if _draw(f.node, _scope(f.node, (), lambda name: None))}
+        drawing = {
+            key
+            for key, f in functions.items()
+            if _draw(f.node, _scope(f.node, (), lambda name: None))
+        }
         doubtful = [i for i, op in enumerate(self.ops) if op not in certain]
         return {
             i
             for i in doubtful
-            if _draw([nodes[i]], self.constant) or (drawing and drawing & called([nodes[i]], functions))
+            if _draw([nodes[i]], self.constant)
+            or (drawing and drawing & called([nodes[i]], functions))
         }
 
-    # ------------------------------------------------------------------------------------------------ types
+    # ------------------------------------------------------------ types
 
     def value_infos(self, names: Iterable[str] | None = None) -> dict[str, protobuf.ValueInfoProto]:
-        """Declarations of graph inputs, outputs and value_info by tensor, in file order: all, or of `names`.
+        """Declarations of graph inputs, outputs and value_info by tensor, in file order: all, or of
+        `names`.
 
         Raises:
             ModelError: a value_info is damaged.
@@ -357,22 +399,28 @@ class Graph:
         return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
 
     def declared_types(self, names: Iterable[str] | None = None) -> dict[str, protobuf.TypeProto]:
-        """Declared types by tensor: all, or those of `names`; tensors without a type are left out."""
-        return {name: v.type for name, v in self.value_infos(names).items() if v.type.WhichOneof("value")}
+        """Declared types by tensor: all, or those of `names`; tensors without a type are left
+        out."""
+        return {
+            name: v.type
+            for name, v in self.value_infos(names).items()
+            if v.type.WhichOneof("value")
+        }
 
-    # ------------------------------------------------------------------------------------------------ names
+    # ------------------------------------------------------------ names
 
     def label(self, i: int) -> str:
-        """The node's name; `#17` if it has none or shares it. `select` maps a label back to its node."""
+        """The node's name; `#17` if it has none or shares it. `select` maps a label back to its
+        node."""
         name = self.node_names[i]
         return name if name and name not in self.shared_names else f"#{i}"
 
     def select(self, text: str) -> Selection:
         """Resolve a selector.
 
-        Tried in this order: exact node name; tensor name (the node that makes it, or, for a model input, the nodes that
-        read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index; `Conv@3`, the third Conv; a glob that matches one
-        node name.
+        Tried in this order: exact node name; tensor name (the node that makes it, or, for a model
+        input, the nodes that read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index;
+        `Conv@3`, the third Conv; a glob that matches one node name.
 
         Raises:
             UnknownName: no node or tensor matches; carries the three nearest names.
@@ -388,10 +436,15 @@ class Graph:
         )
 
     def select_all(self, text: str) -> tuple[int, ...]:
-        """The nodes of a selector; of a glob all that it matches. Errors as of `select`, but for several matches."""
+        """The nodes of a selector; of a glob all that it matches. Errors as of `select`, but for
+        several matches."""
         exact = text in self.node_names or text in self.maker or text in self.inputs
         globbed = not exact and any(c in text for c in "*?[")
-        hits = [i for i, name in enumerate(self.node_names) if globbed and fnmatch.fnmatchcase(name, text)]
+        hits = [
+            i
+            for i, name in enumerate(self.node_names)
+            if globbed and fnmatch.fnmatchcase(name, text)
+        ]
         return tuple(hits) or self.select(text).nodes
 
     def _prefixed(self, text: str) -> Selection | None:
@@ -403,8 +456,14 @@ class Graph:
     def _node(self, text: str, name: str) -> Selection | None:
         if same := self.shared_names.get(name):
             which = ", ".join(f"#{i}" for i in same[:8])
-            raise UsageError(f"'{text}' is the name of {len(same)} nodes", f"say which: {which}", code="node.ambiguous")
-        if not name or name not in self.node_names:  # a scan of the list is cheaper than building `names`
+            raise UsageError(
+                f"'{text}' is the name of {len(same)} nodes",
+                f"say which: {which}",
+                code="node.ambiguous",
+            )
+        if (
+            not name or name not in self.node_names
+        ):  # a scan of the list is cheaper than building `names`
             return None
         return Selection(text, (self.node_names.index(name),))
 
@@ -425,7 +484,11 @@ class Graph:
         if m := re.fullmatch(r"#(\d{1,9})", text):
             i = int(m[1])
             if i >= len(self.nodes):
-                raise UnknownName(f"no node '{text}'", f"the last node is #{len(self.nodes) - 1}", code="node.unknown")
+                raise UnknownName(
+                    f"no node '{text}'",
+                    f"the last node is #{len(self.nodes) - 1}",
+                    code="node.unknown",
+                )
             return Selection(text, (i,))
         if m := re.fullmatch(r"(\w+)@(\d{1,9})", text):
             same = [i for i, node in enumerate(self.nodes) if node.op_type == m[1]]
@@ -433,7 +496,9 @@ class Graph:
                 return Selection(text, (same[int(m[2]) - 1],))
             if same:
                 raise UnknownName(
-                    f"no node '{text}': the model has {len(same)} {m[1]}", "counting starts at 1", code="node.unknown"
+                    f"no node '{text}': the model has {len(same)} {m[1]}",
+                    "counting starts at 1",
+                    code="node.unknown",
                 )
         return None
 
@@ -443,11 +508,14 @@ class Graph:
         hits = [name for name in self.names if fnmatch.fnmatchcase(name, text)]
         if len(hits) > 1:
             some = ", ".join(hits[:8]) + (", …" if len(hits) > 8 else "")
-            raise UsageError(f"'{text}' matches {len(hits)} nodes", f"say which: {some}", code="node.ambiguous")
+            raise UsageError(
+                f"'{text}' matches {len(hits)} nodes", f"say which: {some}", code="node.ambiguous"
+            )
         return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:
-        """The tensor that a selector stands for: named itself, or the only output of the selected node.
+        """The tensor that a selector stands for: named itself, or the only output of the selected
+        node.
 
         Raises:
             UnknownName, UsageError: as `select`; or the node makes several tensors.
@@ -460,7 +528,9 @@ class Graph:
         made = self.makes[selection.nodes[0]]
         if len(made) != 1:
             raise UsageError(
-                f"'{text}' makes {len(made)} tensors", f"say which: {', '.join(made)}", code="tensor.ambiguous"
+                f"'{text}' makes {len(made)} tensors",
+                f"say which: {', '.join(made)}",
+                code="tensor.ambiguous",
             )
         return made[0]
 
@@ -471,12 +541,15 @@ class Graph:
             if any(bodies(node)) or operator(node) in self.functions:
                 raise UnknownName(
                     f"'{text}' is inside node '{name}', where this command does not look",
-                    f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within look inside",
+                    f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within"
+                    " look inside",
                     code="node.inside-body",
                 )
         raise UnknownName(
             f"no node or tensor '{text}' in {self.path.name}",
-            nearest=nearest(text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)),
+            nearest=nearest(
+                text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)
+            ),
             code="node.unknown",
         )
 
@@ -487,7 +560,11 @@ def require_graph(item: object, function: str) -> None:
         UsageError: a path, for example, stands in place of a graph.
     """
     if not isinstance(item, Graph):
-        what = f"the path {clean(str(item))!r}" if isinstance(item, (str, Path)) else f"a {type(item).__name__}"
+        what = (
+            f"the path {clean(str(item))!r}"
+            if isinstance(item, (str, Path))
+            else f"a {type(item).__name__}"
+        )
         name = clean(str(item)) if isinstance(item, (str, Path)) else "model.onnx"
         hint = f"subgraph.{function}(subgraph.load({name!r}), …)"
         raise UsageError(f"{function} takes a graph, not {what}", hint, code="api.wrong-type")
@@ -501,12 +578,17 @@ def load(path: str | Path) -> Graph:
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be inlined.
+        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be
+            inlined.
     """
     graph = Graph(protobuf.read(Path(path)))
     if graph.functions:
-        functions = {key: [operator(n) for n in all_nodes(f.node)] for key, f in graph.functions.items()}
-        require_expandable(graph.path.name, [operator(n) for n in all_nodes(graph.nodes)], functions)
+        functions = {
+            key: [operator(n) for n in all_nodes(f.node)] for key, f in graph.functions.items()
+        }
+        require_expandable(
+            graph.path.name, [operator(n) for n in all_nodes(graph.nodes)], functions
+        )
     return graph
 
 
@@ -518,13 +600,17 @@ def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> b
     for node in nodes:
         if node.domain in STANDARD and (node.op_type in RANDOM_OPS or _trains(node, constant_of)):
             return True
-        if any(_draw(body.node, _scope(body.node, body.initializer, constant_of)) for body in bodies(node)):
+        if any(
+            _draw(body.node, _scope(body.node, body.initializer, constant_of))
+            for body in bodies(node)
+        ):
             return True
     return False
 
 
 def _trains(node: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
-    """Is it a Dropout whose third input, `training_mode`, is true, or computed, so that it may be true?"""
+    """Is it a Dropout whose third input, `training_mode`, is true, or computed, so that it may be
+    true?"""
     name = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
     if not name:
         return False
@@ -540,9 +626,12 @@ def _value(node: protobuf.NodeProto) -> protobuf.TensorProto | None:
 
 
 def _scope(
-    nodes: Iterable[protobuf.NodeProto], weights: Iterable[protobuf.TensorProto], outer: ConstantLookup
+    nodes: Iterable[protobuf.NodeProto],
+    weights: Iterable[protobuf.TensorProto],
+    outer: ConstantLookup,
 ) -> ConstantLookup:
-    """Constants as seen inside a body or function, whose own names shadow those of the outer scope."""
+    """Constants as seen inside a body or function, whose own names shadow those of the outer
+    scope."""
     own: dict[str, Any] = {name: _value(n) for n in nodes for name in n.output}
     own |= {t.name: t for t in weights}
     return lambda name: own[name] if name in own else outer(name)

@@ -1,16 +1,20 @@
-"""Cuts → `MergedCut`: one model that holds several cuts as disconnected pieces, for runtimes that start slowly.
+"""Cuts → `MergedCut`: one model that holds several cuts as disconnected pieces, for runtimes that
+start slowly.
 
-Every name in a piece, inside its bodies as well, gets a prefix of its own (`p7/`). Such a renaming is injective and
-the same everywhere, so it preserves scopes: captured names stay captured and shadowed names stay shadowed. Names of
-different pieces differ in the part before the first slash, whatever the source calls its tensors.
+Every name in a piece, inside its bodies as well, gets a prefix of its own (`p7/`). Such a renaming
+is injective and the same everywhere, so it preserves scopes: captured names stay captured and
+shadowed names stay shadowed. Names of different pieces differ in the part before the first slash,
+whatever the source calls its tensors.
 
 Pieces share nothing that a runtime could merge, because merging hides faults and makes new ones:
-- A tensor that two pieces read is two inputs. Runtimes merge computations on a shared input, which changes bits.
+- A tensor that two pieces read is two inputs. Runtimes merge computations on a shared input, which
+  changes bits.
 - No node, and no constant above `SHARED_BYTES`, is in two pieces. Constants are told apart by name.
-- Smaller constants (a bound of Clip, axes, the target of a Reshape) may be in several: each piece has a copy under a
-  name of its own. So may absorbed nodes whose constants are that small.
+- Smaller constants (a bound of Clip, axes, the target of a Reshape) may be in several: each piece
+  has a copy under a name of its own. So may absorbed nodes whose constants are that small.
 
-If a piece agrees here, that does not prove that the cut alone agrees; a failure is to be confirmed on the cut alone.
+If a piece agrees here, that does not prove that the cut alone agrees; a failure is to be confirmed
+on the cut alone.
 """
 
 from __future__ import annotations
@@ -28,10 +32,14 @@ from subgraph.graph.walk import FunctionKey, all_tensors, functions_of, rename, 
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
-MAX_PIECES = 1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
-SHARED_BYTES = 64  # of a constant that may be in several pieces: eight int64 (pads in 4-D), a scalar of any type
+MAX_PIECES = (
+    1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
+)
+# of a constant that may be in several pieces: eight int64 (pads in 4-D), a scalar of any type
+SHARED_BYTES = 64
 
-# Something that only one piece of a merged cut may hold: the index of a node, the name of a constant, or a function.
+# Something that only one piece of a merged cut may hold: the index of a node, the name of a
+# constant, or a function.
 OwnedKey: TypeAlias = int | str | FunctionKey
 
 
@@ -57,18 +65,29 @@ class MergedCut:
         return [merged for names in self.outputs for merged in names.values()]
 
     def feeds(self, tensors: Mapping[str, Record]) -> list[Record]:
-        """What the merged model is fed: tensors of the source model under the names of its inputs."""
-        return [replace(tensors[name], name=merged) for names in self.inputs for name, merged in names.items()]
+        """What the merged model is fed: tensors of the source model under the names of its
+        inputs."""
+        return [
+            replace(tensors[name], name=merged)
+            for names in self.inputs
+            for name, merged in names.items()
+        ]
 
     def split(self, outputs: Mapping[str, Record]) -> list[dict[str, Record]]:
-        """Outputs of the merged model per piece, by their names in the source model; missing ones are left out."""
+        """Outputs of the merged model per piece, by their names in the source model; missing ones
+        are left out."""
         return [
-            {name: replace(outputs[merged], name=name) for name, merged in names.items() if merged in outputs}
+            {
+                name: replace(outputs[merged], name=name)
+                for name, merged in names.items()
+                if merged in outputs
+            }
             for names in self.outputs
         ]
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the model; weights from external files go to a `.data` file beside it. Returns the files written.
+        """Write the model; weights from external files go to a `.data` file beside it. Returns the
+        files written.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -83,12 +102,14 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
     Complexity: linear in the pieces.
 
-    >>> p = merge_cuts(partition([cut_region(graph, r) for r in regions])[0])                          # doctest: +SKIP
-    >>> p.inputs[1]                                                                              # doctest: +SKIP
+    >>> p = merge_cuts(partition([cut_region(graph, r) for r in regions])[0])
+      # doctest: +SKIP >>> p.inputs[1]
+                     # doctest: +SKIP
     {'conv1': 'p1/conv1'}
 
     Raises:
-        UsageError: no cuts, too many, cuts of several graphs, or two that share a node or a constant.
+        UsageError: no cuts, too many, cuts of several graphs, or two that share a node or a
+            constant.
         ModelError: the shape of a constant is invalid.
     """
     _require_disjoint(cuts)
@@ -116,14 +137,20 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
 def _require_disjoint(cuts: Sequence[Cut]) -> None:
     hint = "merged_cuts.partition makes groups that can be merged"
     if not 0 < len(cuts) <= MAX_PIECES:
-        raise UsageError(f"a merged cut has 1 to {MAX_PIECES} pieces, not {len(cuts)}", hint, code="cut.piece-count")
+        raise UsageError(
+            f"a merged cut has 1 to {MAX_PIECES} pieces, not {len(cuts)}",
+            hint,
+            code="cut.piece-count",
+        )
     _require_one_graph(cuts)
     owner: dict[OwnedKey, int] = {}
     for i, cut in enumerate(cuts):
         for key, description in _owned(cut).items():
             if owner.setdefault(key, i) != i:
                 raise UsageError(
-                    f"pieces {owner[key]} and {i} of a merged cut share {description}", hint, code="cut.overlap"
+                    f"pieces {owner[key]} and {i} of a merged cut share {description}",
+                    hint,
+                    code="cut.overlap",
                 )
 
 
@@ -137,11 +164,12 @@ def _require_one_graph(cuts: Sequence[Cut]) -> None:
 
 
 def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[Cut]]:
-    """Split cuts of one graph into groups that can be merged, in order: the next group begins where a cut does not fit.
+    """Split cuts of one graph into groups that can be merged, in order: the next group begins where
+    a cut does not fit.
 
-    A cut fits if it shares nothing with the group, which has at most `MAX_PIECES`. `most_bytes`: limit for the bytes of
-    large constants and boundary tensors of a group (an open dimension counts as one); a larger cut is alone.
-    Complexity: linear in the contents of the cuts.
+    A cut fits if it shares nothing with the group, which has at most `MAX_PIECES`. `most_bytes`:
+    limit for the bytes of large constants and boundary tensors of a group (an open dimension counts
+    as one); a larger cut is alone. Complexity: linear in the contents of the cuts.
 
     Raises:
         UsageError: cuts of several graphs. ModelError: the shape of a constant is invalid.
@@ -164,19 +192,29 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
     return groups
 
 
-# ---------------------------------------------------------------------------------------------------- contents
+# ------------------------------------------------------------ contents
 
 
 def _owned(cut: Cut) -> dict[OwnedKey, str]:
-    """What no other piece may hold → description for users: nodes, large constants, functions that hold some.
+    """What no other piece may hold → description for users: nodes, large constants, functions that
+    hold some.
 
-    Absorbed nodes may be in several pieces if what they make is declared small, or they are small Constants.
+    Absorbed nodes may be in several pieces if what they make is declared small, or they are small
+    Constants.
     """
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
     small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
-    small |= {name for i in cut.region.pulled if _is_small_constant(graph.nodes[i]) for name in graph.makes[i]}
-    nodes = [*cut.region.nodes, *(i for i in cut.region.pulled if not small.issuperset(graph.makes[i]))]
+    small |= {
+        name
+        for i in cut.region.pulled
+        if _is_small_constant(graph.nodes[i])
+        for name in graph.makes[i]
+    }
+    nodes = [
+        *cut.region.nodes,
+        *(i for i in cut.region.pulled if not small.issuperset(graph.makes[i])),
+    ]
     owned: dict[OwnedKey, str] = {i: f"node '{graph.label(i)}'" for i in nodes}
     for tensor in _large_weights(cut):
         owned[tensor.name] = f"a constant of {_size(tensor)} bytes: '{tensor.name}'"
@@ -205,7 +243,8 @@ def count_bytes(cut: Cut) -> int:
 
 
 def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
-    """Bytes of a declared tensor, an open dimension counted as `open_size`; 0 for other types or without a shape."""
+    """Bytes of a declared tensor, an open dimension counted as `open_size`; 0 for other types or
+    without a shape."""
     tensor = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
     bits = dtypes.TYPES.get(tensor.elem_type, ("", 0))[1]
@@ -214,6 +253,8 @@ def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
 
 def _size(tensor: protobuf.TensorProto) -> int:
     """Bytes of a constant."""
-    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:  # strings, or an element type newer than subcut
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[
+        1
+    ]:  # strings, or an element type newer than subcut
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
     return protobuf.nbytes(tensor)

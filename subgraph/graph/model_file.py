@@ -1,4 +1,5 @@
-"""A model as the user has it: the file byte for byte, and the files beside it that hold its weights."""
+"""A model as the user has it: the file byte for byte, and the files beside it that hold its
+weights."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from subgraph.storage.digest import digest, file_digest
 
 
 def external_files(graph: Graph) -> dict[str, Path]:
-    """The files that hold a model's external data, by location as the model names them, with their real paths.
+    """The files that hold a model's external data, by location as the model names them, with their
+    real paths.
 
     Tensors inside nodes, bodies and functions count as well. Complexity: linear in the model.
 
@@ -23,7 +25,9 @@ def external_files(graph: Graph) -> dict[str, Path]:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
     found: dict[str, Path] = {}
-    for tensor in chain.from_iterable(map(all_tensors, (graph.model.graph, *graph.model.functions))):
+    for tensor in chain.from_iterable(
+        map(all_tensors, (graph.model.graph, *graph.model.functions))
+    ):
         if protobuf.in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
             found[location] = protobuf.locate(tensor, graph.path).file
@@ -47,7 +51,9 @@ def copy_model(graph: Graph, path: Path) -> None:
             shutil.copyfile(file, target)
     except OSError as e:
         raise OutputError(
-            f"cannot copy {graph.path} to {path}: {e.strerror or e}", "free some space", code="output.unwritable"
+            f"cannot copy {graph.path} to {path}: {e.strerror or e}",
+            "free some space",
+            code="output.unwritable",
         ) from e
 
 
@@ -58,9 +64,14 @@ def model_digest(graph: Graph) -> str:
         DataError: as `external_files`. OSError: a file cannot be read.
     """
     files = external_files(graph)
-    return digest("file/1", file_digest(graph.path), {name: file_digest(file) for name, file in files.items()})
+    return digest(
+        "file/1", file_digest(graph.path), {name: file_digest(file) for name, file in files.items()}
+    )
 
 
 def has_open_shapes(graph: Graph) -> bool:
-    """Is a dimension of an input, an output or a declared intermediate tensor no size? Linear in the declarations."""
-    return not all(is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values()))
+    """Is a dimension of an input, an output or a declared intermediate tensor no size? Linear in
+    the declarations."""
+    return not all(
+        is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values())
+    )

@@ -1,8 +1,9 @@
 """The child's half of `onnx_process`: calls onnx's C++ functions on requests from standard input.
 
-Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a limit of memory. It
-loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
-`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function`, `check` (a model) or `check_file`.
+Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a
+limit of memory. It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A
+request is one line of JSON, with `bytes` of data behind it; so is a reply. `call` is `infer`,
+`convert`, `function`, `check` (a model) or `check_file`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
             error, data = "", _answer(folder, data, **request)
         except MemoryError:
             raise
-        except Exception as e:  # noqa: BLE001 - the parent tells
+        except Exception as e:  # noqa: BLE001
             error = f"{'' if isinstance(e, RuntimeError) else type(e).__name__ + ': '}{e}"
             data = b""
         replies.write(json.dumps({"error": error, "bytes": len(data)}).encode() + b"\n" + data)
@@ -51,17 +52,26 @@ def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
     if call == "check":
         onnx.checker.check_model(data, False, False, False)
     else:
-        onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
+        onnx.checker.check_model_path(
+            os.fsdecode(data), False, False, False
+        )  # as onnx.checker.check_model
     return b""
 
 
-def _function(defs: Any, data: bytes, op: str, domain: str, version: int, opset: int, sizes: list[int]) -> bytes:
-    """The body of a node's function; `data`: the node, then the types of its inputs, of `sizes` bytes each."""
+def _function(
+    defs: Any, data: bytes, op: str, domain: str, version: int, opset: int, sizes: list[int]
+) -> bytes:
+    """The body of a node's function; `data`: the node, then the types of its inputs, of `sizes`
+    bytes each."""
     schema = defs.get_schema(op, version, domain)
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     node, *types = (data[end - size : end] for size, end in zip(sizes, ends, strict=True))
     dependent = bool(schema.has_context_dependent_function)
-    versions = schema.context_dependent_function_opset_versions if dependent else schema.function_opset_versions
+    versions = (
+        schema.context_dependent_function_opset_versions
+        if dependent
+        else schema.function_opset_versions
+    )
     if not versions:
         raise ValueError(f"{op} has no function body")
     at = max((v for v in versions if v <= opset), default=min(versions))
@@ -76,8 +86,13 @@ def _extension(folder: Path) -> Any:
     """onnx's extension without its package; with it, where it does not load alone."""
     if EXTENSION in sys.modules:
         return sys.modules[EXTENSION]
-    names = (f"{EXTENSION.rpartition('.')[2]}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
-    files = [folder / name for name in names if (folder / name).is_file()]  # beside it lies a folder of stubs
+    names = (
+        f"{EXTENSION.rpartition('.')[2]}{suffix}"
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES
+    )
+    files = [
+        folder / name for name in names if (folder / name).is_file()
+    ]  # beside it lies a folder of stubs
     spec = importlib.util.spec_from_file_location(EXTENSION, files[0]) if files else None
     if spec is None or spec.loader is None:
         sys.path.append(str(folder.parent))

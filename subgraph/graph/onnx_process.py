@@ -1,7 +1,8 @@
 """onnx's C++ functions on a foreign model, in a child process with limits of time and memory.
 
-In this process they could not be interrupted: Python handles Ctrl-C and SIGTERM only between its own instructions. And
-a model of a few kilobytes may keep them busy for ever, take all memory, or crash them.
+In this process they could not be interrupted: Python handles Ctrl-C and SIGTERM only between its
+own instructions. And a model of a few kilobytes may keep them busy for ever, take all memory, or
+crash them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from subgraph.graph import protobuf
 from subgraph.system import crash_name, free_memory
 
 SECONDS = 60  # of processor time per call, and
-BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
+BYTES_PER_SECOND = (
+    50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
+)
 MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
 COPIES = 4  # of a model's bytes that onnx holds at once
@@ -31,7 +34,8 @@ class OnnxError(Exception):
 
 
 class OnnxProcess:
-    """A process that calls onnx. Use it as a context manager; the process starts with the first call.
+    """A process that calls onnx. Use it as a context manager; the process starts with the first
+    call.
 
     Attributes:
         path: of the model, for messages.
@@ -43,11 +47,18 @@ class OnnxProcess:
         self._bound = MEMORY
 
     def infer_shapes(
-        self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False, check_types: bool = False
+        self,
+        model: protobuf.ModelProto,
+        *,
+        strict: bool = False,
+        track: bool = False,
+        check_types: bool = False,
     ) -> protobuf.ModelProto:
-        """The model with inferred types; `track`: values of 1-D tensors as well, which onnx calls data propagation.
+        """The model with inferred types; `track`: values of 1-D tensors as well, which onnx calls
+        data propagation.
 
-        `strict`: errors are reported. `check_types`: so is a tensor of a type that its operator does not take.
+        `strict`: errors are reported. `check_types`: so is a tensor of a type that its operator
+        does not take.
 
         Raises:
             OnnxError: onnx reports an error. ModelError: the process exceeded a limit, or crashed.
@@ -72,7 +83,9 @@ class OnnxProcess:
             info.type.tensor_type.elem_type = weight.data_type
             for size in weight.dims:
                 info.type.tensor_type.shape.dim.add().dim_value = size
-        out = type(model).FromString(self._ask("convert", bare.SerializeToString(), version=version))
+        out = type(model).FromString(
+            self._ask("convert", bare.SerializeToString(), version=version)
+        )
         names = {weight.name for weight in large}
         for k in reversed([k for k, v in enumerate(out.graph.input) if v.name in names]):
             del out.graph.input[k]
@@ -80,14 +93,20 @@ class OnnxProcess:
         return out
 
     def function_body(
-        self, node: protobuf.NodeProto, types: Sequence[protobuf.TypeProto], version: int, opset: int
+        self,
+        node: protobuf.NodeProto,
+        types: Sequence[protobuf.TypeProto],
+        version: int,
+        opset: int,
     ) -> protobuf.ModelProto:
         """The FunctionProto by which the standard defines a node; `types`: of its inputs.
 
-        `version` of the operator; the body's own opset is the latest up to `opset`, else the first there is.
+        `version` of the operator; the body's own opset is the latest up to `opset`, else the first
+        there is.
 
         Raises:
-            OnnxError: the standard has no function for it. ModelError: the process exceeded a limit, or crashed.
+            OnnxError: the standard has no function for it. ModelError: the process exceeded a
+                limit, or crashed.
         """
         parts = [m.SerializeToString() for m in (node, *types)]
         words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
@@ -128,11 +147,16 @@ class OnnxProcess:
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
         except OSError as e:
             raise ModelError(
-                f"cannot start a process to check {self.path.name}: {e.strerror or e}", code="process.not-started"
+                f"cannot start a process to check {self.path.name}: {e.strerror or e}",
+                code="process.not-started",
             ) from e
 
     def _ended(self, code: int, call: str) -> ModelError:
-        how = f"it was ended by {name}" if (name := crash_name(code)) else f"it ended with code {code}"
+        how = (
+            f"it was ended by {name}"
+            if (name := crash_name(code))
+            else f"it ended with code {code}"
+        )
         task = {
             "infer": "shape inference",
             "convert": "version converter",
@@ -142,12 +166,16 @@ class OnnxProcess:
         }[call]
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
         what = f"onnx's {task} failed on {self.path.name}: {how}, {limit}, or by a crash"
-        return ModelError(what, "is the model damaged, or made to do harm?", code="model.check-failed")
+        return ModelError(
+            what, "is the model damaged, or made to do harm?", code="model.check-failed"
+        )
 
     def __enter__(self) -> OnnxProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None
+    ) -> None:
         if self._child is not None:
             self._child.end()
             self._child = None

@@ -1,7 +1,9 @@
-"""Node → why it does not fit the schema of its operator, and the opset from which on it does; names of types.
+"""Node → why it does not fit the schema of its operator, and the opset from which on it does; names
+of types.
 
-Operators that the model itself defines, its local functions, are inlined at loading by onnx and by most runtimes. Forty
-functions that each call the one before twice fit into 3 kB and expand to 10¹² nodes.
+Operators that the model itself defines, its local functions, are inlined at loading by onnx and by
+most runtimes. Forty functions that each call the one before twice fit into 3 kB and expand to 10¹²
+nodes.
 """
 
 from __future__ import annotations
@@ -18,18 +20,30 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
 
-MAX_EXPANDED = 10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
+MAX_EXPANDED = (
+    10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
+)
 UNLIMITED = 1 << 16  # inputs; a schema without a limit gives 2³¹ − 1
 
 
-def misfit(node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = "") -> str:
-    """Why a node does not fit its operator at a version of its domain: the first reason, "" if it fits.
+def misfit(
+    node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = ""
+) -> str:
+    """Why a node does not fit its operator at a version of its domain: the first reason, "" if it
+    fits.
 
-    The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor → `tensor(float)`, as far as known.
+    The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor →
+    `tensor(float)`, as far as known.
     """
     known = schema(str(node.op_type), version, domain)
     if known is None:
-        first = next((f": it comes with opset {s.since_version}" for s in history(str(node.op_type), domain)), "")
+        first = next(
+            (
+                f": it comes with opset {s.since_version}"
+                for s in history(str(node.op_type), domain)
+            ),
+            "",
+        )
         return f"is not part of opset {version}{first}"
     if known.deprecated:
         return f"is no longer part of opset {version} (since {known.since_version})"
@@ -40,15 +54,33 @@ def misfit(node: protobuf.NodeProto, version: int, types: Mapping[str, str], dom
         ("output", node.output, known.min_output, known.max_output),
     ):
         if not low <= len(names) <= high:
-            limits = f"{low}" if low == high else f"{low} or more" if high > UNLIMITED else f"{low} to {high}"
+            limits = (
+                f"{low}"
+                if low == high
+                else f"{low} or more"
+                if high > UNLIMITED
+                else f"{low} to {high}"
+            )
             return f"has {count(len(names), role)}; at opset {version} it has {limits}"
     pairs = ((name, formal, types.get(name)) for name, formal in _paired(node.input, known.inputs))
-    wrong = ((name, shown(actual), _listed(f.types)) for name, f, actual in pairs if actual and actual not in f.types)
-    return next((f"reads '{n}' as {is_}; at opset {version} it takes {allowed}" for n, is_, allowed in wrong), "")
+    wrong = (
+        (name, shown(actual), _listed(f.types))
+        for name, f, actual in pairs
+        if actual and actual not in f.types
+    )
+    return next(
+        (
+            f"reads '{n}' as {is_}; at opset {version} it takes {allowed}"
+            for n, is_, allowed in wrong
+        ),
+        "",
+    )
 
 
 def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
-    present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}  # which tools reserve
+    present = {
+        str(a.name): a.type for a in node.attribute if not a.name.startswith("__")
+    }  # which tools reserve
     for name, kind in present.items():
         if name not in known.attributes:
             yield f"has the attribute '{name}', which opset {version} does not know"
@@ -60,8 +92,11 @@ def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Ite
             yield f"lacks the attribute '{name}', which it needs at opset {version}"
 
 
-def known_from(node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = "") -> int | None:
-    """The first later version of the domain in which a node fits its operator; None if there is none."""
+def known_from(
+    node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = ""
+) -> int | None:
+    """The first later version of the domain in which a node fits its operator; None if there is
+    none."""
     versions = (int(s.since_version) for s in history(str(node.op_type), domain))
     return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
 
@@ -77,15 +112,18 @@ def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
 
 def _listed(types: Iterable[str]) -> str:
     """`float16, float32 or float64`; only tensor types, if there are any."""
-    plain = sorted({shown(t) for t in types if t.startswith("tensor(")}) or sorted(map(shown, types))
+    plain = sorted({shown(t) for t in types if t.startswith("tensor(")}) or sorted(
+        map(shown, types)
+    )
     return " or ".join(filter(None, (", ".join(plain[:-1]), plain[-1])))
 
 
-# ---------------------------------------------------------------------------------------------------- type names
+# ------------------------------------------------------------ type names
 
 
 def type_text(proto: protobuf.TypeProto) -> str:
-    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is incomplete."""
+    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is
+    incomplete."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         text = element_text(getattr(proto, kind).elem_type)
@@ -115,13 +153,14 @@ def shown(text: str) -> str:
     return dtype if form == "tensor" else f"{form} of {dtype}"
 
 
-# ---------------------------------------------------------------------------------------------------- local functions
+# ------------------------------------------------------------ local functions
 
 
 def require_expandable(
     model: str, nodes: Sequence[FunctionKey], functions: Mapping[FunctionKey, Sequence[FunctionKey]]
 ) -> None:
-    """Check that local functions can be inlined. Complexity: linear in the nodes of the model and of its functions.
+    """Check that local functions can be inlined. Complexity: linear in the nodes of the model and
+    of its functions.
 
     Args:
         model: its name, for messages.
@@ -129,7 +168,8 @@ def require_expandable(
         functions: the same for each function.
 
     Raises:
-        ModelError: a function calls itself, also through others; or there would be more than `MAX_EXPANDED` nodes.
+        ModelError: a function calls itself, also through others; or there would be more than
+            `MAX_EXPANDED` nodes.
     """
     calls = {key: [op for op in ops if op in functions] for key, ops in functions.items()}
     try:
@@ -137,16 +177,23 @@ def require_expandable(
     except CycleError as e:
         circle = " → ".join(_shown(key) for key in reversed(e.args[1]))
         what = f"local functions of {model} call each other in a circle: {circle}"
-        raise ModelError(what, "ONNX allows no recursion: export the model anew", code="model.recursion") from e
+        raise ModelError(
+            what, "ONNX allows no recursion: export the model anew", code="model.recursion"
+        ) from e
     sizes: dict[FunctionKey, int] = {}  # when inlined
     for key in order:
         sizes[key] = len(functions[key]) + sum(sizes[called] for called in calls[key])
     total = len(nodes) + sum(sizes.get(op, 0) for op in nodes)
     if total > MAX_EXPANDED:
         largest = max(sizes, key=lambda key: sizes[key])
-        what = f"{model} has {total:.1e} nodes once its local functions are inlined: {_shown(largest)} alone"
+        what = (
+            f"{model} has {total:.1e} nodes once its local functions are inlined: {_shown(largest)}"
+            " alone"
+        )
         raise ModelError(
-            f"{what} has {sizes[largest]:.1e}", "no runtime can load it: export the model anew", code="model.expansion"
+            f"{what} has {sizes[largest]:.1e}",
+            "no runtime can load it: export the model anew",
+            code="model.expansion",
         )
 
 

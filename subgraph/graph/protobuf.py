@@ -1,16 +1,19 @@
-"""Reading and writing `.onnx` files without loading large weights, which stay on disk as (file, offset, length).
+"""Reading and writing `.onnx` files without loading large weights, which stay on disk as (file,
+offset, length).
 
-A protobuf message is a sequence of fields, each with a tag and a length. A file above `WALK_ABOVE` bytes is *walked*:
-the headers of the fields of the model and of its graph are read one by one, and the bytes of each large initializer are
-skipped by their length. All other bytes are parsed by the generated classes. A skipped initializer appears in the model
-as a *stub*: a TensorProto with `data_location = EXTERNAL` whose location is `HERE`, that is, the model file itself. So
-all other code handles weights inside the model file and weights in external files alike.
+A protobuf message is a sequence of fields, each with a tag and a length. A file above `WALK_ABOVE`
+bytes is *walked*: the headers of the fields of the model and of its graph are read one by one, and
+the bytes of each large initializer are skipped by their length. All other bytes are parsed by the
+generated classes. A skipped initializer appears in the model as a *stub*: a TensorProto with
+`data_location = EXTERNAL` whose location is `HERE`, that is, the model file itself. So all other
+code handles weights inside the model file and weights in external files alike.
 
-`onnx_ml_pb2` is loaded without the package `onnx` around it (0.02 s rather than 0.18). A later `import onnx` gives the
-same classes, because the module is registered under its usual name.
+`onnx_ml_pb2` is loaded without the package `onnx` around it (0.02 s rather than 0.18). A later
+`import onnx` gives the same classes, because the module is registered under its usual name.
 
-Models are read with copies of onnx's classes in which `value_info` is a list of bytes: it makes up half of the messages
-of a large graph and is hardly ever needed (for 80,000 nodes: 19 MiB and 0.015 s less).
+Models are read with copies of onnx's classes in which `value_info` is a list of bytes: it makes up
+half of the messages of a large graph and is hardly ever needed (for 80,000 nodes: 19 MiB and 0.015
+s less).
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ ValueInfoProto = Any
 
 WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
 STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
-INLINE_LIMIT = 1 << 30  # bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB)
+INLINE_LIMIT = (
+    1 << 30
+)  # bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB)
 ALIGN = 4096  # bytes; onnxruntime maps external data by page
 
 WINDOW = 32 << 10  # bytes read at a time while walking
@@ -84,7 +89,9 @@ def protos() -> ModuleType:
 def _import_protos() -> ModuleType:
     package = importlib.util.find_spec("onnx")
     if package is None or not package.submodule_search_locations:
-        raise ModelError("the package 'onnx' is not installed", "pip install onnx", code="package.not-installed")
+        raise ModelError(
+            "the package 'onnx' is not installed", "pip install onnx", code="package.not-installed"
+        )
     place = Path(package.submodule_search_locations[0]) / "onnx_ml_pb2.py"
     spec = importlib.util.spec_from_file_location("onnx.onnx_ml_pb2", place)
     assert spec is not None and spec.loader is not None
@@ -96,10 +103,12 @@ def _import_protos() -> ModuleType:
 
 @cache
 def reading_class(name: str = "ModelProto") -> Any:
-    """The message class with which models are read. It differs from onnx's class of that name in three ways.
+    """The message class with which models are read. It differs from onnx's class of that name in
+    three ways.
 
-    `graph.value_info` stays bytes, for speed. Doc strings stay bytes, because some are not UTF-8 and subcut does not
-    use them. Any other text that is not UTF-8 is an error while parsing, not later on access.
+    `graph.value_info` stays bytes, for speed. Doc strings stay bytes, because some are not UTF-8
+    and subcut does not use them. Any other text that is not UTF-8 is an error while parsing, not
+    later on access.
     """
     from google.protobuf import message_factory
 
@@ -129,7 +138,9 @@ def _reading_pool() -> Any:
             if field.options.packed:
                 field.options.ClearField("packed")
                 field.options.features.repeated_field_encoding = features.PACKED
-            if field.name == "doc_string" or (message.name == "GraphProto" and field.name == "value_info"):
+            if field.name == "doc_string" or (
+                message.name == "GraphProto" and field.name == "value_info"
+            ):
                 field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
     pool = descriptor_pool.DescriptorPool()
@@ -161,8 +172,9 @@ class Blob:
 class Skeleton:
     """A parsed model without the bytes of its large weights; `size`: bytes of the file.
 
-    `structure` is the SHA-256 of the file; of a walked file, without the bytes of large weights, because reading
-    gigabytes for a digest would take longer than the cut. `weights_digest` covers those weights that are used.
+    `structure` is the SHA-256 of the file; of a walked file, without the bytes of large weights,
+    because reading gigabytes for a digest would take longer than the cut. `weights_digest` covers
+    those weights that are used.
     """
 
     path: Path
@@ -177,18 +189,27 @@ def read(path: Path) -> Skeleton:
     Complexity: linear in the bytes that are parsed.
 
     Raises:
-        ModelError: the file is missing, truncated or not an ONNX model; names the byte where reading stopped.
+        ModelError: the file is missing, truncated or not an ONNX model; names the byte where
+            reading stopped.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # checked first, because opening a pipe would block
-            raise ModelError(f"{path} is not a regular file", "name the .onnx file itself", code="file.not-regular")
+        if not stat.S_ISREG(
+            path.stat().st_mode
+        ):  # checked first, because opening a pipe would block
+            raise ModelError(
+                f"{path} is not a regular file",
+                "name the .onnx file itself",
+                code="file.not-regular",
+            )
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > WALK_ABOVE:
                 return _read_large(path, file.fileno(), size)
             data = file.read()
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
+        raise ModelError(
+            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
+        ) from e
     model = _parse(path, data, data[:HEAD])
     _require_graph(path, model, data[:HEAD])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
@@ -196,7 +217,8 @@ def read(path: Path) -> Skeleton:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that is read in pieces. Not mapped: skipped pages of a map would still count as memory."""
+    """A file that is read in pieces. Not mapped: skipped pages of a map would still count as
+    memory."""
 
     path: Path
     handle: int
@@ -212,7 +234,9 @@ class File:
         while len(out) < end - begin:
             more = system.read_at(self.handle, end - begin - len(out), begin + len(out))
             if not more:
-                raise damaged(self.path, begin + len(out), "the file became shorter while it was read")
+                raise damaged(
+                    self.path, begin + len(out), "the file became shorter while it was read"
+                )
             out += more
         return out
 
@@ -235,7 +259,9 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
         digest.update(part)
     length = sum(len(part) for part in graph)
     head = file.cut(0, min(size, HEAD))
-    model = _parse(path, b"".join((*rest, *([tag_of(GRAPH, length)] if length else []), *graph)), head)
+    model = _parse(
+        path, b"".join((*rest, *([tag_of(GRAPH, length)] if length else []), *graph)), head
+    )
     for stub in stubs:
         model.graph.initializer.add().MergeFromString(stub)
     _require_graph(path, model, head)
@@ -243,7 +269,8 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
 
 
 def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
-    """Append to `parts` the bytes of the graph without large initializers; return those as serialized stubs."""
+    """Append to `parts` the bytes of the graph without large initializers; return those as
+    serialized stubs."""
     stubs = []
     start = begin
     for number, tag, at, stop in fields(file, begin, end, "graph"):
@@ -277,7 +304,8 @@ def _read_stub(file: File, begin: int, end: int) -> bytes | None:
 
 
 def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
-    """(number, position of the tag, begin of the value, end of the value) of each field of one message, in file order.
+    """(number, position of the tag, begin of the value, end of the value) of each field of one
+    message, in file order.
 
     Raises:
         ModelError: a field extends beyond the message, or its wire type is unknown.
@@ -310,14 +338,18 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
         except IndexError:
             raise damaged(file.path, tag_at, f"the {what} ends inside a field") from None
         if stop > end:
-            why = f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are left"
+            why = (
+                f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are"
+                " left"
+            )
             raise damaged(file.path, tag_at, why)
         yield tag >> 3, tag_at, at, stop
         at = stop
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, position behind it) of a variable-length integer. IndexError if it does not end within the data."""
+    """(value, position behind it) of a variable-length integer. IndexError if it does not end
+    within the data."""
     value = data[at]
     at += 1
     if value < 128:
@@ -336,7 +368,9 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 def damaged(path: Path, offset: int, why: str) -> ModelError:
     """The error that names the byte at which reading stopped."""
-    return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE, code="model.damaged")
+    return ModelError(
+        f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE, code="model.damaged"
+    )
 
 
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
@@ -345,7 +379,9 @@ def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
         return _decode(path, data, reading_class())
     except ModelError as e:
         if kind := recognise(path, head):
-            raise ModelError(f"{path} is not an ONNX model: {kind.sentence}", kind.advice, code="model.not-onnx") from e
+            raise ModelError(
+                f"{path} is not an ONNX model: {kind.sentence}", kind.advice, code="model.not-onnx"
+            ) from e
         raise
 
 
@@ -358,7 +394,9 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
         reason = str(e).rpartition(": ")[2] or str(e)
         size = path.stat().st_size if path.exists() else 0
         raise ModelError(
-            f"{path} ({size} bytes) is damaged or not an ONNX model: {reason}", _COMPARE, code="model.damaged"
+            f"{path} ({size} bytes) is damaged or not an ONNX model: {reason}",
+            _COMPARE,
+            code="model.damaged",
         ) from e
 
 
@@ -367,12 +405,15 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
         kind = recognise(path, head)
         what, advice = (kind.sentence, kind.advice) if kind else ("it holds no graph", "")
         raise ModelError(
-            f"{path} is not an ONNX model: {what}", advice or "is it the right file?", code="model.not-onnx"
+            f"{path} is not an ONNX model: {what}",
+            advice or "is it the right file?",
+            code="model.not-onnx",
         )
 
 
 def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
-    """The graph's value_info in onnx's own class: all, or those of `names`, without parsing most of the others.
+    """The graph's value_info in onnx's own class: all, or those of `names`, without parsing most of
+    the others.
 
     Raises:
         ModelError: a value_info is damaged.
@@ -382,7 +423,11 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
     selected = None if names is None else {name.encode() for name in names}
     for data in skeleton.model.graph.value_info:
         # The name usually comes first: tag 0x0A, then its length, one byte below 128.
-        if selected is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in selected:
+        if (
+            selected is not None
+            and b"\n\0" <= data[:2] < b"\n\x80"
+            and data[2 : 2 + data[1]] not in selected
+        ):
             continue
         info = _decode(skeleton.path, data, cls)
         if selected is None or info.name.encode() in selected:
@@ -398,11 +443,12 @@ def to_onnx(model: ModelProto, path: Path) -> ModelProto:
     return _decode(path, model.SerializeToString(), protos().ModelProto)
 
 
-# ---------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------ weights
 
 
 def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Make `tensor` external: its bytes are at `offset` of the file `location` (`HERE`: the model file itself)."""
+    """Make `tensor` external: its bytes are at `offset` of the file `location` (`HERE`: the model
+    file itself)."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = EXTERNAL
@@ -419,7 +465,9 @@ def on_disk(tensor: TensorProto) -> bool:
 
 def in_other_file(tensor: TensorProto) -> bool:
     """Are the bytes of this weight in another file than the model's own?"""
-    return on_disk(tensor) and not any(e.key == "location" and e.value == HERE for e in tensor.external_data)
+    return on_disk(tensor) and not any(
+        e.key == "location" and e.value == HERE for e in tensor.external_data
+    )
 
 
 def element_count(tensor: TensorProto) -> int:
@@ -431,7 +479,8 @@ def element_count(tensor: TensorProto) -> int:
     dims = tuple(tensor.dims)
     if any(d < 0 for d in dims):
         raise ModelError(
-            f"initializer '{tensor.name}' has a negative dimension: {list(dims)}", code="weight.negative-dimension"
+            f"initializer '{tensor.name}' has a negative dimension: {list(dims)}",
+            code="weight.negative-dimension",
         )
     return math.prod(dims)
 
@@ -440,19 +489,22 @@ def nbytes(tensor: TensorProto) -> int:
     """Bytes of the tensor's raw data; elements of less than a byte are packed.
 
     Raises:
-        ModelError: strings, or an unknown element type, which have no raw data; a negative dimension.
+        ModelError: strings, or an unknown element type, which have no raw data; a negative
+            dimension.
     """
     bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
     if not bits:
         raise ModelError(
-            f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form",
+            f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw"
+            " form",
             code="weight.unknown-type",
         )
     return (element_count(tensor) * bits + 7) // 8
 
 
 def locate(tensor: TensorProto, model: Path) -> Blob:
-    """Position of the bytes of an on-disk weight, checked: in a regular file in the model's folder, long enough.
+    """Position of the bytes of an on-disk weight, checked: in a regular file in the model's folder,
+    long enough.
 
     Raises:
         DataError: a check fails; names the weight, the file and the rule.
@@ -469,17 +521,23 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
             f"weight '{tensor.name}': offset or length in {location!r} is not a number",
             code="weight.malformed-location",
         ) from None
-    file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
+    file, shown = (
+        (model, model.name)
+        if location == HERE
+        else (_inside(tensor.name, location, model), location)
+    )
     if length != needed:
         raise DataError(
-            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {needed}",
+            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need"
+            f" {needed}",
             "the model and its data do not belong together",
             code="weight.wrong-size",
         )
     size = file.stat().st_size
     if offset < 0 or offset + length > size:
         raise DataError(
-            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {size}",
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too"
+            f" short: it has {size}",
             "copy the data file again; it may be truncated",
             code="weight.too-short",
         )
@@ -515,7 +573,9 @@ def _inside(name: str, location: str, model: Path) -> Path:
     except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links
         why = getattr(e, "strerror", None) or "it cannot be reached"
         raise DataError(
-            f"{refuse} is missing: {why}", f"put it beside the model, in {model.parent}", code="weight.missing"
+            f"{refuse} is missing: {why}",
+            f"put it beside the model, in {model.parent}",
+            code="weight.missing",
         ) from e
     if not file.is_relative_to(folder):
         raise DataError(
@@ -529,7 +589,8 @@ def _inside(name: str, location: str, model: Path) -> Path:
 
 
 def weights_digest(tensors: list[TensorProto], model: Path) -> str:
-    """SHA-256 over name, type, dims and bytes of these on-disk weights, in order of name; empty if there are none.
+    """SHA-256 over name, type, dims and bytes of these on-disk weights, in order of name; empty if
+    there are none.
 
     Raises:
         DataError: the bytes of a weight cannot be read.
@@ -577,7 +638,8 @@ def _bare(tensor: TensorProto, cls: Any) -> TensorProto:
 
 
 def to_array(tensor: TensorProto, model: Path) -> Array:
-    """The elements as an array of the tensor's shape, also of an on-disk weight or a tensor of `reading_class()`.
+    """The elements as an array of the tensor's shape, also of an on-disk weight or a tensor of
+    `reading_class()`.
 
     Raises:
         DataError: the bytes of an on-disk weight cannot be read.
@@ -591,7 +653,8 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
 
 
 def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
-    """The elements in their order, at most `size` at a time; of an on-disk weight of whole bytes only these are read.
+    """The elements in their order, at most `size` at a time; of an on-disk weight of whole bytes
+    only these are read.
 
     Not mapped: the pages of a map count as memory.
 
@@ -604,23 +667,32 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
         import numpy as np
 
         dtype = np_dtype(name)
-        yield from (np.frombuffer(c, dtype) for c in locate(tensor, model).chunks(size=size * dtype.itemsize))
+        yield from (
+            np.frombuffer(c, dtype)
+            for c in locate(tensor, model).chunks(size=size * dtype.itemsize)
+        )
     else:
         flat = to_array(tensor, model).ravel("K")
         yield from (flat[k : k + size] for k in range(0, flat.size, size))
 
 
-# ---------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------ writing
 
 
 def write(
-    model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, external: bool | None = None
+    model: ModelProto,
+    source: Path | Mapping[str, Path],
+    path: Path,
+    *,
+    external: bool | None = None,
 ) -> list[Path]:
-    """Write `model` to `path`; its on-disk weights are copied from file to file. Returns the files written.
+    """Write `model` to `path`; its on-disk weights are copied from file to file. Returns the files
+    written.
 
-    `source`: the model file to which the locations of on-disk weights refer, if need be for each by name. With
-    `external`, or beyond `INLINE_LIMIT` bytes, they go to `<path>.data`, each at a multiple of `ALIGN`; otherwise into
-    the file itself. By default they do if any was in another file than its model.
+    `source`: the model file to which the locations of on-disk weights refer, if need be for each by
+    name. With `external`, or beyond `INLINE_LIMIT` bytes, they go to `<path>.data`, each at a
+    multiple of `ALIGN`; otherwise into the file itself. By default they do if any was in another
+    file than its model.
 
     Raises:
         DataError: the bytes of a weight cannot be read.
@@ -629,7 +701,9 @@ def write(
     copy = type(model)()
     copy.CopyFrom(model)
     tensors = [tensor for tensor in copy.graph.initializer if on_disk(tensor)]
-    weights = [(t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors]
+    weights = [
+        (t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors
+    ]
     if external is None:
         external = any(map(in_other_file, tensors))
     try:
@@ -642,12 +716,15 @@ def write(
         return [path]
     except OSError as e:
         raise OutputError(
-            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+            f"cannot write {path}: {e.strerror or e}",
+            "free some space or choose another -o",
+            code="output.unwritable",
         ) from e
 
 
 def rewrite(model: ModelProto, source: Path, path: Path) -> None:
-    """Write the model of `source`, which was changed, to `path`; its files of weights remain those beside `source`.
+    """Write the model of `source`, which was changed, to `path`; its files of weights remain those
+    beside `source`.
 
     `model` is empty afterwards.
 
@@ -659,7 +736,9 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
         _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
     except OSError as e:
         raise OutputError(
-            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+            f"cannot write {path}: {e.strerror or e}",
+            "free some space or choose another -o",
+            code="output.unwritable",
         ) from e
 
 

@@ -9,7 +9,8 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.walk import attribute
 from subgraph.storage.scale import Scale
 
-# Operators that make quantized values → positions of the inputs that hold their scale and zero point.
+# Operators that make quantized values → positions of the inputs that hold their scale and zero
+# point.
 OUTPUT_SCALES = {
     "QuantizeLinear": (1, 2),
     "QLinearConv": (6, 7),
@@ -29,11 +30,13 @@ QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
-TFLITE_SHIFT = "SUBCUT_SHIFT"  # of that domain, ours: adds the steps of its second input to the codes of its first
+# of that domain, ours: adds the steps of its second input to the codes of its first
+TFLITE_SHIFT = "SUBCUT_SHIFT"
 # Its operators that pass codes on, or choose among them.
 TFLITE_CARRIERS = frozenset(
-    "BATCH_TO_SPACE_ND DEPTH_TO_SPACE EXPAND_DIMS GATHER GATHER_ND MAX_POOL_2D PACK PAD PADV2 RESHAPE REVERSE_V2 SLICE "
-    "SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TRANSPOSE UNPACK".split()
+    "BATCH_TO_SPACE_ND DEPTH_TO_SPACE EXPAND_DIMS GATHER GATHER_ND MAX_POOL_2D PACK PAD PADV2"
+    " RESHAPE REVERSE_V2 SLICE SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE"
+    " TILE TRANSPOSE UNPACK".split()
 )
 # Steps of int8 outputs that the operators must have: LiteRT's 8-bit quantization specification.
 SPECIFIED_STEPS = {
@@ -47,12 +50,14 @@ AXIS = ("QuantizeLinear", "DequantizeLinear")  # operators whose scale may have 
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
 CARRIERS = frozenset(
-    "MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip Tile Expand".split()
+    "MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip Tile"
+    " Expand".split()
 )
 
 
 def is_quantized(ops: Iterable[str]) -> bool:
-    """Does one of these operators compute in, or turn into, 8-bit integers, by a stored scale or a dynamic one?"""
+    """Does one of these operators compute in, or turn into, 8-bit integers, by a stored scale or a
+    dynamic one?"""
     return any(op in QUANTIZED_OPS or op.startswith(("QLinear", "DynamicQuantize")) for op in ops)
 
 
@@ -64,8 +69,8 @@ def makes_steps(node: protobuf.NodeProto) -> bool:
 
 
 def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> float:
-    """The step of the first output of an operator of TensorFlow Lite, or of its first input ("input_scale"); 0 of one
-    that is not quantized."""
+    """The step of the first output of an operator of TensorFlow Lite, or of its first input
+    ("input_scale"); 0 of one that is not quantized."""
     scale = next((a.floats for a in node.attribute if a.name == attribute), ())
     return float(scale[0]) if scale else 0.0
 
@@ -74,12 +79,18 @@ def quantizes_itself(graph: Graph) -> bool:
     """Does the model turn values that depend on its inputs into steps?"""
     from subgraph.graph.graph import VALUE
 
-    made = [name for i, node in enumerate(graph.nodes) if makes_steps(node) for name in graph.makes[i][:1]]
+    made = [
+        name
+        for i, node in enumerate(graph.nodes)
+        if makes_steps(node)
+        for name in graph.makes[i][:1]
+    ]
     return VALUE in graph.kinds(made).values()
 
 
 def step_of(graph: Graph, name: str) -> float:
-    """The step of a tensor that was dequantized, and perhaps moved since; 0 of others, and of a step per channel."""
+    """The step of a tensor that was dequantized, and perhaps moved since; 0 of others, and of a
+    step per channel."""
     i = graph.maker.get(name)
     while i is not None and graph.ops[i] in CARRIERS:
         i = graph.maker.get(graph.reads[i][0])
@@ -101,17 +112,28 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
             scale = constant_scale(graph, node, *OUTPUT_SCALES[op])
             if scale:
                 scales[node.output[0]] = scale
-        elif op in CARRIERS and node.input and (scale := scales.get(node.input[0])) and len(scale.step) == 1:
+        elif (
+            op in CARRIERS
+            and node.input
+            and (scale := scales.get(node.input[0]))
+            and len(scale.step) == 1
+        ):
             scales.update(dict.fromkeys(graph.makes[i], scale))
         elif node.domain == TFLITE:
             scales.update(_scales_of_operator(graph, node))
-    for i in reversed(graph.in_order(range(len(graph.nodes)))):  # back from where values are dequantized
+    for i in reversed(
+        graph.in_order(range(len(graph.nodes)))
+    ):  # back from where values are dequantized
         node = graph.nodes[i]
         op = graph.ops[i]
         source = node.input[0] if node.input else ""
         if source in scales or not (source in graph.maker or source in graph.inputs):
             continue
-        known = constant_scale(graph, node, 1, 2) if op == "DequantizeLinear" else scales.get(node.output[0])
+        known = (
+            constant_scale(graph, node, 1, 2)
+            if op == "DequantizeLinear"
+            else scales.get(node.output[0])
+        )
         if known and (op == "DequantizeLinear" or (op in CARRIERS and len(known.step) == 1)):
             scales[source] = known
     return scales
@@ -125,11 +147,16 @@ def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tupl
         if f"{word}scale" in attributes:
             steps = attributes[f"{word}scale"].floats
             zeros = attributes[f"{word}zero_point"].ints
-            yield from ((n, Scale((s,), (int(z),))) for n, s, z in zip(names, steps, zeros, strict=True) if n and s > 0)
+            yield from (
+                (n, Scale((s,), (int(z),)))
+                for n, s, z in zip(names, steps, zeros, strict=True)
+                if n and s > 0
+            )
 
 
 def code_scales(graph: Graph) -> dict[str, Scale]:
-    """As `scales_of`, and of the real tensors that are quantized or were dequantized: a device may keep their codes."""
+    """As `scales_of`, and of the real tensors that are quantized or were dequantized: a device may
+    keep their codes."""
     scales = scales_of(graph)
     return {real: scales[code] for real, code in codes(graph).items() if code in scales} | scales
 
@@ -160,7 +187,8 @@ def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int)
 
 
 def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
-    """The values of a constant; None for a computed tensor, or one too long to hold a scale per channel."""
+    """The values of a constant; None for a computed tensor, or one too long to hold a scale per
+    channel."""
     tensor = graph.constant(name)
     if tensor is None or protobuf.element_count(tensor) > MAX_CHANNELS:
         return None

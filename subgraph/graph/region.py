@@ -1,8 +1,9 @@
 """`Region`: nodes of a graph, and the boundary that follows from them.
 
-The boundary is the set of tensors that enter or leave the nodes. A tensor that enters is constant (its makers are
-pulled in, or it is a weight), depends only on shapes (the cut freezes it if its value was captured), or is an input of
-the region. A tensor leaves if a node outside reads it or the model outputs it.
+The boundary is the set of tensors that enter or leave the nodes. A tensor that enters is constant
+(its makers are pulled in, or it is a weight), depends only on shapes (the cut freezes it if its
+value was captured), or is an input of the region. A tensor leaves if a node outside reads it or the
+model outputs it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ class Region:
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
     Attributes:
-        start, end: labels of the nodes that the user named; empty for a region made from node indices.
+        start, end: labels of the nodes that the user named; empty for a region made from node
+            indices.
         nodes: indices of the nodes.
-        pulled: indices of further nodes that make constants for them (Constant, DequantizeLinear of a weight …).
-        random: indices of nodes left out because they draw random numbers; their outputs enter instead.
+        pulled: indices of further nodes that make constants for them (Constant, DequantizeLinear of
+            a weight …).
+        random: indices of nodes left out because they draw random numbers; their outputs enter
+            instead.
         inputs: tensors that enter and depend on values of model inputs.
         shapes: tensors that enter and depend only on shapes of model inputs.
-        outputs: tensors made inside that are read outside, are outputs of the model, or were requested.
+        outputs: tensors made inside that are read outside, are outputs of the model, or were
+            requested.
         weights: initializers that the nodes read, sorted by name.
 
     >>> from subgraph import cut, load
@@ -55,13 +60,15 @@ class Region:
 def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     """The region of all nodes on a path from a start node to an end node, both included.
 
-    `start` and `end` are selectors (`Graph.select`). An empty `start` stands for the model's inputs, an empty `end` for
-    its outputs, as far as a path joins them. Complexity: linear in the nodes above the ends and the edges around them.
+    `start` and `end` are selectors (`Graph.select`). An empty `start` stands for the model's
+    inputs, an empty `end` for its outputs, as far as a path joins them. Complexity: linear in the
+    nodes above the ends and the edges around them.
 
     Raises:
         UnknownName, UsageError: a selector matches nothing, or several things.
         NoRegion: a start or an end is on no path; says how the two are related.
-        ModelError: the graph has a cycle, several nodes make one tensor, or no node makes a tensor that is read.
+        ModelError: the graph has a cycle, several nodes make one tensor, or no node makes a tensor
+            that is read.
     """
     if graph.made_twice:
         name, first, second = graph.made_twice[0]
@@ -71,7 +78,8 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
             code="graph.two-producers",
         )
     starts = [graph.select(text) for text in start] or [
-        Selection(name, tuple(nodes), name) for name, nodes in graph.readers_of(graph.inputs).items()
+        Selection(name, tuple(nodes), name)
+        for name, nodes in graph.readers_of(graph.inputs).items()
     ]
     ends = [_end(graph, text) for text in end] or [
         Selection(name, (graph.maker[name],), name) for name in graph.outputs if name in graph.maker
@@ -84,30 +92,45 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
             code="region.no-ends",
         )
     start_nodes = {i for s in starts for i in s.nodes}
-    floor = min((graph.rank[i] for i in start_nodes), default=0)  # nodes of lower rank depend on no start
-    inside = _reachable(graph, start_nodes, graph.ancestors((i for s in ends for i in s.nodes), floor))
+    floor = min(
+        (graph.rank[i] for i in start_nodes), default=0
+    )  # nodes of lower rank depend on no start
+    inside = _reachable(
+        graph, start_nodes, graph.ancestors((i for s in ends for i in s.nodes), floor)
+    )
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
             raise _no_path(graph, s, ends[0])
     for e in ends if end or not inside else ():
         if not inside.intersection(e.nodes):
             raise _no_path(graph, starts[0], e)
-    starts, ends = ([s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends))
+    starts, ends = (
+        [s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends)
+    )
     inside, ends = _before_maps(graph, inside, ends)
-    region = of_nodes(graph, inside, [(e.tensor,) if e.tensor else _outputs(graph, e) for e in ends])
-    start_labels, end_labels = (tuple(_label(graph, s) for s in selected) for selected in (starts, ends))
+    region = of_nodes(
+        graph, inside, [(e.tensor,) if e.tensor else _outputs(graph, e) for e in ends]
+    )
+    start_labels, end_labels = (
+        tuple(_label(graph, s) for s in selected) for selected in (starts, ends)
+    )
     return replace(region, start=start_labels, end=end_labels)
 
 
-def _before_maps(graph: Graph, inside: set[int], ends: list[Selection]) -> tuple[set[int], list[Selection]]:
-    """The region without a ZipMap at its end, whose maps no file holds; it then ends with what the ZipMap reads."""
+def _before_maps(
+    graph: Graph, inside: set[int], ends: list[Selection]
+) -> tuple[set[int], list[Selection]]:
+    """The region without a ZipMap at its end, whose maps no file holds; it then ends with what the
+    ZipMap reads."""
     maps = {i for i in inside if graph.ops[i] == "ZipMap" and graph.reads[i][0] in graph.maker}
     if not maps or maps == inside:
         return inside, ends
     kept = [s for s in ends if not maps.issuperset(s.nodes)]
     for i in sorted(maps):
         tensor = graph.reads[i][0]
-        log.info("%s makes maps, which no file holds: the region ends before it", clean(graph.label(i)))
+        log.info(
+            "%s makes maps, which no file holds: the region ends before it", clean(graph.label(i))
+        )
         kept.append(Selection(tensor, (graph.maker[tensor],), tensor))
     return inside - maps, kept
 
@@ -143,14 +166,16 @@ def _reachable(graph: Graph, start_nodes: set[int], within: set[int]) -> set[int
 
 
 def above(graph: Graph, tensors: Iterable[str]) -> Region:
-    """The region that computes `tensors` from the model's inputs, random nodes included; model inputs are ignored."""
+    """The region that computes `tensors` from the model's inputs, random nodes included; model
+    inputs are ignored."""
     made = tuple(name for name in tensors if name in graph.maker)
     nodes = graph.ancestors(graph.maker[name] for name in made)
     return of_nodes(graph, nodes, [(name,) for name in made], keep_random=True)
 
 
 def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
-    """The region that computes some tensors, starting at tensors for which `stops` is true; None if there is none.
+    """The region that computes some tensors, starting at tensors for which `stops` is true; None if
+    there is none.
 
     `stops` is not asked about `names` themselves.
     """
@@ -171,15 +196,21 @@ def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
 
 
 def of_nodes(
-    graph: Graph, nodes: Iterable[int], requested: Iterable[tuple[str, ...]] = (), *, keep_random: bool = False
+    graph: Graph,
+    nodes: Iterable[int],
+    requested: Iterable[tuple[str, ...]] = (),
+    *,
+    keep_random: bool = False,
 ) -> Region:
     """The region that consists of these nodes; it need not be connected or convex.
 
-    `requested` are groups of tensors made inside that must leave even if nothing outside reads them: of each group
-    those that some node reads, or all if none is read. So the unused mask of a Dropout is left out, but not the outputs
-    of the last node. Random nodes are left out unless `keep_random`.
+    `requested` are groups of tensors made inside that must leave even if nothing outside reads
+    them: of each group those that some node reads, or all if none is read. So the unused mask of a
+    Dropout is left out, but not the outputs of the last node. Random nodes are left out unless
+    `keep_random`.
 
-    Complexity: linear in the region for a graph that was prepared (`Graph.prepare`), else linear in the model.
+    Complexity: linear in the region for a graph that was prepared (`Graph.prepare`), else linear in
+    the model.
 
     Raises:
         ModelError: a node reads a tensor that no node makes and that is neither input nor weight.
@@ -190,7 +221,8 @@ def of_nodes(
     inside -= random
     if random and not inside:
         raise NoRegion(
-            "nothing to cut: every node between draws random numbers, which are captured, never copied",
+            "nothing to cut: every node between draws random numbers, which are captured, never"
+            " copied",
             "move --end further down",
             code="region.only-random",
         )
@@ -212,13 +244,17 @@ def of_nodes(
     )
 
 
-def _entering(graph: Graph, inside: set[int], made: set[str]) -> tuple[list[str], list[str], set[str], set[int]]:
+def _entering(
+    graph: Graph, inside: set[int], made: set[str]
+) -> tuple[list[str], list[str], set[str], set[int]]:
     """(inputs, shapes, weights, nodes that make constants) of the tensors that enter, by kind."""
     inputs: list[str] = []
     shapes: list[str] = []
     weights: set[str] = set()
     constant_makers: set[int] = set()
-    entering = dict.fromkeys(name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made)
+    entering = dict.fromkeys(
+        name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made
+    )
     kinds = graph.kinds(name for name in entering if name in graph.maker)
     for name in entering:
         if graph.is_weight(name):
@@ -234,9 +270,13 @@ def _entering(graph: Graph, inside: set[int], made: set[str]) -> tuple[list[str]
     return inputs, shapes, weights, constant_makers
 
 
-def _leaving(graph: Graph, inside: set[int], made: set[str], requested: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def _leaving(
+    graph: Graph, inside: set[int], made: set[str], requested: Iterable[tuple[str, ...]]
+) -> tuple[str, ...]:
     leaving = made.intersection(graph.outputs)
-    leaving.update(name for name, readers in graph.readers_of(made).items() if not inside.issuperset(readers))
+    leaving.update(
+        name for name, readers in graph.readers_of(made).items() if not inside.issuperset(readers)
+    )
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in requested:
         leaving.update([name for name in group if name in read] or group)
@@ -253,7 +293,8 @@ def _undefined(graph: Graph, name: str) -> ModelError:
 
 
 def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
-    """No path leads from start to end: the error says whether the end is upstream, or where both lead."""
+    """No path leads from start to end: the error says whether the end is upstream, or where both
+    lead."""
     below_end = graph.descendants(end.nodes)
     if below_end.intersection(start.nodes):
         away = len(below_end & graph.ancestors(start.nodes)) - 1
@@ -273,7 +314,9 @@ def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
             code="region.no-path",
         )
     return NoRegion(
-        f"{what}, and they meet nowhere below", "name two nodes of one branch", code="region.separate-branches"
+        f"{what}, and they meet nowhere below",
+        "name two nodes of one branch",
+        code="region.separate-branches",
     )
 
 
@@ -304,12 +347,19 @@ class Surroundings:
 
 
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
-    """The region, the nodes that feed and read it, nodes beside these, and the tensors between them."""
+    """The region, the nodes that feed and read it, nodes beside these, and the tensors between
+    them."""
     inside = set(nodes)
     above = {b for i in inside for b in graph.predecessors(i)} - inside
     below = {a for i in inside for a in graph.successors(i)} - inside
-    beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
-    order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
+    beside = {a for i in above for a in graph.successors(i)} | {
+        b for i in below for b in graph.predecessors(i)
+    }
+    order = [
+        *graph.in_order(inside),
+        *graph.in_order(above | below),
+        *graph.in_order(beside - above - below - inside),
+    ]
     drawn = dict.fromkeys(graph.in_order(order[: max(MAX_DRAWN, len(inside))]))
     edges: list[DrawnEdge] = []
     for i in drawn:

@@ -1,10 +1,13 @@
-"""Graph → types of its tensors without running it: as declared in the model, or as inferred by onnx.
+"""Graph → types of its tensors without running it: as declared in the model, or as inferred by
+onnx.
 
-The inference works on a copy of the model without its weights. There each node is named after its index (`#17`), so
-that error messages identify it, and the nodes are in topological order, because onnx passes over them once.
+The inference works on a copy of the model without its weights. There each node is named after its
+index (`#17`), so that error messages identify it, and the nodes are in topological order, because
+onnx passes over them once.
 
-To compute shapes, onnx can track the values of 1-D tensors (data propagation), 140 bytes per element: where that
-takes too much time or memory, as for a sound of 10⁹ samples, the types are those that need no values.
+To compute shapes, onnx can track the values of 1-D tensors (data propagation), 140 bytes per
+element: where that takes too much time or memory, as for a sound of 10⁹ samples, the types are
+those that need no values.
 """
 
 from __future__ import annotations
@@ -20,22 +23,35 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import type_text
-from subgraph.graph.opsets import STANDARD, canonical_domain, imported, newest_opsets, opset_of, schema
+from subgraph.graph.opsets import (
+    STANDARD,
+    canonical_domain,
+    imported,
+    newest_opsets,
+    opset_of,
+    schema,
+)
 from subgraph.graph.walk import all_nodes, assign, functions_of, operator
 from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
-# Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`) but onnx has not, or
+# Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`)
+# but onnx has not, or
 # only in later opsets: onnxruntime's optimizer and old exporters write them.
 RUNTIME_OWN = frozenset(
-    "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization MeanVarianceNormalization "
-    "ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu".split()
+    "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization"
+    " MeanVarianceNormalization ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization"
+    " ThresholdedRelu".split()
 )
 RUNTIME_DOMAIN = "#onnxruntime"
-FIRST_TRACKED_OPSET = 5  # before it Reshape had no shape input, and no operator's output shape depended on values
+FIRST_TRACKED_OPSET = (
+    5  # before it Reshape had no shape input, and no operator's output shape depended on values
+)
 
-Errors: TypeAlias = dict[tuple[int | None, str], None]  # ordered set of (node, message) of one inference
+Errors: TypeAlias = dict[
+    tuple[int | None, str], None
+]  # ordered set of (node, message) of one inference
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,8 @@ class Complaint:
 
     Attributes:
         node: index of the top-level node; None if it concerns the model as a whole.
-        certain: it makes the model invalid; without, shape inference finds it only while it tracks values.
+        certain: it makes the model invalid; without, shape inference finds it only while it tracks
+            values.
         from_checker: the checker reports it.
     """
 
@@ -61,8 +78,9 @@ class InferredTypes:
     Attributes:
         declared: types in the model: of inputs, outputs and value_info.
         inferred: types of node outputs that shape inference found or completed.
-        graph: a sorted copy of the graph in onnx's own classes, with inferred types in its bodies as well; each node,
-            also in a body, is named after the index of its top-level node: `#17`.
+        graph: a sorted copy of the graph in onnx's own classes, with inferred types in its bodies
+            as well; each node, also in a body, is named after the index of its top-level node:
+            `#17`.
         complaints: errors that onnx's checker and its inference reported.
     """
 
@@ -72,7 +90,8 @@ class InferredTypes:
     complaints: list[Complaint]
 
     def type_of(self, tensor: str) -> protobuf.TypeProto | None:
-        """The inferred type, which completes the declared one; else the declared type; None if unknown."""
+        """The inferred type, which completes the declared one; else the declared type; None if
+        unknown."""
         return self.inferred.get(tensor, self.declared.get(tensor))
 
 
@@ -91,7 +110,9 @@ def infer_types(graph: Graph) -> InferredTypes:
     for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
         if domain and domain not in known:  # otherwise inference gives up on the whole model
             model.opset_import.add(domain=domain, version=1)
-    for sparse in model.graph.sparse_initializer:  # inference mistakes the list of values for the tensor
+    for (
+        sparse
+    ) in model.graph.sparse_initializer:  # inference mistakes the list of values for the tensor
         tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
         tensor.elem_type = sparse.values.data_type
         for size in sparse.dims:
@@ -104,12 +125,15 @@ def infer_types(graph: Graph) -> InferredTypes:
         refused = _check(model, onnx)
         _write_defaults(model)
         model, complaints = infer_model(model, onnx)
-    inferred = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
+    inferred = {
+        v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)
+    }
     return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
 
 
 def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
-    """Make weights whose bytes are not in the model inputs of it: onnx need not find their files."""
+    """Make weights whose bytes are not in the model inputs of it: onnx need not find their
+    files."""
     large = [tensor for tensor in graph.initializer if protobuf.on_disk(tensor)]
     inputs = {v.name for v in graph.input}
     for tensor in large:
@@ -118,15 +142,22 @@ def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
             kind.elem_type = tensor.data_type
             for size in tensor.dims:
                 kind.shape.dim.add(dim_value=size)
-    assign(graph.initializer, [tensor for tensor in graph.initializer if not protobuf.on_disk(tensor)])
+    assign(
+        graph.initializer, [tensor for tensor in graph.initializer if not protobuf.on_disk(tensor)]
+    )
 
 
 def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
-    """Operators that onnxruntime alone has in the standard domain are not checked: here they are of another domain."""
+    """Operators that onnxruntime alone has in the standard domain are not checked: here they are of
+    another domain."""
     opset = opset_of(model, 0)
     functions = functions_of(model)
     for node in all_nodes(model.graph.node):
-        apart = node.op_type in RUNTIME_OWN and node.domain in STANDARD and operator(node) not in functions
+        apart = (
+            node.op_type in RUNTIME_OWN
+            and node.domain in STANDARD
+            and operator(node) not in functions
+        )
         if apart and schema(node.op_type, opset) is None:
             node.domain = RUNTIME_DOMAIN
     model.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
@@ -141,7 +172,9 @@ def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
         onnx.check(model)
     except OnnxError as e:
         text, _, context = str(e).partition("==> Context:")
-        at = re.search(r"[Nn]ame: #(\d+) OpType", context) or re.search(r"[Nn]ame: #(\d+) OpType", text)
+        at = re.search(r"[Nn]ame: #(\d+) OpType", context) or re.search(
+            r"[Nn]ame: #(\d+) OpType", text
+        )
         what = " ".join(text.split()).removeprefix("ValidationError: ")
         return [Complaint(int(at[1]) if at else None, what, certain=True, from_checker=True)]
     return []
@@ -158,7 +191,8 @@ def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
 
 
 def _write_defaults(model: protobuf.ModelProto) -> None:
-    """Add omitted attributes to nodes whose types onnx infers through the function body of their operator.
+    """Add omitted attributes to nodes whose types onnx infers through the function body of their
+    operator.
 
     There onnx does not apply defaults: MeanVarianceNormalization without axes would be an error.
     """
@@ -172,18 +206,21 @@ def _write_defaults(model: protobuf.ModelProto) -> None:
 
 @cache
 def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
-    """Default attributes, as AttributeProtos, of an operator that has a function body and no inference of its own."""
+    """Default attributes, as AttributeProtos, of an operator that has a function body and no
+    inference of its own."""
     known = schema(op, version, domain)
     if known is None or not known.has_function or known.has_type_and_shape_inference_function:
         return ()
     return tuple(a.default_value for a in known.attributes.values() if a.default_value.name)
 
 
-def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf.ModelProto, list[Complaint]]:
+def infer_model(
+    model: protobuf.ModelProto, onnx: OnnxProcess
+) -> tuple[protobuf.ModelProto, list[Complaint]]:
     """The model with inferred types, as far as onnx finds them, and the errors that it reports.
 
-    An error that appears only while values are tracked (`data_prop`) does not count against the model: runtimes load
-    it, and a run will show.
+    An error that appears only while values are tracked (`data_prop`) does not count against the
+    model: runtimes load it, and a run will show.
     """
     inferred, certain = _infer(onnx, model, track=False)
     errors = certain
@@ -196,7 +233,9 @@ def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 
-def _infer(onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool) -> tuple[protobuf.ModelProto, Errors]:
+def _infer(
+    onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool
+) -> tuple[protobuf.ModelProto, Errors]:
     """One inference; if it stops at an error, a second one that ignores errors."""
     try:
         return onnx.infer_shapes(model, strict=True, track=track, check_types=not track), {}
@@ -209,7 +248,8 @@ def _infer(onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool) -> tup
 
 
 def _parse_errors(message: str) -> Errors:
-    """(node, text) per line of an inference error, without the prefixes of outer nodes; all of it if none names one."""
+    """(node, text) per line of an inference error, without the prefixes of outer nodes; all of it
+    if none names one."""
     errors: Errors = {}
     for line in message.splitlines():
         if at := re.search(r"node name: #(\d+)\)", line):

@@ -1,6 +1,7 @@
 """Outputs that a squashing operator computes: saturated values hide the errors of what enters it.
 
-Found are Softmax, Sigmoid and the like, and the Exp in the quotient of the same functions in single operators.
+Found are Softmax, Sigmoid and the like, and the Exp in the quotient of the same functions in single
+operators.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from subgraph.graph.graph import Graph
 
 SQUASHING = frozenset("HardSigmoid LogSoftmax Sigmoid Softmax Tanh".split())
 # Operators that move values, and those of a softmax or sigmoid in single operators.
-MOVING = frozenset("Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+MOVING = frozenset(
+    "Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
+)
 ARITHMETIC = frozenset("Add Div Log Mul Neg Reciprocal ReduceMax ReduceSum Sub".split())
 MAX_DEPTH = 6  # nodes between an output and the squashing operator
 
 
 def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the tensors that enter the squashing operators nearest to the outputs, in topological order."""
+    """Return the tensors that enter the squashing operators nearest to the outputs, in topological
+    order."""
     found: dict[str, int] = {}
     stack = [(name, 0, False) for name in outputs]
     seen = set()
@@ -46,7 +50,9 @@ def _skip_shift(graph: Graph, tensor: str) -> str:
     if node is None or not graph.reads[node]:
         return tensor
     first, *others = graph.reads[node]
-    is_shift = graph.ops[node] == "Sub" and any(_has_producer(graph, name, "ReduceMax") for name in others)
+    is_shift = graph.ops[node] == "Sub" and any(
+        _has_producer(graph, name, "ReduceMax") for name in others
+    )
     return first if is_shift or graph.ops[node] == "Neg" else tensor
 
 

@@ -14,7 +14,8 @@ from subgraph.storage.tensors import Record
 
 @dataclass(frozen=True)
 class DeclaredTensor:
-    """A boundary tensor as a manifest declares it; `shapes` has one shape, or is None if the rank is open."""
+    """A boundary tensor as a manifest declares it; `shapes` has one shape, or is None if the rank
+    is open."""
 
     form: str
     dtype: str
@@ -93,12 +94,17 @@ def _dim(d: Any) -> Any:
 
 
 def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
-    """May values of type `actual` be declared as `declared`? A fixed dimension of `declared` must be the same there."""
+    """May values of type `actual` be declared as `declared`? A fixed dimension of `declared` must
+    be the same there."""
     if not declared.HasField("tensor_type"):
         return bool(declared.WhichOneof("value") == actual.WhichOneof("value"))
     a = declared.tensor_type
     b = actual.tensor_type
-    if a.elem_type != b.elem_type or not a.HasField("shape") or len(a.shape.dim) != len(b.shape.dim):
+    if (
+        a.elem_type != b.elem_type
+        or not a.HasField("shape")
+        or len(a.shape.dim) != len(b.shape.dim)
+    ):
         return False
     pairs = zip(a.shape.dim, b.shape.dim, strict=True)
     return all(m.dim_value == n.dim_value for m, n in pairs if m.HasField("dim_value"))
@@ -111,7 +117,9 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
     if holds_maps(proto):
         return True
     inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
-    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_complete(inner.elem_type)
+    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_complete(
+        inner.elem_type
+    )
 
 
 def holds_maps(proto: protobuf.TypeProto) -> bool:
@@ -130,16 +138,21 @@ def is_fixed(proto: protobuf.TypeProto) -> bool:
         dims = proto.tensor_type.shape.dim if proto.tensor_type.HasField("shape") else None
         return dims is not None and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
     inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
-    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_fixed(inner.elem_type)
+    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_fixed(
+        inner.elem_type
+    )
 
 
 def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
-    """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is open."""
+    """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is
+    open."""
     shapes = {shape for r in records for shape in r.shapes}
     ranks = {len(s) for s in shapes}
     dims: tuple[int | None, ...] | None = None
     if len(ranks) == 1:
-        dims = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+        dims = tuple(
+            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
+        )
     proto = inner = protobuf.protos().TypeProto()
     if "optional" in records[0].form:
         inner = inner.optional_type.elem_type
@@ -150,7 +163,8 @@ def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
 
 
 def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
-    """Make `proto` a tensor of element type `number` (TensorProto.DataType); None: open dimension, or open rank."""
+    """Make `proto` a tensor of element type `number` (TensorProto.DataType); None: open dimension,
+    or open rank."""
     proto.tensor_type.elem_type = number
     if dims is None:
         return
@@ -162,7 +176,8 @@ def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None
 
 
 def with_open_dims(proto: protobuf.TypeProto) -> protobuf.TypeProto:
-    """The type with every dimension open, changed in place: a run shows the rank, not which dimensions may vary."""
+    """The type with every dimension open, changed in place: a run shows the rank, not which
+    dimensions may vary."""
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
         dim.ClearField("dim_value")
     return proto

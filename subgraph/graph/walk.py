@@ -1,6 +1,8 @@
-"""What a model holds at any depth: nodes, graphs, tensors, names. If, Loop and Scan hold graphs as attributes: bodies.
+"""What a model holds at any depth: nodes, graphs, tensors, names. If, Loop and Scan hold graphs as
+attributes: bodies.
 
-Whatever holds comes before what is held. Functions are graphs of their own, which the caller names beside them.
+Whatever holds comes before what is held. Functions are graphs of their own, which the caller names
+beside them.
 """
 
 from __future__ import annotations
@@ -13,19 +15,29 @@ from subgraph.graph import protobuf
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
 GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
-VALUE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}  # type → the field of the value
+VALUE_FIELDS = {
+    1: "f",
+    2: "i",
+    3: "s",
+    4: "t",
+    6: "floats",
+    7: "ints",
+    8: "strings",
+}  # type → the field of the value
 LIST_FIELDS = frozenset(("floats", "ints", "strings"))
 # Frequent operators that hold no body: their attributes are not looked at.
 BODILESS = frozenset(
-    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
-    "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
-    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax "
-    "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
+    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose"
+    " DequantizeLinear Div Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool"
+    " Identity LayerNormalization LeakyRelu MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear"
+    " ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax Split Sqrt Squeeze Sub Sum Tanh"
+    " Transpose Unsqueeze Where".split()
 )
 
 
 def named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
-    """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an attribute of several."""
+    """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an
+    attribute of several."""
     if node.op_type in BODILESS:
         return
     for a in node.attribute:
@@ -64,7 +76,8 @@ def all_graphs(graph: protobuf.GraphProto) -> Iterator[protobuf.GraphProto]:
 
 
 def all_tensors(graph: Any) -> Iterator[protobuf.TensorProto]:
-    """The tensors that a graph or function holds: initializers, and what `tensors_in` its nodes; sparse ones as two."""
+    """The tensors that a graph or function holds: initializers, and what `tensors_in` its nodes;
+    sparse ones as two."""
     yield from getattr(graph, "initializer", ())
     yield from _parts(getattr(graph, "sparse_initializer", ()))
     yield from tensors_in(graph.node)
@@ -90,10 +103,11 @@ def _parts(sparse: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
 
 
 def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
-    """Value of an attribute: number, text, list or TensorProto; the default if the node has none of that name.
+    """Value of an attribute: number, text, list or TensorProto; the default if the node has none of
+    that name.
 
-    The default, too, for a value of another kind than the default's: no runtime loads such a model. None if a
-    function takes it from its caller, or if it has no type.
+    The default, too, for a value of another kind than the default's: no runtime loads such a model.
+    None if a function takes it from its caller, or if it has no type.
     """
     for a in node.attribute:
         if a.name == name:
@@ -113,7 +127,7 @@ def _is_of_another_kind(value: Any, default: Any) -> bool:
     return not isinstance(value, type(default))
 
 
-# ---------------------------------------------------------------------------------------------------- functions
+# ------------------------------------------------------------ functions
 
 
 def operator(node: protobuf.NodeProto) -> FunctionKey:
@@ -126,7 +140,9 @@ def functions_of(model: protobuf.ModelProto) -> dict[FunctionKey, Any]:
     return {(f.domain, f.name, f.overload): f for f in model.functions}
 
 
-def called(nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, Any]) -> set[FunctionKey]:
+def called(
+    nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, Any]
+) -> set[FunctionKey]:
     """The functions that these nodes call, also from bodies and through other functions."""
     found: set[FunctionKey] = set()
     waiting = list(all_nodes(nodes)) if functions else []
@@ -138,17 +154,20 @@ def called(nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, 
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- names
+# ------------------------------------------------------------ names
 
 
 def captured_names(node: protobuf.NodeProto) -> list[str]:
-    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
+    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
+    each once."""
     return list(dict.fromkeys(name for body in bodies(node) for name in free_names(body)))
 
 
 def free_names(body: protobuf.GraphProto) -> list[str]:
     """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
-    own = {v.name for v in (*body.input, *body.initializer)} | {s.values.name for s in body.sparse_initializer}
+    own = {v.name for v in (*body.input, *body.initializer)} | {
+        s.values.name for s in body.sparse_initializer
+    }
     own |= {name for inner in body.node for name in inner.output}
     read = [name for inner in body.node for name in (*inner.input, *captured_names(inner))]
     read += [v.name for v in body.output]
@@ -159,12 +178,17 @@ def tensor_names(graph: protobuf.GraphProto) -> Iterator[str]:
     """The names of a graph's own tensors, with repetitions; not those in its bodies."""
     for node in graph.node:
         yield from filter(None, (*node.input, *node.output))
-    yield from (v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer))
+    yield from (
+        v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    )
     yield from (s.values.name for s in graph.sparse_initializer)
 
 
-def rename(graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
-    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor` must be injective."""
+def rename(
+    graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]
+) -> None:
+    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor`
+    must be injective."""
     for each in graph.node:
         if each.name:
             each.name = node(each.name)
@@ -181,7 +205,7 @@ def rename(graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Calla
             entry.value = tensor(entry.value)
 
 
-# ---------------------------------------------------------------------------------------------------- changes
+# ------------------------------------------------------------ changes
 
 
 def assign(field: Any, elements: Iterable[Any]) -> None:

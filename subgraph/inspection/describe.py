@@ -1,8 +1,9 @@
-"""Model → documents about the whole model, about a node, or about the region between two nodes (`subcut inspect`).
+"""Model → documents about the whole model, about a node, or about the region between two nodes
+(`subcut inspect`).
 
-Each document lists the problems of the model (`inspection.validate`). For each tensor it gives type, shape and range as
-the reference computed them (`inspection.ranges`), beside the declaration in the model. If the model cannot be run, or
-is not to be run, declared and inferred types remain.
+Each document lists the problems of the model (`inspection.validate`). For each tensor it gives
+type, shape and range as the reference computed them (`inspection.ranges`), beside the declaration
+in the model. If the model cannot be run, or is not to be run, declared and inferred types remain.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ INVALID = 3  # exit code
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """A node by index, label (`Graph.label`), name, operator, domain, and the user's code that it comes from."""
+    """A node by index, label (`Graph.label`), name, operator, domain, and the user's code that it
+    comes from."""
 
     index: int
     label: str
@@ -43,7 +45,8 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class TypeEntry:
-    """A declared type. A dimension is a size, a symbol or None; `shape` is None if no shape is declared."""
+    """A declared type. A dimension is a size, a symbol or None; `shape` is None if no shape is
+    declared."""
 
     type: str | None
     shape: list[Any] | None
@@ -78,7 +81,8 @@ class InputEntry(TensorInfo):
 
 @dataclass(frozen=True)
 class EnteringTensor(TensorInfo):
-    """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes it."""
+    """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes
+    it."""
 
     made_by: NodeInfo | str | None
 
@@ -101,9 +105,11 @@ class NodeWithTensors(NodeInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDetails(NodeInfo):
-    """A node with attributes (as short texts), documentation and metadata as they are in the file, and neighbours.
+    """A node with attributes (as short texts), documentation and metadata as they are in the file,
+    and neighbours.
 
-    `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None where none is named.
+    `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None where
+    none is named.
     """
 
     attributes: dict[str, str]
@@ -201,7 +207,8 @@ class InvalidDocument(InspectDocument):
 
 
 def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
-    """The model: file, operators, weights, and each node with the tensors that it makes. Not run without `feeding`.
+    """The model: file, operators, weights, and each node with the tensors that it makes. Not run
+    without `feeding`.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -227,21 +234,28 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
 
 
 def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
-    """The nodes that a selector stands for (of a model input, those that read it; of a glob, all that it matches).
+    """The nodes that a selector stands for (of a model input, those that read it; of a glob, all
+    that it matches).
 
     Raises:
         UnknownName, UsageError: as `Graph.select`.
         InputError: the inputs do not fit the model.
     """
     selected = graph.select_all(selector)
-    facts = _facts(graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding)
-    return NodesDocument(**vars(facts.head("node")), selector=selector, nodes=[facts.details(i) for i in selected])
+    facts = _facts(
+        graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding
+    )
+    return NodesDocument(
+        **vars(facts.head("node")), selector=selector, nodes=[facts.details(i) for i in selected]
+    )
 
 
 def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
-    """What tells of one node after the other, by index, without a run: types are inferred once, here.
+    """What tells of one node after the other, by index, without a run: types are inferred once,
+    here.
 
-    Complexity: linear in the model; then, per node, in its neighbours and the weights that it reads.
+    Complexity: linear in the model; then, per node, in its neighbours and the weights that it
+    reads.
 
     Raises:
         ModelError: as `infer_types`.
@@ -250,7 +264,9 @@ def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
     return _Facts(graph, infer_types(graph), [], MeasuredTensors(), (), None).details
 
 
-def region_document(graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None) -> RegionDocument:
+def region_document(
+    graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None
+) -> RegionDocument:
     """What a cut from `start` to `end` would hold.
 
     Raises:
@@ -284,10 +300,12 @@ def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
     facts = _facts(graph, [], None)
     if not any(p.fatal for p in facts.problems):
         raise error
-    return InvalidDocument(**vars(replace(facts, notes=(_sentence(error),)).head("region")), nodes=[])
+    return InvalidDocument(
+        **vars(replace(facts, notes=(_sentence(error),)).head("region")), nodes=[]
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- facts
+# ------------------------------------------------------------ facts
 
 
 @dataclass(frozen=True)
@@ -327,7 +345,9 @@ class _Facts:
     def node(self, i: int) -> NodeInfo:
         node = self.graph.nodes[i]
         label = self.graph.label(i)
-        return NodeInfo(i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i))
+        return NodeInfo(
+            i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i)
+        )
 
     def details(self, i: int) -> NodeDetails:
         node = self.graph.nodes[i]
@@ -343,32 +363,46 @@ class _Facts:
     def tensor(self, name: str) -> TensorInfo:
         """Type and shape as measured, else as inferred or declared."""
         proto = self.types.declared.get(name)
-        entry = TensorInfo(name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None)
+        entry = TensorInfo(
+            name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None
+        )
         is_weight = name in self.graph.weights
-        measured = self.measured.tensors.get(name) or (measure_weight(self.graph, name) if is_weight else None)
+        measured = self.measured.tensors.get(name) or (
+            measure_weight(self.graph, name) if is_weight else None
+        )
         if measured:
             return replace(
                 entry,
                 source="weight" if is_weight else "run",
-                type=measured.dtype if measured.form == "tensor" else f"{measured.form} of {measured.dtype}",
+                type=(
+                    measured.dtype
+                    if measured.form == "tensor"
+                    else f"{measured.form} of {measured.dtype}"
+                ),
                 shape=None if measured.shape is None else list(measured.shape),
                 range=None if measured.range is None else measured.range.summary(),
                 value=measured.value,
             )
         if known := self.types.type_of(name):
             dtype, shape = _type(known)
-            return replace(entry, source="declared" if proto else "inferred", type=dtype, shape=shape)
+            return replace(
+                entry, source="declared" if proto else "inferred", type=dtype, shape=shape
+            )
         return entry
 
     def entering(self, name: str) -> EnteringTensor:
         graph = self.graph
         kind = "input" if name in graph.inputs else "weight" if graph.is_weight(name) else None
         maker = graph.maker.get(name)
-        return EnteringTensor(**vars(self.tensor(name)), made_by=kind if maker is None else self.node(maker))
+        return EnteringTensor(
+            **vars(self.tensor(name)), made_by=kind if maker is None else self.node(maker)
+        )
 
     def leaving(self, name: str) -> LeavingTensor:
         readers = [self.node(i) for i in self.graph.readers.get(name, ())]
-        return LeavingTensor(**vars(self.tensor(name)), read_by=readers, is_output=name in self.graph.outputs)
+        return LeavingTensor(
+            **vars(self.tensor(name)), read_by=readers, is_output=name in self.graph.outputs
+        )
 
 
 def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
@@ -378,15 +412,20 @@ def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Fact
 
 
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
-    """The facts with these tensors measured, as far as the reference computes them, and notes on the others."""
+    """The facts with these tensors measured, as far as the reference computes them, and notes on
+    the others."""
     graph = facts.graph
     types = facts.types
-    obstacle = next((p for p in facts.problems if p.fatal and p.node is None and p.tensor is None), None)
+    obstacle = next(
+        (p for p in facts.problems if p.fatal and p.node is None and p.tensor is None), None
+    )
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
     affected = affected_nodes(graph, facts.problems)
     made = [n for n in names if n in graph.maker]
-    maps = {n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)}  # they cannot be stored
+    maps = {
+        n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)
+    }  # they cannot be stored
     runnable = [n for n in made if graph.maker[n] not in affected and n not in maps]
     runnable.sort(key=lambda n: graph.rank[graph.maker[n]])
     try:
@@ -395,9 +434,15 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
         if not feeding.is_default:
             raise
         return replace(facts, notes=(f"not run: {_sentence(e)}",))
-    notes = [f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}" for f in measured.failures]
+    notes = [
+        f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}"
+        for f in measured.failures
+    ]
     if missing := sum(name not in measured.tensors for name in made):
-        notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
+        notes.append(
+            f"{missing} of {len(made)} tensors could not be run: their types are as declared or"
+            " inferred"
+        )
     if any(origin.kind is OriginKind.RANDOM for origin in measured.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
     return replace(facts, measured=measured, notes=tuple(notes))

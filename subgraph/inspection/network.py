@@ -1,4 +1,5 @@
-"""A graph -> the network that is drawn: names, tensors, their types as text, and the scopes of PyTorch's exporter."""
+"""A graph -> the network that is drawn: names, tensors, their types as text, and the scopes of
+PyTorch's exporter."""
 
 from __future__ import annotations
 
@@ -16,16 +17,20 @@ from subgraph.graph.types import declared_type
 from subgraph.inspection.weights import small_constants
 from subgraph.storage.tensors import shape_text
 
-SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of a node: a list of the scopes around it, its own name last
+# metadata of a node: a list of the scopes around it, its own name last
+SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def network(graph: Graph, prefix: str = "") -> Network:
-    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node. Linear.
+    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node.
+    Linear.
 
     `prefix`: of its nodes' names, which is left out.
     """
     return Network(
-        names=[name.removeprefix(prefix) for name in graph.node_names] if prefix else graph.node_names,
+        names=(
+            [name.removeprefix(prefix) for name in graph.node_names] if prefix else graph.node_names
+        ),
         ops=graph.ops,
         reads=graph.reads,
         makes=graph.makes,
@@ -37,7 +42,8 @@ def network(graph: Graph, prefix: str = "") -> Network:
 
 
 def labelled(graph: Graph) -> Network:
-    """The same, each node by its label, and without weights, which are not drawn: as small as a document needs it."""
+    """The same, each node by its label, and without weights, which are not drawn: as small as a
+    document needs it."""
     whole = network(graph)
     seen = {*whole.inputs, *(name for row in whole.makes for name in row)}
     return replace(
@@ -67,7 +73,8 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
 
 
 def type_text(proto: protobuf.TypeProto) -> str:
-    """`float32 1×3×?`: a dimension with a generated name, or that is computed, is shown as unknown."""
+    """`float32 1×3×?`: a dimension with a generated name, or that is computed, is shown as
+    unknown."""
     try:
         declared = declared_type(proto)
     except InputError:
@@ -75,7 +82,10 @@ def type_text(proto: protobuf.TypeProto) -> str:
     dims = declared.known_dims
     if dims is None:
         return declared.text
-    return f"{declared.text} {shape_text([d if not isinstance(d, str) or d.isidentifier() else None for d in dims])}"
+    return (
+        f"{declared.text}"
+        f" {shape_text([d if not isinstance(d, str) or d.isidentifier() else None for d in dims])}"
+    )
 
 
 def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:
@@ -94,7 +104,9 @@ def _scope(node: protobuf.NodeProto) -> tuple[str, ...]:
         return ()
     scopes = []
     before = ""
-    for part in map(str, parts[:-1]):  # each begins with the one around it: "", "layer1", "layer1.0"
+    for part in map(
+        str, parts[:-1]
+    ):  # each begins with the one around it: "", "layer1", "layer1.0"
         scopes.append(part.removeprefix(f"{before}.") if before else part)
         before = part
     return tuple(filter(None, scopes))

@@ -1,8 +1,8 @@
 """Tensors as the reference computes them → shape, range, and numbers of NaN, infinities and zeros.
 
-One run cannot give all tensors of a large model: neither memory nor disk would hold them. They are requested in batches
-of bounded size, in topological order; each file is read in pieces and deleted. If the reference fails on a batch, the
-batch is halved until the tensor at which it fails is alone.
+One run cannot give all tensors of a large model: neither memory nor disk would hold them. They are
+requested in batches of bounded size, in topological order; each file is read in pieces and deleted.
+If the reference fails on a batch, the batch is halved until the tensor at which it fails is alone.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ from subgraph.storage.tensors import Record, from_bits
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-BATCH_BYTES = 200 << 20  # of the tensors of one run, as far as their sizes are known before; or, where that is more,
-BATCH_PARTS = 10  # the memory and the disk that are free, divided by this: each run computes all from the inputs on
-FIRST_UNKNOWN = 8  # tensors of unknown size in the first batch; their sizes give the estimate for others
+BATCH_BYTES = (
+    200 << 20
+)  # of the tensors of one run, as far as their sizes are known before; or, where that is more,
+# the memory and the disk that are free, divided by this: each run computes all from the inputs on
+BATCH_PARTS = 10
+FIRST_UNKNOWN = (
+    8  # tensors of unknown size in the first batch; their sizes give the estimate for others
+)
 SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean size so far
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
 PIECE = 1 << 20  # elements read at a time
@@ -89,7 +94,9 @@ class Range:
         """The range with the mean of the finite elements."""
         finite = self.elements - self.nan - self.inf
         mean = self.total / finite if finite and math.isfinite(self.total) else None
-        return RangeSummary(self.low, self.high, mean, self.nan, self.inf, self.zeros, self.elements)
+        return RangeSummary(
+            self.low, self.high, mean, self.nan, self.inf, self.zeros, self.elements
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,8 @@ class MeasuredTensor:
         form, dtype: as in `storage.tensors.Record`.
         shape: None if the rank differs, or if there is no element.
         range: None for strings.
-        value: nested lists; of a tensor of at most `MAX_VALUES` integers or booleans that is equal in all samples.
+        value: nested lists; of a tensor of at most `MAX_VALUES` integers or booleans that is equal
+            in all samples.
     """
 
     form: str
@@ -131,10 +139,11 @@ class MeasuredTensors:
 def measure(
     graph: Graph, names: Sequence[str], feeding: Feeding, types: InferredTypes | None = None
 ) -> MeasuredTensors:
-    """Run the reference, and measure tensors that nodes make and the model inputs that they depend on.
+    """Run the reference, and measure tensors that nodes make and the model inputs that they depend
+    on.
 
-    `names` are in topological order. `types` tell sizes in advance. Tensors below a node at which the reference fails
-    are left out. Complexity: one run of the ancestors per batch.
+    `names` are in topological order. `types` tell sizes in advance. Tensors below a node at which
+    the reference fails are left out. Complexity: one run of the ancestors per batch.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -161,12 +170,20 @@ def measure(
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
                 failures.append(MissingTensor(batch[0], e.what))
-                lost = {name for i in graph.descendants([graph.maker[batch[0]]]) for name in graph.makes[i]}
-                pending = [left for names in pending if (left := [n for n in names if n not in lost])]
+                lost = {
+                    name
+                    for i in graph.descendants([graph.maker[batch[0]]])
+                    for name in graph.makes[i]
+                }
+                pending = [
+                    left for names in pending if (left := [n for n in names if n not in lost])
+                ]
     return MeasuredTensors(measuring.tensors, measuring.origins, tuple(failures), samples)
 
 
-def _split(names: list[str], types: InferredTypes | None, estimate: int, budget: int) -> tuple[list[str], list[str]]:
+def _split(
+    names: list[str], types: InferredTypes | None, estimate: int, budget: int
+) -> tuple[list[str], list[str]]:
     """The first tensors, as many as the budget (bytes) allows but at least one; and the others."""
     total = 0
     for k, name in enumerate(names):
@@ -182,7 +199,11 @@ def _declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     known = tensor_type(proto)
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
-    return _bytes(math.prod(known.dims), known.dtype) if all(isinstance(d, int) for d in known.dims) else None
+    return (
+        _bytes(math.prod(known.dims), known.dtype)
+        if all(isinstance(d, int) for d in known.dims)
+        else None
+    )
 
 
 def _bytes(elements: int, dtype: str) -> int:
@@ -223,14 +244,19 @@ class _Measuring:
     def _anchors(self) -> list[str]:
         """Tensors by which this run needs every model input that an earlier run needed.
 
-        With the same inputs in all batches, an open dimension that inputs share gets one size, and files are assigned
-        to inputs in the same way.
+        With the same inputs in all batches, an open dimension that inputs share gets one size, and
+        files are assigned to inputs in the same way.
         """
         graph = self.graph
         if len(graph.inputs) < 2:
             return []
-        made = ((name for i in graph.readers.get(n, ()) for name in graph.makes[i]) for n in graph.inputs)
-        return [name for names in made if (name := next((n for n in names if n in self.tensors), ""))]
+        made = (
+            (name for i in graph.readers.get(n, ()) for name in graph.makes[i])
+            for n in graph.inputs
+        )
+        return [
+            name for names in made if (name := next((n for n in names if n in self.tensors), ""))
+        ]
 
 
 def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
@@ -240,18 +266,24 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     return {name: samples for sample in captured for name in sample.origins}
 
 
-# ---------------------------------------------------------------------------------------------------- elements
+# ------------------------------------------------------------ elements
 
 
 def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
     shapes = [shape for r in records for shape in r.shapes]
-    measured = [_measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files]
+    measured = [
+        _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
+    ]
     ranges = [r for r, _ in measured if r is not None]
     total = sum(ranges, Range()) if len(ranges) == len(measured) else None
     values = [value for _, value in measured]
-    same = values[0] if values and all(v == values[0] for v in values) and records[0].form == "tensor" else None
+    same = (
+        values[0]
+        if values and all(v == values[0] for v in values) and records[0].form == "tensor"
+        else None
+    )
     return MeasuredTensor(records[0].form, records[0].dtype, _common_shape(shapes), total, same)
 
 
@@ -286,22 +318,26 @@ def _range_of_piece(values: Array) -> Range:
     if values.dtype.kind == "c":
         values = np.abs(values)
     if values.dtype.kind not in "iub":  # float, or a type of ml_dtypes, whose kind is V
-        values = values.astype(np.int16 if values.dtype.name.startswith(("int", "uint")) else np.float64)
+        values = values.astype(
+            np.int16 if values.dtype.name.startswith(("int", "uint")) else np.float64
+        )
     zeros = values.size - int(np.count_nonzero(values))
     if values.dtype.kind != "f":
         total = float(values.sum(dtype=np.float64))
         return Range(values.size, int(values.min()), int(values.max()), total, 0, 0, zeros)
     nan = int(np.count_nonzero(np.isnan(values)))
     finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (None, None)  # no -0.0
+    low, high = (
+        (float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (None, None)
+    )  # no -0.0
     with np.errstate(over="ignore"):
         total = float(finite.sum())
     return Range(values.size, low, high, total, nan, values.size - nan - finite.size, zeros)
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
-    """Measure a dense initializer, or the value of a Constant node; None if it is neither, holds strings or cannot be
-    read."""
+    """Measure a dense initializer, or the value of a Constant node; None if it is neither, holds
+    strings or cannot be read."""
     tensor = graph.constant(name)
     if tensor is None:
         return None

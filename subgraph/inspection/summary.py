@@ -77,7 +77,8 @@ class WeightTotals:
 
 @dataclass(frozen=True)
 class WeightSummary:
-    """One initializer. Of a sparse one: its full shape, but only the stored values in `parameters` and `bytes`."""
+    """One initializer. Of a sparse one: its full shape, but only the stored values in `parameters`
+    and `bytes`."""
 
     name: str
     type: str
@@ -103,7 +104,9 @@ def file_summary(graph: Graph) -> FileSummary:
 
 def op_counts(graph: Graph) -> list[OpCount]:
     """Operators of the top-level nodes, most frequent first."""
-    counts = Counter((op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True))
+    counts = Counter(
+        (op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True)
+    )
     return [OpCount(op, domain, count) for (op, domain), count in counts.most_common()]
 
 
@@ -157,7 +160,14 @@ def attribute_text(attribute: Any) -> str:
         return _tensor_text(attribute.t)
     if kind == pb.GRAPH:
         return f"graph of {count(len(attribute.g.node), 'node')}"
-    plain = {pb.FLOAT: "f", pb.INT: "i", pb.STRING: "s", pb.FLOATS: "floats", pb.INTS: "ints", pb.STRINGS: "strings"}
+    plain = {
+        pb.FLOAT: "f",
+        pb.INT: "i",
+        pb.STRING: "s",
+        pb.FLOATS: "floats",
+        pb.INTS: "ints",
+        pb.STRINGS: "strings",
+    }
     if kind not in plain:
         return str(pb.AttributeType.Name(kind)).lower()
     value = getattr(attribute, plain[kind])

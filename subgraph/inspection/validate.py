@@ -1,6 +1,8 @@
-"""Graph → `Problem`s: what makes a model invalid, with node and tensor, as onnx's checker and shape inference find it.
+"""Graph → `Problem`s: what makes a model invalid, with node and tensor, as onnx's checker and shape
+inference find it.
 
-The checker finds the first problem only. Cycles, tensors that nothing makes and missing files are found beside it.
+The checker finds the first problem only. Cycles, tensors that nothing makes and missing files are
+found beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Problem:
         node: index of the node where it is; None if it concerns no single node.
         tensor: the tensor that it concerns, if any.
         what, hint: what is wrong with the node, or the model, and what to do.
-        fatal: it makes the model invalid. Otherwise it is a note: subcut and most runtimes accept the model.
+        fatal: it makes the model invalid. Otherwise it is a note: subcut and most runtimes accept
+            the model.
     """
 
     kind: str
@@ -41,13 +44,16 @@ class Problem:
 def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
     """The problems: fatal ones first, then in the order of the nodes.
 
-    `types`: the result of `infer_types`, if the caller has it already. Complexity: linear in nodes and edges.
+    `types`: the result of `infer_types`, if the caller has it already. Complexity: linear in nodes
+    and edges.
     """
     types = types or infer_types(graph)
     problems = [*_disconnected(graph), *_newer_opsets(graph), *_unreadable_weights(graph)]
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
-    refused = {node for c in complaints if c.from_checker for node in (c.node, None)}  # inference would only repeat it
+    refused = {
+        node for c in complaints if c.from_checker for node in (c.node, None)
+    }  # inference would only repeat it
     complaints = [c for c in complaints if c.from_checker or c.node not in refused]
     problems += [problem for c in complaints if (problem := _from_onnx(graph, types, c))]
     return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
@@ -79,7 +85,13 @@ def _disconnected(graph: Graph) -> Iterator[Problem]:
         if name not in existing:
             similar = nearest(name, list(existing))
             hint = f"connect it; similar names: {', '.join(similar)}" if similar else "connect it"
-            yield Problem("dangling", i, name, f"reads '{name}', which no node makes and which is not an input", hint)
+            yield Problem(
+                "dangling",
+                i,
+                name,
+                f"reads '{name}', which no node makes and which is not an input",
+                hint,
+            )
             return
 
 
@@ -87,8 +99,18 @@ def _newer_opsets(graph: Graph) -> Iterator[Problem]:
     for domain, version in imported(graph.model).items():
         newest = newest_opsets().get(domain, version)
         if version > newest:
-            what = f"opset {version} of '{domain or 'ai.onnx'}' is newer than this onnx knows ({newest})"
-            yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
+            what = (
+                f"opset {version} of '{domain or 'ai.onnx'}' is newer than this onnx knows"
+                f" ({newest})"
+            )
+            yield Problem(
+                "opset",
+                None,
+                None,
+                what,
+                "its nodes are not checked: pip install -U onnx",
+                fatal=False,
+            )
 
 
 def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
@@ -108,26 +130,48 @@ def _from_onnx(graph: Graph, types: InferredTypes, complaint: Complaint) -> Prob
     if complaint.from_checker:
         return Problem("checker", i, None, own or f"onnx.checker: {message}", hint)
     if "instead is null" in message or (i is not None and graph.ops[i] == "Constant"):
-        return None  # before opset 9 the schema of Constant allows floats only, but runtimes accept others
+        # before opset 9 the schema of Constant allows floats only, but runtimes accept others
+        return None
     if "elem type differs from existing" in message:
         return Problem("type", i, None, message, "correct the declared type", complaint.certain)
     if "existing" in message:
-        hint = "runtimes take the real one and may warn; correct or remove the declared shape of its output"
+        hint = (
+            "runtimes take the real one and may warn; correct or remove the declared shape of its"
+            " output"
+        )
         return Problem("shape", i, None, message, hint, fatal=False)
     if re.search("unsupported type|inconsistent type", message):
         hint = f"{hint}{', or ' if hint else ''}put a Cast before it"
         return Problem("type", i, None, own or message, hint, complaint.certain)
-    return Problem("shape", i, None, message, hint or "compare the shapes of its inputs", complaint.certain)
+    return Problem(
+        "shape", i, None, message, hint or "compare the shapes of its inputs", complaint.certain
+    )
 
 
 def _by_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:
-    """Why a node does not fit its opset, and the first later opset that it fits, as a hint; each may be empty."""
+    """Why a node does not fit its opset, and the first later opset that it fits, as a hint; each
+    may be empty."""
     domain = "" if i is None else canonical_domain(graph.nodes[i].domain)
     version = imported(graph.model).get(domain)
     if i is None or version is None:
         return "", ""
-    known = {name: type_text(proto) for name in graph.reads[i] if (proto := types.type_of(name)) is not None}
-    known |= {name: element_text(graph.weights[name].data_type) for name in graph.reads[i] if name in graph.weights}
+    known = {
+        name: type_text(proto)
+        for name in graph.reads[i]
+        if (proto := types.type_of(name)) is not None
+    }
+    known |= {
+        name: element_text(graph.weights[name].data_type)
+        for name in graph.reads[i]
+        if name in graph.weights
+    }
     reason = misfit(graph.nodes[i], version, known, domain)
     later = known_from(graph.nodes[i], version, known, domain) if reason else None
-    return reason, f"that is right from opset {later} on: convert the model (onnx.version_converter)" if later else ""
+    return (
+        reason,
+        (
+            f"that is right from opset {later} on: convert the model (onnx.version_converter)"
+            if later
+            else ""
+        ),
+    )

@@ -1,4 +1,5 @@
-"""Weights beyond their range: how their values spread, and those that are small enough to stand in a node's box."""
+"""Weights beyond their range: how their values spread, and those that are small enough to stand in
+a node's box."""
 
 from __future__ import annotations
 
@@ -24,14 +25,16 @@ MOST = 2  # constants in a box
 
 @dataclass(frozen=True)
 class Spread:
-    """Standard deviation of the finite values, and how many of them are in each of `BINS` equal parts of the range."""
+    """Standard deviation of the finite values, and how many of them are in each of `BINS` equal
+    parts of the range."""
 
     deviation: float
     counts: list[int]
 
 
 def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
-    """How the values of a constant spread; None where all are equal or none is finite. Reads it once, in pieces.
+    """How the values of a constant spread; None where all are equal or none is finite. Reads it
+    once, in pieces.
 
     Raises:
         ModelError: its bytes cannot be read.
@@ -40,7 +43,14 @@ def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
     low = measured.min
     high = measured.max
     mean = measured.mean
-    if tensor is None or low is None or high is None or mean is None or not high - low < math.inf or low == high:
+    if (
+        tensor is None
+        or low is None
+        or high is None
+        or mean is None
+        or not high - low < math.inf
+        or low == high
+    ):
         return None
     counts = np.zeros(BINS, np.int64)
     squares = 0.0
@@ -59,7 +69,8 @@ def _numbers(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
 
 
 def small_constants(graph: Graph) -> dict[int, str]:
-    """Node → its constants of one element, as text: `1.41421`, or `0, 6`; nodes with more than `MOST` are left out."""
+    """Node → its constants of one element, as text: `1.41421`, or `0, 6`; nodes with more than
+    `MOST` are left out."""
     found: dict[int, str] = {}
     for i, reads in enumerate(graph.reads):
         names = [name for name in reads if _is_single(graph.constant(name))]
@@ -70,7 +81,11 @@ def small_constants(graph: Graph) -> dict[int, str]:
 
 
 def _is_single(tensor: protobuf.TensorProto | None) -> bool:
-    return tensor is not None and math.prod(tensor.dims) == 1 and bool(dtypes.TYPES.get(tensor.data_type, ("", 0))[1])
+    return (
+        tensor is not None
+        and math.prod(tensor.dims) == 1
+        and bool(dtypes.TYPES.get(tensor.data_type, ("", 0))[1])
+    )
 
 
 def _text(graph: Graph, name: str, digits: int) -> str:
@@ -81,4 +96,10 @@ def _text(graph: Graph, name: str, digits: int) -> str:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
-    return str(value) if isinstance(value, (bool, int)) else f"{value:.{digits}g}" if isinstance(value, float) else ""
+    return (
+        str(value)
+        if isinstance(value, (bool, int))
+        else f"{value:.{digits}g}"
+        if isinstance(value, float)
+        else ""
+    )

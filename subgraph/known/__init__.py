@@ -1,7 +1,9 @@
-"""What runtimes are known to compute wrongly: files `RUNTIME/NAME.toml` that the nodes of a model are held against.
+"""What runtimes are known to compute wrongly: files `RUNTIME/NAME.toml` that the nodes of a model
+are held against.
 
-An entry names an operator and what must hold of a node (`when`), the releases that were tried, and the operator tests
-of the onnx package that fail in the wrong ones: it can be run again anywhere. It is a hint, never a verdict.
+An entry names an operator and what must hold of a node (`when`), the releases that were tried, and
+the operator tests of the onnx package that fail in the wrong ones: it can be run again anywhere. It
+is a hint, never a verdict.
 
     says = "with ceil_mode=1 the last window is left out"
     operator = "MaxPool"
@@ -16,18 +18,20 @@ of the onnx package that fail in the wrong ones: it can be run again anywhere. I
     [when]
     ceil_mode = "1"
 
-Where no such test shows it, `[case]` has a model in onnx's text form, `model`, fed with values from `low` to `high`,
-and judged by onnx's own evaluator; nothing of an entry is code. A tensor that is declared among the values of the text,
-and that no node makes, is a weight that is drawn like the inputs. `[case.ranges]` has the range of a single one,
-`[case.values]` the elements of an input that must not be drawn.
+Where no such test shows it, `[case]` has a model in onnx's text form, `model`, fed with values from
+`low` to `high`, and judged by onnx's own evaluator; nothing of an entry is code. A tensor that is
+declared among the values of the text, and that no node makes, is a weight that is drawn like the
+inputs. `[case.ranges]` has the range of a single one, `[case.values]` the elements of an input that
+must not be drawn.
 
-`when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
-that default; `given strides` = "no" if the node does not state it; `type 0` and `rank 0` of an input, `input 2` =
-"constant", "variable" or "none", `maker 0` = the operator that makes it, or "input" of the model, `of 0 mode` = the
-`mode` of the maker of input 0, `outputs` = how many are read, `output 0` = "read", "unread" or "none", `opset below
-13` = "yes". `values` says what of the values shows it: no node is known to have them, so such an entry is listed, and
-no hint. `[unless]` has the same form: nodes of which all of that holds were seen to be right. A user's own folder has
-the same form.
+`when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes"
+where one is not that default; `given strides` = "no" if the node does not state it; `type 0` and
+`rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator that
+makes it, or "input" of the model, `of 0 mode` = the `mode` of the maker of input 0, `outputs` = how
+many are read, `output 0` = "read", "unread" or "none", `opset below 13` = "yes". `values` says what
+of the values shows it: no node is known to have them, so such an entry is listed, and no hint.
+`[unless]` has the same form: nodes of which all of that holds were seen to be right. A user's own
+folder has the same form.
 """
 
 from __future__ import annotations
@@ -49,13 +53,16 @@ from subgraph.text import clean, nearest
 log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
-OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)  # what a file is about, without reading all of it
+OPERATOR = re.compile(
+    r'^operator *= *"(\w+)"', re.MULTILINE
+)  # what a file is about, without reading all of it
 # Conditions that can be satisfied, as `KEY = VALUE`.
 CONDITION = re.compile(
     r"(?P<of>of [0-9]{1,9} )*"
     r"(outputs = [0-9]+|values = .+|set (?P<set>\w+) = yes|given (?P<given>\w+) = (yes|no)"
     r"|opset below [0-9]{1,9} = yes|rank [0-9]{1,9} = [0-9]+"
-    r"|input [0-9]{1,9} = (constant|variable|none)|output [0-9]{1,9} = (read|unread|none)|maker [0-9]{1,9} = \w+"
+    r"|input [0-9]{1,9} = (constant|variable|none)|output [0-9]{1,9} = (read|unread|none)|maker"
+    r" [0-9]{1,9} = \w+"
     r"|type [0-9]{1,9} = (?P<type>\w+)|(?!(outputs|values) )(?P<attribute>\w+) = .+)",
     re.DOTALL,
 )
@@ -66,7 +73,8 @@ class KnownCase:
     """A model in onnx's text form, and between which values its inputs are drawn.
 
     Attributes:
-        ranges: of single inputs and weights: [low, high]. values: the elements of inputs that are not drawn.
+        ranges: of single inputs and weights: [low, high]. values: the elements of inputs that are
+            not drawn.
     """
 
     model: str
@@ -82,10 +90,14 @@ class Entry:
     """One thing that a runtime computes wrongly.
 
     Attributes:
-        name: the file's, without its end. runtime: the backend's or the device's, which is the folder's name.
-        says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
-        tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in which they were run.
-        when: what must hold of a node, by `inspection.lint.known.fact`. unless: what makes it harmless.
+        name: the file's, without its end. runtime: the backend's or the device's, which is the
+            folder's name.
+        says: what is wrong, a sentence that goes on from the operator. off: how far, or how it
+            ends.
+        tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in
+            which they were run.
+        when: what must hold of a node, by `inspection.lint.known.fact`. unless: what makes it
+            harmless.
         cure: what was seen to help. thread: where people tell of it.
     """
 
@@ -135,14 +147,19 @@ class Entry:
         return {*tried[max(0, place - 1) : place + 1]} <= {*self.right}
 
 
-def entries(folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None) -> list[Entry]:
+def entries(
+    folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None
+) -> list[Entry]:
     """The entries of a runtime, or of all: subcut's own, then those of a user's folders.
 
-    One that is broken is left out with a warning; a user's stands for ours of the same path. `operators`: only entries
-    of these; files that name another one are not parsed, which takes most of the time.
+    One that is broken is left out with a warning; a user's stands for ours of the same path.
+    `operators`: only entries of these; files that name another one are not parsed, which takes most
+    of the time.
     """
     found: dict[str, Entry] = {}
-    for file in (file for home in (HOME, *folders) for file in sorted(home.glob(f"{runtime}/*.toml"))):
+    for file in (
+        file for home in (HOME, *folders) for file in sorted(home.glob(f"{runtime}/*.toml"))
+    ):
         try:
             text = _text(file)
             named = OPERATOR.search(text)
@@ -187,7 +204,8 @@ def _entry(file: Path, text: str) -> Entry:
     entry = from_json(Entry, table, "the entry")
     if not (entry.tests or entry.case) or not entry.wrong:
         raise InputError(
-            "it names no test and has no case, or no release is wrong: nothing shows it", code="known.no-evidence"
+            "it names no test and has no case, or no release is wrong: nothing shows it",
+            code="known.no-evidence",
         )
     if HOME not in file.parents:  # a test checks our own entries; onnx's schemas take 0.4 s to load
         _require_conditions(entry)
@@ -234,7 +252,8 @@ def release(version: str) -> str:
 
 
 def runtime_of(backend: str, device: str = "") -> str:
-    """The folder of a candidate's entries: the name of its device, of its backend, or of that one's Python file."""
+    """The folder of a candidate's entries: the name of its device, of its backend, or of that one's
+    Python file."""
     return device or Path(backend).stem
 
 
@@ -256,8 +275,12 @@ def find(name: str, among: Sequence[Entry], runtime: str = "") -> Entry:
         return found[0]
     if found:
         raise UnknownName(
-            f"several runtimes have '{clean(name)}'", nearest=[e.path for e in found], code="known.ambiguous"
+            f"several runtimes have '{clean(name)}'",
+            nearest=[e.path for e in found],
+            code="known.ambiguous",
         )
     raise UnknownName(
-        f"no entry '{clean(name)}'", nearest=nearest(name, [e.name for e in among]), code="known.no-entry"
+        f"no entry '{clean(name)}'",
+        nearest=nearest(name, [e.name for e in among]),
+        code="known.no-entry",
     )

@@ -1,1 +1,2 @@
-"""Models that were not born as ONNX: the files of another framework -> a model file that everything else reads."""
+"""Models that were not born as ONNX: the files of another framework -> a model file that everything
+else reads."""

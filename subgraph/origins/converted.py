@@ -1,7 +1,7 @@
 """Models converted to ONNX, kept in the user's cache folder for the next command.
 
-An ONNX file has the name of what it was made from, in a folder named after its content, so messages name what the user
-typed.
+An ONNX file has the name of what it was made from, in a folder named after its content, so messages
+name what the user typed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Weights that a model lists among its inputs, and that the user feeds: they become inputs without a default."""
+"""Weights that a model lists among its inputs, and that the user feeds: they become inputs without
+a default."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from subgraph.origins.converted import converted
 
 
 def as_inputs(path: Path, names: Collection[str]) -> Path:
-    """The model without the values of those weights among `names` that it lists as inputs; itself if there are none.
+    """The model without the values of those weights among `names` that it lists as inputs; itself
+    if there are none.
 
     Raises:
         ModelError: it cannot be read. OutputError: it cannot be written.

@@ -12,25 +12,37 @@ from subgraph.graph.graph import Graph
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.text import clean, split_signature
 
-FORMATS = {Family.ONNX_JSON: "json", Family.ONNX_TEXT: "onnxtxt", Family.ONNX_TEXTPROTO: "textproto"}  # of onnx.load
+FORMATS = {
+    Family.ONNX_JSON: "json",
+    Family.ONNX_TEXT: "onnxtxt",
+    Family.ONNX_TEXTPROTO: "textproto",
+}  # of onnx.load
 
 
 def load(
-    path: str | Path | Any, weights: str | None = None, *, args: Sequence[Any] | None = None, trust: bool = False
+    path: str | Path | Any,
+    weights: str | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    trust: bool = False,
 ) -> Graph:
-    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite (`model.tflite:SIGNATURE` of one that
-    has several), or PyTorch's `.pt2`. Large weights stay on disk.
+    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite
+    (`model.tflite:SIGNATURE` of one that has several), or PyTorch's `.pt2`. Large weights stay on
+    disk.
 
-    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
-    the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
+    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it.
+    `trust`: a `.pt2` may run the code that is in it. In the place of a path, a `torch.nn.Module`
+    with the `args` that it is exported with.
 
     >>> graph = load("resnet50.onnx")
     >>> len(graph.nodes), graph.outputs
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is of another kind, or its local functions cannot be inlined.
-        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without trust.
+        ModelError: the file cannot be read, is of another kind, or its local functions cannot be
+            inlined.
+        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without
+            trust.
         BackendError: PyTorch is needed and not installed.
     """
     if not isinstance(path, (str, Path)):
@@ -44,13 +56,15 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     """The ONNX file to work on: the file itself, or what it was converted to.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`, `origins.torch.pt2` and
-            `origins.tflite.files`.
+        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`,
+            `origins.torch.pt2` and `origins.tflite.files`.
     """
     family = family_of(path)
     if weights and family is not Family.CAFFE:
         raise UsageError(
-            f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out", code="option.conflict"
+            f"--weights belongs to a .prototxt; {clean(path.name)} is none",
+            "leave it out",
+            code="option.conflict",
         )
     if family is Family.CAFFE:
         from subgraph.origins.caffe.files import to_onnx

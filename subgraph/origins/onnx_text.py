@@ -13,10 +13,12 @@ from subgraph.text import clean
 
 
 def to_onnx(path: Path, form: str) -> Path:
-    """The ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as `onnx.load` calls them.
+    """The ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as
+    `onnx.load` calls them.
 
     Raises:
-        ModelError: onnx cannot read it, or its weights are in another file, which could change unnoticed.
+        ModelError: onnx cannot read it, or its weights are in another file, which could change
+            unnoticed.
     """
 
     def write(target: Path) -> None:
@@ -25,7 +27,9 @@ def to_onnx(path: Path, form: str) -> Path:
         import onnx
 
         try:
-            with warnings.catch_warnings(action="ignore"):  # its reader of `onnxtxt` is called experimental
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # its reader of `onnxtxt` is called experimental
                 model = onnx.load(path, format=form, load_external_data=False)
         except Exception as e:  # of protobuf's two readers and of onnx's own
             why = " ".join(str(e).split())[:200]
@@ -34,8 +38,13 @@ def to_onnx(path: Path, form: str) -> Path:
                 code="model.text-unreadable",
             ) from e
         if any(map(protobuf.in_other_file, all_tensors(model.graph))):
-            hint = f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into one file"
-            raise ModelError(f"{clean(str(path))} has weights in another file", hint, code="model.text-external")
+            hint = (
+                f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"
+                " one file"
+            )
+            raise ModelError(
+                f"{clean(str(path))} has weights in another file", hint, code="model.text-external"
+            )
         onnx.save(model, target, format="protobuf")
 
     return converted(["text/1", form, file_digest(path)], path.name, write)

@@ -1,7 +1,9 @@
-"""Node of an ONNX graph -> the module and the line of PyTorch code that it was exported from. PyTorch is not needed.
+"""Node of an ONNX graph -> the module and the line of PyTorch code that it was exported from.
+PyTorch is not needed.
 
-`torch.onnx.export(dynamo=True)` writes scopes, classes and the stack of `forward` calls into a node's metadata.
-The older exporter writes scopes into the node's name alone. All of it comes from the file, so it is read as text.
+`torch.onnx.export(dynamo=True)` writes scopes, classes and the stack of `forward` calls into a
+node's metadata. The older exporter writes scopes into the node's name alone. All of it comes from
+the file, so it is read as text.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ PREFIX = "pkg.torch.onnx."
 STACK_TRACE = f"{PREFIX}stack_trace"
 NAMESPACE = "namespace"
 LONGEST = 64 << 10  # characters of a metadata value that is read
-FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE)
+FRAME = re.compile(
+    r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE
+)
 # torch's own code: a line in it says less than the one that called it.
-LIBRARY = re.compile(r"-packages[/\\]torch[/\\]|[/\\]torch[/\\](?:nn|_\w+|utils|jit|onnx|fx|functional\.py$)")
+LIBRARY = re.compile(
+    r"-packages[/\\]torch[/\\]|[/\\]torch[/\\](?:nn|_\w+|utils|jit|onnx|fx|functional\.py$)"
+)
 PARAMETER = re.compile(r"((?:\w+\.)*\w+)\.\w+")  # `layer1.0.conv1.weight`
 
 
@@ -31,12 +37,12 @@ class Source:
     """Where a node comes from.
 
     Attributes:
-        module: path of the module that ran, `layer2.0.bn1`; of a fused node also those of its weights,
-            `layer2.0.conv1 + layer2.0.bn1`. Empty for the model itself.
+        module: path of the module that ran, `layer2.0.bn1`; of a fused node also those of its
+            weights, `layer2.0.conv1 + layer2.0.bn1`. Empty for the model itself.
         kind: its class, without the package; JSON calls it `class`.
         file, line, code: the innermost call outside of torch's own files.
-        derived: of a node that itself tells nothing: "before", it is that of the node that makes its input; "behind",
-            of one that reads its output.
+        derived: of a node that itself tells nothing: "before", it is that of the node that makes
+            its input; "behind", of one that reads its output.
     """
 
     module: str
@@ -47,15 +53,16 @@ class Source:
     derived: str | None = absent()
 
     def __str__(self) -> str:
-        """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`; "" for a module alone."""
+        """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`; "" for a module
+        alone."""
         return source_line(to_json(self))
 
 
 def source(graph: Graph, index: int) -> Source | None:
     """The origin of a node; None where the file tells nothing.
 
-    The newer exporter writes nothing for Split: what it wrote for a node beside it is taken. Complexity: linear in the
-    metadata of these.
+    The newer exporter writes nothing for Split: what it wrote for a node beside it is taken.
+    Complexity: linear in the metadata of these.
     """
     if graph.nodes[index].metadata_props:
         return _own(graph, index)
@@ -72,7 +79,9 @@ def _own(graph: Graph, index: int) -> Source | None:
     metadata = node_metadata(graph, index)
     scopes, classes = _scopes(metadata)
     file, line, code = innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
-    module = next((scope for scope in reversed(scopes) if scope), "") or module_path(graph.node_names[index])
+    module = next((scope for scope in reversed(scopes) if scope), "") or module_path(
+        graph.node_names[index]
+    )
     if not module and not file:
         return None
     modules = [*_modules_of_weights(graph, index, module), module]
@@ -131,13 +140,17 @@ def texts(literal: str) -> list[str]:
 
 
 def innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
-    """File, line and code of the innermost frame outside of torch; of the innermost one if all are inside."""
+    """File, line and code of the innermost frame outside of torch; of the innermost one if all are
+    inside."""
     frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
     return own[-1] if own else (None, None, None)
 
 
 def _modules_of_weights(graph: Graph, index: int, module: str) -> list[str]:
-    """Modules whose weights a node reads, apart from its own: a fused node holds the work of several."""
+    """Modules whose weights a node reads, apart from its own: a fused node holds the work of
+    several."""
     names = (PARAMETER.fullmatch(name) for name in graph.reads[index] if graph.is_weight(name))
-    return [other for other in dict.fromkeys(m[1] for m in names if m) if module and other != module]
+    return [
+        other for other in dict.fromkeys(m[1] for m in names if m) if module and other != module
+    ]

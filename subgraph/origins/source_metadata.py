@@ -1,7 +1,9 @@
-"""Lines of the user's source code in models that are to be sent: found, and removed; or all metadata of the models.
+"""Lines of the user's source code in models that are to be sent: found, and removed; or all
+metadata of the models.
 
-PyTorch's exporter writes into each node the stack of calls that it came from: absolute paths and lines of code. The
-older one writes a path into the node's documentation. Names of modules remain, which the weights' own names have, too.
+PyTorch's exporter writes into each node the stack of calls that it came from: absolute paths and
+lines of code. The older one writes a path into the node's documentation. Names of modules remain,
+which the weights' own names have, too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ CODE_PATH = re.compile(rb"\.pyc?\b")  # in a documentation
 
 @dataclass(frozen=True)
 class SourceInModel:
-    """What a model says of its user's code: in how many places, and one of them as `FILE:LINE: CODE`."""
+    """What a model says of its user's code: in how many places, and one of them as `FILE:LINE:
+    CODE`."""
 
     file: str
     places: int
@@ -31,10 +34,17 @@ class SourceInModel:
 
 
 def found(files: Mapping[str, Path]) -> list[SourceInModel]:
-    """The models among files that hold source code, by name. Complexity: linear in the models without their weights."""
-    models = ((name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx")
+    """The models among files that hold source code, by name. Complexity: linear in the models
+    without their weights."""
+    models = (
+        (name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx"
+    )
     per_model = ((name, [removed.text for removed in _removed(model)]) for name, model in models)
-    return [SourceInModel(name, len(texts), max(map(_line, texts), key=len)) for name, texts in per_model if texts]
+    return [
+        SourceInModel(name, len(texts), max(map(_line, texts), key=len))
+        for name, texts in per_model
+        if texts
+    ]
 
 
 def stripped(path: Path, folder: Path, name: str, every: bool = False) -> Path:
@@ -51,16 +61,24 @@ def stripped(path: Path, folder: Path, name: str, every: bool = False) -> Path:
 
 @dataclass(frozen=True)
 class ModelTexts:
-    """What people and tools wrote into a model: its metadata as `KEY VALUE`, and its documentation."""
+    """What people and tools wrote into a model: its metadata as `KEY VALUE`, and its
+    documentation."""
 
     metadata: Sequence[str]
     documentation: Sequence[str]
 
 
 def read_texts(path: Path) -> ModelTexts:
-    """Return the metadata and documentation of a model, of its nodes and tensors too, without subcut's own entries."""
-    texts = [t for t in _removed(protobuf.read(path).model, every=True) if not t.text.startswith("subcut.")]
-    return ModelTexts([t.text for t in texts if t.in_metadata], [t.text for t in texts if not t.in_metadata])
+    """Return the metadata and documentation of a model, of its nodes and tensors too, without
+    subcut's own entries."""
+    texts = [
+        t
+        for t in _removed(protobuf.read(path).model, every=True)
+        if not t.text.startswith("subcut.")
+    ]
+    return ModelTexts(
+        [t.text for t in texts if t.in_metadata], [t.text for t in texts if not t.in_metadata]
+    )
 
 
 @dataclass(frozen=True)
@@ -72,12 +90,15 @@ class _Text:
 
 
 def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
-    """Remove what tells of source code from a message and all inside it; yields the stack traces and paths.
+    """Remove what tells of source code from a message and all inside it; yields the stack traces
+    and paths.
 
     `every`: removes, and yields, all metadata and documentation.
     """
     if hasattr(message, "metadata_props"):
-        kept = [e for e in message.metadata_props if not every and (e.key == KEPT or not _tells(e.key))]
+        kept = [
+            e for e in message.metadata_props if not every and (e.key == KEPT or not _tells(e.key))
+        ]
         for e in message.metadata_props:
             if every or e.key == STACK_TRACE:
                 yield _Text(f"{e.key} {e.value}" if every else e.value, True)
@@ -86,7 +107,9 @@ def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
             del message.metadata_props[:]
             message.metadata_props.extend(kept)
     documented = every and "doc_string" in message.DESCRIPTOR.fields_by_name and message.doc_string
-    if documented or (message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string))):
+    if documented or (
+        message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string))
+    ):
         yield _Text(_bytes(message.doc_string).decode(errors="replace"), False)
         message.ClearField("doc_string")
     for field, value in message.ListFields():
@@ -98,7 +121,8 @@ def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
 
 
 def _removed_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
-    """As `_removed`, of declarations of tensors, which are kept as bytes; those of the exporter are not yielded."""
+    """As `_removed`, of declarations of tensors, which are kept as bytes; those of the exporter are
+    not yielded."""
     for k, data in enumerate(declarations):
         if every or EXPORTER.encode() in data or NAMESPACE.encode() in data:
             info = protobuf.protos().ValueInfoProto.FromString(data)
@@ -117,6 +141,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _line(text: str) -> str:
-    """`FILE:LINE: CODE` of the user's innermost call in a trace; of a documentation its first line."""
+    """`FILE:LINE: CODE` of the user's innermost call in a trace; of a documentation its first
+    line."""
     file, line, code = innermost_call(text)
     return f"{file}:{line}: {code}" if file else text.strip().partition("\n")[0]

@@ -1,4 +1,5 @@
-"""What a plan is accepted by: a criterion on every output, or a score of the task (`trials.score`)."""
+"""What a plan is accepted by: a criterion on every output, or a score of the task
+(`trials.score`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A script: `MODEL OUT LIST` converts a model to float16 by onnxconverter-common with a list of what stays."""
+"""A script: `MODEL OUT LIST` converts a model to float16 by onnxconverter-common with a list of
+what stays."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def main(source: str, made: str, listed: str) -> None:
     from onnxconverter_common import float16  # type: ignore[import-not-found, unused-ignore]
 
     arguments = json.loads(Path(listed).read_text(encoding="utf-8"))
-    onnx.save(float16.convert_float_to_float16(onnx.load(source), keep_io_types=True, **arguments), made)
+    onnx.save(
+        float16.convert_float_to_float16(onnx.load(source), keep_io_types=True, **arguments), made
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Each BatchNormalization after a Conv is folded into its weights, as quantizers do before they quantize."""
+"""Each BatchNormalization after a Conv is folded into its weights, as quantizers do before they
+quantize."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ EPSILON = 1e-5  # of a BatchNormalization that names none
 
 
 def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
-    """Return the model without the BatchNormalizations that follow a Conv, a file in `folder`; itself without any."""
+    """Return the model without the BatchNormalizations that follow a Conv, a file in `folder`;
+    itself without any."""
     pairs = list(_iter_pairs(graph))
     if not pairs:
         return graph
@@ -29,7 +31,10 @@ def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
         name = graph.nodes[norm].output[0]
         node.input[:] = [node.input[0], f"{name}:weight", f"{name}:bias"]
         node.output[0] = name
-        stored = [numpy_helper.from_array(weight, f"{name}:weight"), numpy_helper.from_array(bias, f"{name}:bias")]
+        stored = [
+            numpy_helper.from_array(weight, f"{name}:weight"),
+            numpy_helper.from_array(bias, f"{name}:bias"),
+        ]
         draft.model.graph.initializer.extend(stored)
     draft.drop_nodes([norm for _, norm in pairs])
     path = folder / graph.path.name
@@ -38,7 +43,8 @@ def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
 
 
 def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield the indices of each Conv and of the BatchNormalization that alone reads it, all with constant weights."""
+    """Yield the indices of each Conv and of the BatchNormalization that alone reads it, all with
+    constant weights."""
     for norm, node in enumerate(graph.nodes):
         if graph.ops[norm] != "BatchNormalization" or len(graph.makes[norm]) > 1:
             continue
@@ -47,7 +53,9 @@ def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
         if conv is None or graph.ops[conv] != "Conv" or name in graph.outputs:
             continue
         constants = [*node.input[1:], *graph.nodes[conv].input[1:]]
-        is_constant = all(graph.constant(constant) is not None for constant in constants if constant)
+        is_constant = all(
+            graph.constant(constant) is not None for constant in constants if constant
+        )
         if is_constant and len(graph.readers[name]) == 1 and not _trains(node):
             yield conv, norm
 

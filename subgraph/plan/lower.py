@@ -1,9 +1,10 @@
-"""A float model, and what is read in less precision -> the model that does so, with the same inputs and outputs.
+"""A float model, and what is read in less precision -> the model that does so, with the same inputs
+and outputs.
 
     before:  x → Conv → y        lowered:  x → QuantizeLinear → DequantizeLinear → Conv → y
 
-Weights are stored as their codes. A node that computes in float16 hands its values on in float16 to such nodes, and as
-float32 to all others.
+Weights are stored as their codes. A node that computes in float16 hands its values on in float16 to
+such nodes, and as float32 to all others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.walk import assign, captured_names, rename
-from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Form, Lowering, Quantized, Read, Rounded, Twin
+from subgraph.plan.places import (
+    FLOAT,
+    OUTPUT,
+    Dynamic,
+    Form,
+    Lowering,
+    Quantized,
+    Read,
+    Rounded,
+    Twin,
+)
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array
 
@@ -33,7 +44,8 @@ PROBES = "subcut:probes"
 
 
 def raised(graph: Graph, folder: Path) -> Graph:
-    """The model at an opset that quantizes by channel: itself, or as onnx converts it, a file in `folder`.
+    """The model at an opset that quantizes by channel: itself, or as onnx converts it, a file in
+    `folder`.
 
     Raises:
         ModelError: onnx cannot convert it.
@@ -42,26 +54,32 @@ def raised(graph: Graph, folder: Path) -> Graph:
 
 
 def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
-    """The model in which exactly these reads are lowered; for quantized ones its opset is that of `raised`."""
+    """The model in which exactly these reads are lowered; for quantized ones its opset is that of
+    `raised`."""
     return _Drafting(graph, how).run()
 
 
 def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
-    """The model, with an output `PROBES`: how far what is lowered in each place is off on the model's own values.
+    """The model, with an output `PROBES`: how far what is lowered in each place is off on the
+    model's own values.
 
-    The output is a list of pairs, |d| and |a| of what a node makes. Returned, too, is the place that each is of.
+    The output is a list of pairs, |d| and |a| of what a node makes. Returned, too, is the place
+    that each is of.
     """
     return _Drafting(graph, {}).probe(places)
 
 
 def narrowed(value: Array) -> Array:
-    """A constant in float16, as converters store it: what is finite stays so, and what is not 0 does not become 0.
+    """A constant in float16, as converters store it: what is finite stays so, and what is not 0
+    does not become 0.
 
     >>> narrowed(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
     [5.960464477539063e-08, -65504.0, 0.0, inf]
     """
     info = np.finfo(np.float16)
-    finite = np.clip(value, -float(info.max), float(info.max), where=np.isfinite(value), out=value.copy())
+    finite = np.clip(
+        value, -float(info.max), float(info.max), where=np.isfinite(value), out=value.copy()
+    )
     small = (value != 0) & (np.abs(value) < float(info.smallest_subnormal))
     return np.where(small, np.copysign(info.smallest_subnormal, value), finite).astype(np.float16)
 
@@ -74,7 +92,9 @@ class _Drafting:
         self.proto = self.draft.model.graph
         self.opset = opset_of(self.draft.model)
         self.names: dict[tuple[str, Lowering], str] = {}  # of lowered values, by tensor and form
-        self.forms: dict[str, list[Form]] = {}  # by tensor; the first one's nodes bear its name alone
+        self.forms: dict[
+            str, list[Form]
+        ] = {}  # by tensor; the first one's nodes bear its name alone
         self.narrow: dict[str, str] = {}  # of values in float16, or rounded to bfloat16, by tensor
         self.made: list[Any] = []
         self.constants: set[str] = set()  # names of weights that were added
@@ -105,7 +125,9 @@ class _Drafting:
         self._drop_unread()
         if any(node.domain == MICROSOFT for node in self.made) and not self._imports(MICROSOFT):
             self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
-        self.draft.model.ir_version = max(self.draft.model.ir_version, 4)  # a weight need not be an input
+        self.draft.model.ir_version = max(
+            self.draft.model.ir_version, 4
+        )  # a weight need not be an input
         self.draft.sort()
         return self.draft
 
@@ -116,14 +138,20 @@ class _Drafting:
         for k, how in enumerate(places):
             for i in dict.fromkeys(i for i, _ in how):
                 own = {name: form for (j, name), form in how.items() if j == i}
-                pairs = self._on_the_side(nodes[i], own, k) if i != OUTPUT else self._lowered_outputs(own)
+                pairs = (
+                    self._on_the_side(nodes[i], own, k)
+                    if i != OUTPUT
+                    else self._lowered_outputs(own)
+                )
                 parts += [part for name, other in pairs for part in self._apart(name, other)]
                 owners += [k] * len(pairs)
         self._node("Concat", parts, [PROBES], axis=0)
         self.proto.output.append(helper.make_tensor_value_info(PROBES, FLOAT, (2 * len(owners),)))
         return self._finished(), owners
 
-    def _on_the_side(self, node: Any, how: Mapping[str, Lowering], place: int) -> list[tuple[str, str]]:
+    def _on_the_side(
+        self, node: Any, how: Mapping[str, Lowering], place: int
+    ) -> list[tuple[str, str]]:
         """A lowered copy of a node: what it makes first, and what its copy makes."""
         copy = type(node).FromString(node.SerializeToString())
         copy.name = f"{copy.name}:{place}"
@@ -134,7 +162,11 @@ class _Drafting:
         return [(node.output[first[0]], first[1])]
 
     def _lowered_outputs(self, how: Mapping[str, Lowering]) -> list[tuple[str, str]]:
-        return [(name, self._lowered(name, form)) for name, form in how.items() if not isinstance(form, Rounded)]
+        return [
+            (name, self._lowered(name, form))
+            for name, form in how.items()
+            if not isinstance(form, Rounded)
+        ]
 
     def _apart(self, name: str, other: str) -> list[str]:
         """The names of |d| and |a|, each a list of one number."""
@@ -152,7 +184,7 @@ class _Drafting:
     def _imports(self, domain: str) -> bool:
         return any(entry.domain == domain for entry in self.draft.model.opset_import)
 
-    # ------------------------------------------------------------------------------------------------ quantized
+    # ------------------------------------------------------------ quantized
 
     def _lowered(self, name: str, form: Form) -> str:
         """The name of a tensor's lowered value; made once."""
@@ -162,7 +194,9 @@ class _Drafting:
                 self.names[key] = self._dynamic(name)
             elif weight is not None:
                 value = protobuf.to_array(weight, self.graph.path)
-                self.names[key] = self._dequantized(name, form, codes=form.scale.quantize(value, form.dtype))
+                self.names[key] = self._dequantized(
+                    name, form, codes=form.scale.quantize(value, form.dtype)
+                )
             else:
                 self.names[key] = self._dequantized(name, form)
         return self.names[key]
@@ -174,7 +208,9 @@ class _Drafting:
             forms.append(form)
         return f"{name}:{form.dtype}" if forms.index(form) else name
 
-    def _dequantized(self, name: str, form: Quantized, codes: Array | None = None, gives: str = "") -> str:
+    def _dequantized(
+        self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
+    ) -> str:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
         stem = self._stem(name, form)
         scale = [self._scale(stem, form), self._constant(f"{stem}:zero", self._zero(form))]
@@ -219,7 +255,7 @@ class _Drafting:
         else:
             self._dequantized(raw, form, gives=name)
 
-    # ------------------------------------------------------------------------------------------------ float16
+    # ------------------------------------------------------------ float16
 
     def _round(self, node: Any, form: Rounded) -> None:
         if form.dtype != "float16":
@@ -240,11 +276,14 @@ class _Drafting:
             if weight is None:
                 self._cast(name, self.narrow[name], "float16")
             else:
-                self._constant(self.narrow[name], narrowed(protobuf.to_array(weight, self.graph.path)))
+                self._constant(
+                    self.narrow[name], narrowed(protobuf.to_array(weight, self.graph.path))
+                )
         return self.narrow[name]
 
     def _round_values(self, node: Any, form: Rounded) -> None:
-        """What a node reads and makes, rounded; it computes in float32, as units with wide sums do."""
+        """What a node reads and makes, rounded; it computes in float32, as units with wide sums
+        do."""
         for k in form.inputs:
             name = node.input[k]
             if name not in self.narrow:
@@ -263,7 +302,7 @@ class _Drafting:
     def _cast(self, name: str, gives: str, dtype: str) -> None:
         self._node("Cast", [name], [gives], to=TYPE_NUMBERS[dtype])
 
-    # ------------------------------------------------------------------------------------------------ parts
+    # ------------------------------------------------------------ parts
 
     def _node(self, op: str, reads: list[str], makes: list[str], **attributes: Any) -> None:
         self.made.append(helper.make_node(op, reads, makes, name=f"{makes[0]}/{op}", **attributes))
@@ -271,7 +310,9 @@ class _Drafting:
     def _constant(self, name: str, value: Array) -> str:
         if name not in self.constants:
             self.constants.add(name)
-            self.proto.initializer.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+            self.proto.initializer.append(
+                numpy_helper.from_array(np.asarray(value, order="C"), name)
+            )
         return name
 
     def _drop_unread(self) -> None:
@@ -284,10 +325,13 @@ class _Drafting:
 
 
 def stored_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
-    """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that, and "float"."""
+    """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that,
+    and "float"."""
     stored: dict[str, str] = {}
     for (i, name), form in how.items():
-        names = [graph.nodes[i].input[k] for k in form.inputs] if isinstance(form, Rounded) else [name]
+        names = (
+            [graph.nodes[i].input[k] for k in form.inputs] if isinstance(form, Rounded) else [name]
+        )
         is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
         stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
     sizes = {"low": 0, "between": 0, "float": 0}

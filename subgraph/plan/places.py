@@ -1,9 +1,10 @@
-"""A float model and its lowered twin -> the places where precision changes, and how each is lowered.
+"""A float model and its lowered twin -> the places where precision changes, and how each is
+lowered.
 
-A place is what one node reads, or an output of the model. Lowered, a tensor passes through QuantizeLinear and
-DequantizeLinear with the twin's own scale, or the node computes in float16. So the float graph stays as it is, whatever
-the tool that made the twin fused, folded or renamed: putting quantizers into the float graph is right where taking them
-out of the quantized one is not.
+A place is what one node reads, or an output of the model. Lowered, a tensor passes through
+QuantizeLinear and DequantizeLinear with the twin's own scale, or the node computes in float16. So
+the float graph stays as it is, whatever the tool that made the twin fused, folded or renamed:
+putting quantizers into the float graph is right where taking them out of the quantized one is not.
 """
 
 from __future__ import annotations
@@ -29,14 +30,25 @@ from subgraph.types import Array
 
 OUTPUT = -1  # in place of a node's index: an output of the model
 # Of operators with quantized weights: positions of the codes, their scale and zero point.
-WEIGHTS = {"DequantizeLinear": (0, 1, 2), "QLinearConv": (3, 4, 5), "QLinearMatMul": (3, 4, 5), "QGemm": (3, 4, 5)}
-WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}  # operator -> axis of the weight's channels
+WEIGHTS = {
+    "DequantizeLinear": (0, 1, 2),
+    "QLinearConv": (3, 4, 5),
+    "QLinearMatMul": (3, 4, 5),
+    "QGemm": (3, 4, 5),
+}
+WEIGHTED = {
+    "Conv": 0,
+    "ConvTranspose": 1,
+    "MatMul": -1,
+    "Gemm": -1,
+}  # operator -> axis of the weight's channels
 NARROW = ("float16", "bfloat16")
 GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
 FLOAT = 1  # TensorProto.FLOAT
 LEVELS = 127  # of a symmetric int8 weight
-SURPLUS = 0.75  # of a step: how far a weight may be from its code's value, and still be what was quantized
+# of a step: how far a weight may be from its code's value, and still be what was quantized
+SURPLUS = 0.75
 
 
 class Unit(StrEnum):
@@ -63,7 +75,8 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A node computes in float16, or rounds its values to bfloat16: the inputs and outputs at these positions."""
+    """A node computes in float16, or rounds its values to bfloat16: the inputs and outputs at these
+    positions."""
 
     dtype: str
     inputs: tuple[int, ...]
@@ -72,7 +85,9 @@ class Rounded:
 
 Form = Quantized | Dynamic
 Lowering = Form | Rounded
-Read = tuple[int, str]  # a node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type
+Read = tuple[
+    int, str
+]  # a node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,8 @@ class Twin:
     Attributes:
         precision: of what is lowered: "int8", "fp16" …
         forms: by tensor, activations and weights.
-        own: weights whose codes the twin holds otherwise (folded, say): they are quantized anew, by channel.
+        own: weights whose codes the twin holds otherwise (folded, say): they are quantized anew, by
+            channel.
         rounded: by node that computes in another float type, how.
         by_command: nodes that the candidate lowers by itself, unless it is told to keep them.
     """
@@ -117,8 +133,12 @@ class Twin:
         for i in graph.in_order(range(len(graph.nodes))):
             if i in self.rounded or i in self.by_command:
                 yield i, ""
-            yield from ((i, name) for name in dict.fromkeys(graph.nodes[i].input) if name in self.forms)
-        yield from ((OUTPUT, name) for name in graph.outputs if name in self.forms and name in graph.maker)
+            yield from (
+                (i, name) for name in dict.fromkeys(graph.nodes[i].input) if name in self.forms
+            )
+        yield from (
+            (OUTPUT, name) for name in graph.outputs if name in self.forms and name in graph.maker
+        )
 
 
 def places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
@@ -143,14 +163,17 @@ def _name(graph: Graph, read: Read, unit: Unit) -> str:
 
 
 def blocks(graph: Graph) -> dict[int, str]:
-    """The name of each node's block: `first … last`, from one tensor that alone carries everything on to the next one.
+    """The name of each node's block: `first … last`, from one tensor that alone carries everything
+    on to the next one.
 
-    A residual block or a layer of a transformer is one, or a convolution with what follows it. Inputs of the model and
-    shapes may pass by. Linear in the nodes.
+    A residual block or a layer of a transformer is one, or a convolution with what follows it.
+    Inputs of the model and shapes may pass by. Linear in the nodes.
     """
     order = graph.in_order(range(len(graph.nodes)))
     kinds = graph.kinds([n for names in graph.makes for n in names])
-    last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(graph.outputs, len(order))
+    last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(
+        graph.outputs, len(order)
+    )
     ends: dict[int, int] = {}  # how many tensors are read for the last time at a place in the order
     open_tensors = 0
     groups = list[list[int]]()
@@ -172,7 +195,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     return {j: a if a == b else f"{a} … {b}" for j, (a, b) in ends_of.items()}
 
 
-# ---------------------------------------------------------------------------------------------------- a twin's forms
+# ------------------------------------------------------------ a twin's forms
 
 
 def of_pair(pair: CandidateModel) -> Twin:
@@ -182,14 +205,21 @@ def of_pair(pair: CandidateModel) -> Twin:
         UsageError: nothing in it is lowered.
     """
     graph = pair.reference
-    narrow = {graph.maker[n]: m.dtype for n, m in pair.matches.items() if m.dtype in NARROW and n in graph.maker}
-    rounded = {i: replace(form, dtype=narrow[i]) for i, form in narrowable(graph).items() if i in narrow}
+    narrow = {
+        graph.maker[n]: m.dtype
+        for n, m in pair.matches.items()
+        if m.dtype in NARROW and n in graph.maker
+    }
+    rounded = {
+        i: replace(form, dtype=narrow[i]) for i, form in narrowable(graph).items() if i in narrow
+    }
     stored = dict(_activations(pair.graph))
     forms = {n: stored[m.name] for n, m in pair.matches.items() if m.name in stored}
     weights, own = _weights(graph, pair.graph, forms) if forms else ({}, [])
     if not forms and not rounded:
         raise UsageError(
-            f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where {graph.path.name} is float",
+            f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where"
+            f" {graph.path.name} is float",
             "plan wants the float model, and beside it the same one in less precision",
             code="plan.not-lower",
         )
@@ -199,7 +229,10 @@ def of_pair(pair: CandidateModel) -> Twin:
 
 def rounded_to(graph: Graph, precision: Precision) -> Twin:
     """Every node that can be computed in a float type of 16 bits is."""
-    return Twin(precision, rounded={i: replace(form, dtype=precision.dtype) for i, form in narrowable(graph).items()})
+    return Twin(
+        precision,
+        rounded={i: replace(form, dtype=precision.dtype) for i, form in narrowable(graph).items()},
+    )
 
 
 def by_command(graph: Graph, precision: Precision) -> Twin:
@@ -210,7 +243,8 @@ def by_command(graph: Graph, precision: Precision) -> Twin:
 
 
 def gear(graph: Graph, twin: Twin, name: str) -> Twin:
-    """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes compute in."""
+    """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes
+    compute in."""
     if name == Precision.FP16.dtype:
         return rounded_to(graph, Precision.FP16)
     wide = {n: form if graph.is_weight(n) else _widened(form) for n, form in twin.forms.items()}
@@ -225,11 +259,14 @@ def _widened(form: Form) -> Form | None:
     steps = tuple(s * (info.max - info.min) / (2**16 - 1) for s in form.scale.step)
     lows = [(info.min - z) * s for s, z in zip(form.scale.step, form.scale.zero, strict=True)]
     zeros = tuple(round(-(2**15) - low / s) for low, s in zip(lows, steps, strict=True))
-    return Quantized(Scale(tuple(float(f"{s:.9g}") for s in steps), zeros, form.scale.axis), "int16")
+    return Quantized(
+        Scale(tuple(float(f"{s:.9g}") for s in steps), zeros, form.scale.axis), "int16"
+    )
 
 
 def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
-    """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their form."""
+    """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their
+    form."""
     known: dict[str, Form] = {}
     for i in twin.in_order(range(len(twin.nodes))):
         node = twin.nodes[i]
@@ -253,8 +290,11 @@ def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
     return str(protobuf.to_array(zero, graph.path).dtype) if zero is not None else "uint8"
 
 
-def _weights(graph: Graph, twin: Graph, forms: Mapping[str, Form]) -> tuple[dict[str, Form], list[str]]:
-    """The forms of weights: the twin's where it holds this weight, else by channel; and the names of the latter."""
+def _weights(
+    graph: Graph, twin: Graph, forms: Mapping[str, Form]
+) -> tuple[dict[str, Form], list[str]]:
+    """The forms of weights: the twin's where it holds this weight, else by channel; and the names
+    of the latter."""
     codes = list(_codes(twin))
     found: dict[str, Form] = {}
     own: list[str] = []
@@ -294,7 +334,9 @@ def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
     """Are these the codes of a weight?"""
     if stored.shape != value.shape or (len(form.scale.step) > 1 and form.scale.axis >= stored.ndim):
         return False
-    return bool(np.all(np.abs(form.scale.dequantize(stored) - value) <= SURPLUS * max(form.scale.step)))
+    return bool(
+        np.all(np.abs(form.scale.dequantize(stored) - value) <= SURPLUS * max(form.scale.step))
+    )
 
 
 def symmetric(value: Array, axis: int) -> Scale:
@@ -310,32 +352,43 @@ def symmetric(value: Array, axis: int) -> Scale:
     return Scale(tuple(float(f"{s:.9g}") for s in step), (0,) * len(step), axis)
 
 
-# ---------------------------------------------------------------------------------------------------- float16
+# ------------------------------------------------------------ float16
 
 
 def narrowable(graph: Graph) -> dict[int, Rounded]:
     """The nodes that may compute in float16 in place of float32, by index.
 
-    An output follows the inputs of its type's parameter: that of a Cast is as its attribute says. A node with bodies
-    is none: what it runs would have to be changed, too. Starts a process that infers types.
+    An output follows the inputs of its type's parameter: that of a Cast is as its attribute says. A
+    node with bodies is none: what it runs would have to be changed, too. Starts a process that
+    infers types.
     """
     types = infer_types(graph)
 
     def is_float(name: str) -> bool:
         tensor = graph.constant(name)
         proto = types.type_of(name)
-        return tensor.data_type == FLOAT if tensor is not None else bool(proto) and declared_type(proto)[1] == "float32"
+        return (
+            tensor.data_type == FLOAT
+            if tensor is not None
+            else bool(proto) and declared_type(proto)[1] == "float32"
+        )
 
     found = {}
     for i, node in enumerate(graph.nodes):
-        known = schema(node.op_type, opset_of(graph.model), node.domain) if node.domain in STANDARD else None
+        known = (
+            schema(node.op_type, opset_of(graph.model), node.domain)
+            if node.domain in STANDARD
+            else None
+        )
         if known is None or any(True for _ in bodies(node)):
             continue
         free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}
         reads = [(k, n, _formal(known.inputs, k)) for k, n in enumerate(node.input) if n]
         narrow = free & {of for _, _, of in reads} - {of for _, n, of in reads if not is_float(n)}
         inputs = tuple(k for k, _, of in reads if of in narrow)
-        outputs = tuple(k for k, n in enumerate(node.output) if n and _formal(known.outputs, k) in narrow)
+        outputs = tuple(
+            k for k, n in enumerate(node.output) if n and _formal(known.outputs, k) in narrow
+        )
         if inputs and outputs:
             found[i] = Rounded("float16", inputs, outputs)
     return found

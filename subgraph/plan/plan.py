@@ -1,8 +1,9 @@
-"""A model, how it is lowered, and what is accepted -> the places that stay in float, each of them proven.
+"""A model, how it is lowered, and what is accepted -> the places that stay in float, each of them
+proven.
 
-Insight: it is a search for a culprit turned round. Each place alone is lowered, which says how sensitive it is; then
-the shortest prefix in that order is kept that is accepted, then chunks are given back (`search`). With gears, each kept
-place then takes the lowest that is accepted.
+Insight: it is a search for a culprit turned round. Each place alone is lowered, which says how
+sensitive it is; then the shortest prefix in that order is kept that is accepted, then chunks are
+given back (`search`). With gears, each kept place then takes the lowest that is accepted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ MANY = 64  # places, from which on they are measured in groups first where the t
 GROUP = 16  # places
 
 
-Levels = Mapping[int, int]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
+Levels = Mapping[
+    int, int
+]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,13 @@ class Planner:
         gears: what lies between the lowered model and float, by name, the lowest first.
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
-        errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
-        estimates: by place, about the same: that of its neighbours together, shared out; at first how far it is off by
+        errors: by place, how far the outputs are off where it alone is lowered; infinite where that
+            does not run.
+        estimates: by place, about the same: that of its neighbours together, shared out; at first
+            how far it is off by
             itself on float values. ranking: runs for these.
-        problem: why there is no plan, other than that the time is used up; "" where there may be one.
+        problem: why there is no plan, other than that the time is used up; "" where there may be
+            one.
         is_wrong: the problem is that the float model was judged, and is not accepted.
     """
 
@@ -115,9 +121,16 @@ class Planner:
             trials.model.values.digest([sample[n] for n in trials.model.graph.inputs])
             for sample in trials.model.values.records
         ]
-        lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
+        lowering = (
+            other.identity if other else self.twin.precision
+        )  # a command is part of the candidate's key
         return digest(
-            "plan/2", __version__, model_digest(trials.model.graph), lowering, trials.processes.candidate_key.text, *fed
+            "plan/2",
+            __version__,
+            model_digest(trials.model.graph),
+            lowering,
+            trials.processes.candidate_key.text,
+            *fed,
         )
 
     @cached_property
@@ -153,7 +166,8 @@ class Planner:
         return wide if changed and len(wide) == len(place.reads) else {}
 
     def draft(self, levels: Levels) -> Draft:
-        """The model with these levels; the float model itself where the candidate's command lowers it."""
+        """The model with these levels; the float model itself where the candidate's command lowers
+        it."""
         graph = self.trials.model.graph
         return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
 
@@ -161,7 +175,8 @@ class Planner:
         """What the lists name.
 
         Args:
-            rounds: How often the list is widened by the producers of what its nodes read, and of its outputs.
+            rounds: How often the list is widened by the producers of what its nodes read, and of
+                its outputs.
         """
         graph = self.trials.model.graph
         reads = [read for k in kept for read in self.places[k].reads]
@@ -210,9 +225,15 @@ class Planner:
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
     def key_of(self, levels: Levels) -> str:
-        """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
-        types = {read: "" if isinstance(form, Dynamic) else form.dtype for read, form in self.how(levels).items()}
-        reads = [f"{i} {name} {dtype}" for (i, name), dtype in types.items()]  # `_identity` has the scales
+        """What a run is stored by: what is lowered, not which places that is, which another unit
+        numbers otherwise."""
+        types = {
+            read: "" if isinstance(form, Dynamic) else form.dtype
+            for read, form in self.how(levels).items()
+        }
+        reads = [
+            f"{i} {name} {dtype}" for (i, name), dtype in types.items()
+        ]  # `_identity` has the scales
         kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 
@@ -240,13 +261,17 @@ class Planner:
             with self._lock:
                 self.tried[key] = Tried(levels, judged)
                 number = len(self.tried)
-            what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(judged.status, "unresolved")
+            what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
+                judged.status, "unresolved"
+            )
             kept = f"{len(key)} of {len(self.places)} places kept{self._gears_in(levels)}"
             log.info("%d: %s: %s   %s", number, kept, what, judged.why)
         return self.tried[key].judged
 
     def _gears_in(self, levels: Levels) -> str:
-        lower = Counter(self.gear_name(level) for level in levels.values() if level <= len(self.gears))
+        lower = Counter(
+            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
+        )
         return "".join(f", {number} in {name}" for name, number in lower.items())
 
     def gear_name(self, level: int) -> str:
@@ -270,8 +295,8 @@ class Planner:
     def measure(self) -> None:
         """How far the outputs are off with each place alone lowered, `jobs` at once.
 
-        Where the time is limited, half of it is for this, and of many places it is estimated first, so that the
-        sensitive ones are known by then.
+        Where the time is limited, half of it is for this, and of many places it is estimated first,
+        so that the sensitive ones are known by then.
 
         Raises:
             OutOfTime: that half is used up.
@@ -288,7 +313,8 @@ class Planner:
             log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
 
     def _estimate(self, until: float) -> None:
-        """The errors of neighbours together on the first sample, shared out by their own on float values.
+        """The errors of neighbours together on the first sample, shared out by their own on float
+        values.
 
         Raises:
             OutOfTime: it is later than `until`.
@@ -303,25 +329,34 @@ class Planner:
             self.estimates |= zip(group, shared_out(error, [own[k] for k in group]), strict=True)
 
     def _own_errors(self) -> list[float]:
-        """How far what each place makes is off where it alone is lowered and reads float values: one run.
+        """How far what each place makes is off where it alone is lowered and reads float values:
+        one run.
 
         All are as far where the candidate does not run such a model.
         """
         errors = [0.0] * len(self.places)
         if self.twin.by_command:
             return [1.0] * len(errors)
-        draft, owners = probed(self.trials.model.graph, [self.how_of(place) for place in self.places])
+        draft, owners = probed(
+            self.trials.model.graph, [self.how_of(place) for place in self.places]
+        )
 
         def job(folder: Path, into: Path) -> Job:
             draft.save(folder / "model.onnx")
             return Job(
-                folder / "model.onnx", self._feeds(1), [PROBES], into, options=self.trials.runtime.candidate.options
+                folder / "model.onnx",
+                self._feeds(1),
+                [PROBES],
+                into,
+                options=self.trials.runtime.candidate.options,
             )
 
         result = self._stored([self.key_of({}), self.unit, PROBES], job)
         if result.failure or PROBES not in result.tensors[0]:
             return [1.0] * len(errors)
-        for k, (off, size) in zip(owners, result.tensors[0][PROBES].array().reshape(-1, 2).tolist(), strict=True):
+        for k, (off, size) in zip(
+            owners, result.tensors[0][PROBES].array().reshape(-1, 2).tolist(), strict=True
+        ):
             part = 0.0 if not off else off / size if size else math.inf
             errors[k] = math.hypot(errors[k], part if math.isfinite(part) else math.inf)
         return errors
@@ -345,19 +380,24 @@ class Planner:
     def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up", code="time.used-up")
-        result = self.run(self.in_float([k for k in range(len(self.places)) if k not in group]), samples)
+        result = self.run(
+            self.in_float([k for k in range(len(self.places)) if k not in group]), samples
+        )
         if result.failure:
             return math.inf
         pairs = [
             (records[n].array(), sample[n].array())
-            for records, sample in zip(self.trials.model.values.records, result.tensors, strict=samples is None)
+            for records, sample in zip(
+                self.trials.model.values.records, result.tensors, strict=samples is None
+            )
             for n in self.outputs
             if n in sample and records[n].form == "tensor"
         ]
         return max((distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
 
     def find(self) -> Found | None:
-        """The smallest set of places to keep; None where there is none, or no time: `problem` says which."""
+        """The smallest set of places to keep; None where there is none, or no time: `problem` says
+        which."""
         every = frozenset(range(len(self.places)))
         try:
             if self.judge({}).accepted:
@@ -390,13 +430,16 @@ class Planner:
         return {**rest, place: level} if level else rest
 
     def _lowest_gears(self, levels: Levels) -> Levels:
-        """Each kept place at the lowest level that is accepted, the least sensitive first, until none can be lower."""
+        """Each kept place at the lowest level that is accepted, the least sensitive first, until
+        none can be lower."""
         lowered = bool(self.gears)
         try:
             while lowered:
                 lowered = False
                 for place in reversed(list(levels)):
-                    while place in levels and self.judge(lower := self._lower(levels, place)).accepted:
+                    while (
+                        place in levels and self.judge(lower := self._lower(levels, place)).accepted
+                    ):
                         levels = lower
                         lowered = True
         except OutOfTime:
@@ -420,15 +463,19 @@ class Planner:
             for _ in range(REPEATS):
                 whole, lower = (self.trials.runtime.workers.run(job).run for job in jobs)
                 times.append((whole, lower))
-        return PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times)) if times else None
+        return (
+            PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times))
+            if times
+            else None
+        )
 
 
 def shared_out(error: float, own: Sequence[float]) -> list[float]:
-    """An error that some places cause together, by how far each is off by itself. Infinite is what a place is blamed
-    for that is off so far by itself, or all of them where none is.
+    """An error that some places cause together, by how far each is off by itself. Infinite is what
+    a place is blamed for that is off so far by itself, or all of them where none is.
 
-    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf, [0.3, 0.4])
-    ([6.0, 8.0], [0.3, inf], [inf, inf])
+    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf,
+    [0.3, 0.4]) ([6.0, 8.0], [0.3, inf], [inf, inf])
     """
     known = math.hypot(*(o for o in own if math.isfinite(o)))
     if math.isfinite(error):

@@ -1,4 +1,5 @@
-"""A float model -> the model as another tool lowers it, in a process of its own: onnxruntime's quantizer, say."""
+"""A float model -> the model as another tool lowers it, in a process of its own: onnxruntime's
+quantizer, say."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ TYPES = ("int8", "uint8", "int16")
 TIMEOUT = 3600.0  # seconds
 
 
-def quantized(graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline) -> Path:
+def quantized(
+    graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline
+) -> Path:
     """The model quantized by onnxruntime, a file in `folder`; calibrated on all samples.
 
     Args:
@@ -27,17 +30,25 @@ def quantized(graph: Graph, samples: Feeds, dtype: str, listed: Path | None, fol
         listed: A list of the nodes that stay in float; None for none.
 
     Raises:
-        ModelError: onnxruntime cannot quantize it; with its own words. OutOfTime: the time is used up.
+        ModelError: onnxruntime cannot quantize it; with its own words. OutOfTime: the time is used
+            up.
     """
     files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
     (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
     made = folder / f"{graph.path.stem}-{dtype}.onnx"
     words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
-    return lowered_by("onnxruntime's quantizer", "subgraph.plan.quantize_main", graph, made, words, deadline)
+    return lowered_by(
+        "onnxruntime's quantizer", "subgraph.plan.quantize_main", graph, made, words, deadline
+    )
 
 
 def lowered_by(
-    tool: str, script: str, graph: Graph, made: Path, words: Sequence[str | Path], deadline: Deadline
+    tool: str,
+    script: str,
+    graph: Graph,
+    made: Path,
+    words: Sequence[str | Path],
+    deadline: Deadline,
 ) -> Path:
     """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; returns `made`.
 
@@ -54,7 +65,9 @@ def lowered_by(
         done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
     except subprocess.TimeoutExpired as e:
         deadline.require()
-        raise ModelError(f"{tool} did not lower {name} within {TIMEOUT:g} s", code="plan.timeout") from e
+        raise ModelError(
+            f"{tool} did not lower {name} within {TIMEOUT:g} s", code="plan.timeout"
+        ) from e
     done.require_space()
     if done.code or not made.is_file():
         why = " ".join(done.last_lines(1)) or f"exit code {done.code}"

@@ -1,7 +1,9 @@
-"""A script: `MODEL OUT TYPE SAMPLES [LIST]` quantizes a model by onnxruntime's quantize_static, calibrated on samples.
+"""A script: `MODEL OUT TYPE SAMPLES [LIST]` quantizes a model by onnxruntime's quantize_static,
+calibrated on samples.
 
-SAMPLES is JSON: per sample, input -> .npy file. LIST is JSON, too: further arguments of the function. Weights are int8
-by channel; a Relu stays beside its quantizer, so that tensors keep their meaning.
+SAMPLES is JSON: per sample, input -> .npy file. LIST is JSON, too: further arguments of the
+function. Weights are int8 by channel; a Relu stays beside its quantizer, so that tensors keep their
+meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
     def get_next(self) -> dict[str, Any] | None:
         """The next sample; None behind the last."""
         sample = next(self._rest, None)
-        return None if sample is None else {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
+        return (
+            None
+            if sample is None
+            else {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
+        )
 
 
 def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> None:
@@ -38,11 +44,16 @@ def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> 
     _initialize(model.graph)
     arguments = json.loads(Path(listed).read_text(encoding="utf-8")) if listed else {}
     quantize_static(
-        model, made, Samples(json.loads(Path(samples).read_text(encoding="utf-8"))),
-        quant_format=QuantFormat.QDQ, per_channel=True, activation_type=TYPES[dtype], weight_type=QuantType.QInt8,
+        model,
+        made,
+        Samples(json.loads(Path(samples).read_text(encoding="utf-8"))),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=TYPES[dtype],
+        weight_type=QuantType.QInt8,
         extra_options={"QDQKeepRemovableActivations": True},
         **arguments,
-    )  # fmt: skip
+    )
 
 
 def _initialize(graph: Any) -> None:

@@ -1,4 +1,5 @@
-"""Why many places stay in float: ranges, an output's own step, or many small errors; as runs and values tell."""
+"""Why many places stay in float: ranges, an output's own step, or many small errors; as runs and
+values tell."""
 
 from __future__ import annotations
 
@@ -27,11 +28,17 @@ def why_many(planner: Planner, found: Found) -> str:
     if lost := sum(map(math.isinf, errors)):
         found_out.append(f"{lost} of them alone give no numbers, or do not run")
     reads = [read for k in found.kept for read in planner.places[k].reads]
-    if cut := [name for name in dict.fromkeys(name for _, name in reads) if _is_cut_off(planner, name)]:
+    if cut := [
+        name for name in dict.fromkeys(name for _, name in reads) if _is_cut_off(planner, name)
+    ]:
         verb = "is" if len(cut) == 1 else "are"
-        found_out.append(f"{count(len(cut), 'tensor')} {verb} cut off by their ranges ({clean(cut[0])} …)")
+        found_out.append(
+            f"{count(len(cut), 'tensor')} {verb} cut off by their ranges ({clean(cut[0])} …)"
+        )
     if found.minimal and (steps := [name for i, name in reads if i == OUTPUT]):
-        found_out.append(f"the output {clean(steps[0])} is too coarse in the steps of its own scale")
+        found_out.append(
+            f"the output {clean(steps[0])} is too coarse in the steps of its own scale"
+        )
     if len(found_out) == (not found.minimal):
         alone = [e for e in errors if e]
         off = f", by {median(alone):.1g} in the median" if alone else ""
@@ -46,5 +53,9 @@ def _is_cut_off(planner: Planner, name: str) -> bool:
     if not isinstance(form, Quantized) or planner.trials.model.graph.is_weight(name):
         return False
     values.need([name], near=True)
-    arrays = [sample[name].array() for sample in values.records if name in sample and sample[name].form == "tensor"]
+    arrays = [
+        sample[name].array()
+        for sample in values.records
+        if name in sample and sample[name].form == "tensor"
+    ]
     return any(form.scale.saturated(array, form.dtype) > CUT_OFF for array in arrays)

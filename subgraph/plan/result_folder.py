@@ -1,4 +1,5 @@
-"""What a plan gives: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and the document."""
+"""What a plan gives: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and the
+document."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ LISTS = "lists"
 
 
 def save(
-    planner: Planner, found: Found, document: PlanDocument, place: ResultPlace, source: ModelSource, to: str | None
+    planner: Planner,
+    found: Found,
+    document: PlanDocument,
+    place: ResultPlace,
+    source: ModelSource,
+    to: str | None,
 ) -> PlanDocument:
     """Write the folder, at a place that is free; returns the document with its paths.
 
@@ -46,9 +52,15 @@ def save(
             (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
             tried += filter(None, [judged])
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
-        document = replace(document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix())
+        document = replace(
+            document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix()
+        )
         evidence.write_document(to_json(document), work, PLAN_JSON)
-        request = {"precision": document.precision, "unit": document.unit, "criterion": document.criterion}
+        request = {
+            "precision": document.precision,
+            "unit": document.unit,
+            "criterion": document.criterion,
+        }
         manifest = EvidenceManifest(source=source, command=document.command, request=request)
         case.write_manifest(manifest, work)
     return document

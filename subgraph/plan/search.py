@@ -1,10 +1,12 @@
-"""The smallest set of places that must be kept, of those that it was asked about: no model is known here.
+"""The smallest set of places that must be kept, of those that it was asked about: no model is known
+here.
 
-The most sensitive places are kept until that is accepted: halving finds how many. The last of them matters; where many
-before it were let go, it comes first and the others are halved anew, so that a misjudged place keeps no others. Then
-places are given back, the least sensitive first: more at once after each that is accepted, fewer after one that is not,
-until none can. So each kept place was given back once with all the others kept, and was refused.
-Complexity: log n questions where the order is right, and about three for each place that is kept.
+The most sensitive places are kept until that is accepted: halving finds how many. The last of them
+matters; where many before it were let go, it comes first and the others are halved anew, so that a
+misjudged place keeps no others. Then places are given back, the least sensitive first: more at once
+after each that is accepted, fewer after one that is not, until none can. So each kept place was
+given back once with all the others kept, and was refused. Complexity: log n questions where the
+order is right, and about three for each place that is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from subgraph.errors import OutOfTime
 
 SHARE = 16  # of what is kept, that is given back at once at first
 
-Accepts = Callable[[Collection[int]], bool]  # raises OutOfTime where there is none for another question
+Accepts = Callable[
+    [Collection[int]], bool
+]  # raises OutOfTime where there is none for another question
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,10 @@ class Found:
 
     Attributes:
         kept: in the order of their sensitivity.
-        proven: how many of them were given back alone, and refused; all of them where the set is minimal.
-        levels: by kept place, how high above what is lowest; higher than any gear where there is none.
+        proven: how many of them were given back alone, and refused; all of them where the set is
+            minimal.
+        levels: by kept place, how high above what is lowest; higher than any gear where there is
+            none.
     """
 
     kept: tuple[int, ...]
@@ -41,7 +47,8 @@ class Found:
 
 
 def smallest(order: Sequence[int], accepts: Accepts) -> Found:
-    """The smallest prefix that is accepted, without what can be given back; all of `order` is known to be accepted.
+    """The smallest prefix that is accepted, without what can be given back; all of `order` is known
+    to be accepted.
 
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
     Found(kept=(2, 1), proven=2, levels={})
@@ -63,7 +70,8 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
 
 
 def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
-    """The shortest prefix that is accepted, behind places that turn out to matter more than those before them."""
+    """The shortest prefix that is accepted, behind places that turn out to matter more than those
+    before them."""
     first = list[int]()
     rest = list(order)
     while True:
@@ -77,7 +85,9 @@ def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]
                 refused = middle
         gone = len(rest) - accepted
         rest = rest[:accepted]
-        if not rest or gone < math.log2(gone + accepted + 1):  # another halving costs more than it finds
+        if not rest or gone < math.log2(
+            gone + accepted + 1
+        ):  # another halving costs more than it finds
             return [*first, *rest]
         first.append(rest.pop())
 

@@ -1,7 +1,9 @@
-"""A plan's lists -> what their tools make of them: each tool that is installed is run, and its model is judged.
+"""A plan's lists -> what their tools make of them: each tool that is installed is run, and its
+model is judged.
 
-A tool that excludes a node still lowers what the node's producers output, so that the node reads lowered values all the
-same. A list that is refused is widened by the producers of what its nodes read until its model is accepted.
+A tool that excludes a node still lowers what the node's producers output, so that the node reads
+lowered values all the same. A list that is refused is widened by the producers of what its nodes
+read until its model is accepted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def try_list(
     The list is widened until that model is accepted; if none is, it is the plan's own one.
 
     Args:
-        to: The precision in which the plan's lowered model was made; None if the user gave that model.
+        to: The precision in which the plan's lowered model was made; None if the user gave that
+            model.
     """
     narrowest = planner.kept_nodes(found.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):

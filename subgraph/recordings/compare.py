@@ -1,8 +1,9 @@
 """A recorded run, tensor by tensor against the reference -> rows. Nothing runs but the reference.
 
-*In place*: the recorded tensor against the reference's. *Isolated*, for tensors that are wrong in place: the recorded
-tensor against what the reference computes from the tensors that were recorded before it. If the isolated values agree,
-the error was inherited; if not, the nodes between are wrong, even where everything before them is wrong already.
+*In place*: the recorded tensor against the reference's. *Isolated*, for tensors that are wrong in
+place: the recorded tensor against what the reference computes from the tensors that were recorded
+before it. If the isolated values agree, the error was inherited; if not, the nodes between are
+wrong, even where everything before them is wrong already.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ from subgraph.verdict import Judgement, Status, gravity
 log = logging.getLogger("subcut")
 
 MAX_ORDERS = 16  # ways to lay out a node's tensors that are tried where values confirm none
-NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
-AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
+NOISE_BYTES = (
+    1 << 30
+)  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+# of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
+AS_WRONG = 0.5
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,12 @@ ALL = Choice()
 def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComparison:
     """Judge what one run recorded, at the precision that it claims.
 
-    Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on disk.
+    Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on
+    disk.
 
     Raises:
-        InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
+        InputError: it holds no tensor of this model. ModelError: the reference cannot give the
+            values.
     """
     try:
         compared = _compared(judge, run, choice)
@@ -97,11 +103,15 @@ def _compared(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
     return _judged(judge, run, matched, choice)
 
 
-def _judged(judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice) -> RunComparison:
+def _judged(
+    judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice
+) -> RunComparison:
     graph = judge.model.graph
     recorded = [n for n in judge.model.tensors() if any(n in m.matches for m in matched)]
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    judging = _Judging(judge, list(matched), recorded, Precision(run.precision or judge.precision), choice)
+    judging = _Judging(
+        judge, list(matched), recorded, Precision(run.precision or judge.precision), choice
+    )
     rows: dict[str, TensorRow] = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
@@ -110,10 +120,18 @@ def _judged(judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], ch
     rows |= judging.isolated([row for row in rows.values() if row.failing])
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
-    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(judge.model.tensors()))
+    whole = not choice.fail_fast and (
+        choice.only is None or len(set(choice.only)) == len(judge.model.tensors())
+    )
     unseen = tuple(n for n in judge.model.tensors() if n in graph.outputs and n not in recorded)
     return RunComparison(
-        judge, run, tuple(judging.matched), rows, inputs, unseen, len(judge.model.tensors()) if whole else 0
+        judge,
+        run,
+        tuple(judging.matched),
+        rows,
+        inputs,
+        unseen,
+        len(judge.model.tensors()) if whole else 0,
     )
 
 
@@ -127,14 +145,17 @@ def _wrong_first(compared: RunComparison) -> bool:
 def _fed_otherwise(
     judge: Judge, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
-    """The run compared with what the reference gives for a misread input, if the first tensors agree with that.
+    """The run compared with what the reference gives for a misread input, if the first tensors
+    agree with that.
 
     `compared`: with the user's input; None where nothing of it is of the model.
     """
     misread = find_misread_input(judge, run, compared) if run.recording else None
     fed = _compared(fed_with(judge, misread), run, choice) if misread else None
     return (
-        replace(fed, wrong_input=misread.sentence(judge.model)) if misread and fed and not _wrong_first(fed) else None
+        replace(fed, wrong_input=misread.sentence(judge.model))
+        if misread and fed and not _wrong_first(fed)
+        else None
     )
 
 
@@ -142,7 +163,8 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """Per sample, which tensors of the model a run holds; none for a run that is missing.
 
     Raises:
-        InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
+        InputError: it holds no tensor of this model. ModelError: the reference cannot give the
+            values.
     """
     if run.recording is None:
         return ()
@@ -156,15 +178,19 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
             )
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(judge.model.tensors()[:3])
-        what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
+        what = (
+            f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
+        )
         raise InputError(what, "is it a dump of another model?", code="recording.no-match")
     return tuple(map(followed, matched))
 
 
 def _matched(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
-    """One sample; where doubt is left, with what values confirm in other runs of the tool, which has the same names.
+    """One sample; where doubt is left, with what values confirm in other runs of the tool, which
+    has the same names.
 
-    Where a name that both confirm means another tensor there (the board fuses more, say), nothing is carried over.
+    Where a name that both confirm means another tensor there (the board fuses more, say), nothing
+    is carried over.
     """
     matched = match_sample(judge, run, k)
     own = confirmed_names(matched, run.name)
@@ -180,7 +206,8 @@ def _matched(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
 
 @dataclass
 class _Judging:
-    """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
+    """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample
+    holds."""
 
     judge: Judge
     matched: list[MatchedSample]
@@ -198,7 +225,14 @@ class _Judging:
                     rows.append(self._judge_in_place(match, sample))
                 except InputError as e:
                     rows.append(TensorRow(match, why=e.what))
-        return max(rows, key=lambda row: (row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()))
+        return max(
+            rows,
+            key=lambda row: (
+                row.failing,
+                not row.in_place,
+                gravity(row.in_place) if row.in_place else (),
+            ),
+        )
 
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
         name = match.tensor
@@ -208,16 +242,26 @@ class _Judging:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
         cast = next((cast for cast, seen in self.judge.model.unrounded.items() if seen == name), "")
-        told = f"the model casts it to a narrower type ({clean(cast)}), the recording does not" if cast else ""
+        told = (
+            f"the model casts it to a narrower type ({clean(cast)}), the recording does not"
+            if cast
+            else ""
+        )
         match = replace(match, remark=remark or told)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
         if judgement.status is Status.AGREE and is_coarse(reference, match.entry.step):
             return TensorRow(
-                match, why=f"printed in steps of {match.entry.step:g}: too few digits to say that it agrees"
+                match,
+                why=(
+                    f"printed in steps of {match.entry.step:g}: too few digits to say that it"
+                    " agrees"
+                ),
             )
-        before, beside = self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
+        before, beside = (
+            self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
+        )
         mute = explain_mute(reference, value) if judgement.status is Status.AGREE else ""
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
@@ -225,9 +269,14 @@ class _Judging:
         overflow = msaccucmp.overflows(value, match.entry.dtype)
         return replace(row, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
 
-    def _beside(self, name: str, reference: Array, value: Array, k: int) -> tuple[str, Judgement | None]:
-        """The nearest earlier run, fed alike, that tells this tensor, and the judgement against what it recorded."""
-        for run in reversed([c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]):
+    def _beside(
+        self, name: str, reference: Array, value: Array, k: int
+    ) -> tuple[str, Judgement | None]:
+        """The nearest earlier run, fed alike, that tells this tensor, and the judgement against
+        what it recorded."""
+        for run in reversed(
+            [c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]
+        ):
             row = run.rows.get(name)
             if row is None or not row.compared or name not in run.matched[k].matches:
                 continue
@@ -241,7 +290,9 @@ class _Judging:
             judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
             if row.failing and remoteness(reference, other, value) <= AS_WRONG:
                 why = f"both are off alike: {judged.why}"
-                judged = replace(judged, status=Status.AGREE, signature=None, label="agrees", why=why)
+                judged = replace(
+                    judged, status=Status.AGREE, signature=None, label="agrees", why=why
+                )
             return run.run.name, judged
         return "", None
 
@@ -251,14 +302,17 @@ class _Judging:
         graph = self.judge.model.graph
         return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
-    def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
+    def _judge(
+        self, name: str, reference: Array, value: Array, k: int, noise: Noise | None
+    ) -> Judgement:
         label = self.judge.model.values.labels[k]
         is_output = name in self.judge.model.graph.outputs
         context = OutputContext(name, self.precision, noise, is_output)
         return judge_values(reference, value, self.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
-        """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
+        """The noise of the whole model; None for inputs of the model, and where sampling takes too
+        much memory."""
         if name not in self.judge.model.graph.maker or self._noise_region is None:
             return None
         return self.judge.model.noise(self._noise_region, k).of(name)
@@ -271,16 +325,22 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Wrong rows with the isolated judgement. What a later node agrees with settles earlier orders of axes, too."""
+        """Wrong rows with the isolated judgement. What a later node agrees with settles earlier
+        orders of axes, too."""
         rows = {row.match.tensor: row for row in wrong}
         unordered = [n for n in rows if self._orders(n)]
         alone = {n: self._ordered(n) for n in rows}
-        alone |= {n: self._ordered(n) for n in reversed(rows) if any(map(self._orders, (n, *self._entering(n))))}
+        alone |= {
+            n: self._ordered(n)
+            for n in reversed(rows)
+            if any(map(self._orders, (n, *self._entering(n))))
+        }
         rows |= {n: self.in_place(n) for n in unordered}
         return {n: replace(row, alone=alone[n]) for n, row in rows.items()}
 
     def _ordered(self, name: str) -> Judgement | None:
-        """`_alone`, with the axes in the order in which the node, run on what was recorded before it, agrees.
+        """`_alone`, with the axes in the order in which the node, run on what was recorded before
+        it, agrees.
 
         None where none agrees and the order of what enters is not known.
         """
@@ -291,7 +351,11 @@ class _Judging:
             found.append((ways, self._alone(name)))
         right = [ways for ways, judged in found if judged and judged.status is Status.AGREE]
         ways, judged = next(((w, j) for w, j in found if w in right), found[0])
-        known = {n for n, kept in zip(names, zip(*right, strict=True), strict=False) if len(set(kept)) == 1}
+        known = {
+            n
+            for n, kept in zip(names, zip(*right, strict=True), strict=False)
+            if len(set(kept)) == 1
+        }
         self._lay_out(dict(zip(names, ways, strict=True)), known)
         return judged if right or not set(names) - {name} else None
 
@@ -301,19 +365,27 @@ class _Judging:
         return region.inputs if region else ()
 
     def _orders(self, name: str) -> tuple[Alignment, ...]:
-        """The alignments that a recorded tensor may have, the present one first; none where it is known."""
+        """The alignments that a recorded tensor may have, the present one first; none where it is
+        known."""
         match = next((m.matches[name] for m in self.matched if name in m.matches), None)
-        return (match.alignment, *match.orders) if match and match.alignment and match.orders else ()
+        return (
+            (match.alignment, *match.orders) if match and match.alignment and match.orders else ()
+        )
 
     def _lay_out(self, ways: Mapping[str, Alignment], known: Collection[str] = ()) -> None:
         """Read tensors in these alignments; of those in `known` no other one is possible."""
         for k, sample in enumerate(self.matched):
-            turned = {n: _turned(sample.matches[n], way) for n, way in ways.items() if n in sample.matches}
+            turned = {
+                n: _turned(sample.matches[n], way) for n, way in ways.items() if n in sample.matches
+            }
             turned |= {n: replace(turned[n], orders=()) for n in turned.keys() & known}
-            self.matched[k] = replace(sample, matches={**sample.matches, **turned}) if turned else sample
+            self.matched[k] = (
+                replace(sample, matches={**sample.matches, **turned}) if turned else sample
+            )
 
     def _alone(self, name: str) -> Judgement | None:
-        """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it.
+        """The worst judgement over all samples of a tensor, isolated; None where the reference
+        cannot compute it.
 
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """
@@ -322,7 +394,9 @@ class _Judging:
         judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
-    def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
+    def _isolated_as(
+        self, samples: Sequence[MatchedSample], name: str, meant: str
+    ) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
         judge = self.judge
         region = self._above(meant, samples)
@@ -347,17 +421,28 @@ class _Judging:
     def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
         """The region that computes a tensor from what these samples recorded before it."""
         return regions.above_until(
-            self.judge.model.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
+            self.judge.model.graph,
+            [name],
+            lambda n: all(_is_certain(m.matches.get(n)) for m in samples),
         )
 
     def _judge_isolated(
-        self, match: TensorMatch, meant: str, k: int, region: Region, feeds: Mapping[str, Record],
+        self,
+        match: TensorMatch,
+        meant: str,
+        k: int,
+        region: Region,
+        feeds: Mapping[str, Record],
         outputs: Mapping[str, Record],
-    ) -> Judgement:  # fmt: skip
+    ) -> Judgement:
         judge = self.judge
         reference = outputs[meant].array()
         value, _ = match.compared(reference)
-        records = {**judge.model.values.records[k], **feeds, **outputs}  # noise around the device's own values
+        records = {
+            **judge.model.values.records[k],
+            **feeds,
+            **outputs,
+        }  # noise around the device's own values
         noise = RegionNoise(
             judge.model.graph,
             region,
@@ -382,7 +467,11 @@ class _Judging:
 def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:
     """The match in one of its alignments."""
     ways = (match.alignment, *match.orders)
-    return replace(match, alignment=way, orders=tuple(w for w in ways if w and w != way)) if way in ways else match
+    return (
+        replace(match, alignment=way, orders=tuple(w for w in ways if w and w != way))
+        if way in ways
+        else match
+    )
 
 
 def _is_certain(match: TensorMatch | None) -> bool:

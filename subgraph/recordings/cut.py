@@ -1,6 +1,8 @@
-"""A cut fed with what a device recorded: the recorded tensors enter it, and lie beside it as `dump_data`.
+"""A cut fed with what a device recorded: the recorded tensors enter it, and lie beside it as
+`dump_data`.
 
-Its outputs are what the reference computes from those inputs, so the usual self-check of a case applies.
+Its outputs are what the reference computes from those inputs, so the usual self-check of a case
+applies.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ from subgraph.text import clean
 from subgraph.trials.judge import Judge
 
 ASCEND = ("ascend", "ascend-converted")
-AIPP = "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs are what AIPP gave"
+AIPP = (
+    "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs"
+    " are what AIPP gave"
+)
 
 
 @dataclass
 class RecordedValues:
-    """A `write_case.RecordedSource`: recorded tensors enter the region; where none was recorded, the reference's."""
+    """A `write_case.RecordedSource`: recorded tensors enter the region; where none was recorded,
+    the reference's."""
 
     judge: Judge
     matched: Sequence[MatchedSample]
@@ -49,11 +55,16 @@ class RecordedValues:
         inputs = [self._inputs(k) for k in range(len(self.samples))]
         outputs = self.judge.model.run_on_reference(self.region, inputs)
         captured_names = self.judge.model.values.records[0]
-        placed = self.judge.model.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
+        placed = self.judge.model.values.copy_to(
+            {n: s for n, s in stems.items() if n in captured_names}, folder
+        )
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)
-            for name, record in {**inputs[k], **{n: r for n, r in outputs[k].items() if n in stems}}.items():
+            for name, record in {
+                **inputs[k],
+                **{n: r for n, r in outputs[k].items() if n in stems},
+            }.items():
                 tensors[name] = copied(record, folder / str(k), stems[name])
             out.append(replace(captured, tensors=tensors))
         return out
@@ -76,10 +87,13 @@ class RecordedValues:
                 code="recording.input-missing",
             )
         known = [n for n in self.region.inputs if n in matches]
-        return {n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)}
+        return {
+            n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)
+        }
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
-        """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with absolute paths."""
+        """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with
+        absolute paths."""
         graph = self.judge.model.graph
         out = []
         for k, m in enumerate(self.matched[: len(self.samples)]):
@@ -97,7 +111,8 @@ def write_recorded_case(
     matched: Sequence[MatchedSample],
     recording: RecordingEntry,
 ) -> list[Case]:
-    """As `write_case.extract`, with a device's tensors; `recording`: for the manifest, without its `files`.
+    """As `write_case.extract`, with a device's tensors; `recording`: for the manifest, without its
+    `files`.
 
     Raises:
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
@@ -105,11 +120,16 @@ def write_recorded_case(
     region, place = write_case.chosen(graph, request, place)
     judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
-    values = RecordedValues(judge, matched, region, judge.model.new_folder(), replace(recording, files=files))
-    return write_case.write_region(graph, region, request, place, judge.model.reference, device=values)
+    values = RecordedValues(
+        judge, matched, region, judge.model.new_folder(), replace(recording, files=files)
+    )
+    return write_case.write_region(
+        graph, region, request, place, judge.model.reference, device=values
+    )
 
 
 def compiler_hint(manifest: Mapping[str, Any]) -> str:
-    """How to compile the cut on the device if the model's own inputs are not in it; "" if nothing needs saying."""
+    """How to compile the cut on the device if the model's own inputs are not in it; "" if nothing
+    needs saying."""
     inner = bool(manifest["inputs"]) and all(t["producer"] for t in manifest["inputs"])
     return AIPP if inner and manifest["recording"]["format"] in ASCEND else ""

@@ -1,8 +1,9 @@
 """Several recordings of one model -> between which two of them the fault lies, and at which tensor.
 
-The recordings stand in the order in which the model was changed: as floats, quantized, on the board. Each is judged
-against the reference, and against the nearest recording before it that tells the tensor. One that is wrong as the one
-before it was has inherited the fault; one that is wrong where the one before it is right has departed from it.
+The recordings stand in the order in which the model was changed: as floats, quantized, on the
+board. Each is judged against the reference, and against the nearest recording before it that tells
+the tensor. One that is wrong as the one before it was has inherited the fault; one that is wrong
+where the one before it is right has departed from it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status
 
 REFERENCE = "reference"
-MUCH_FARTHER = 5.0  # times: a recording from the one before, compared with that one from the reference
+MUCH_FARTHER = (
+    5.0  # times: a recording from the one before, compared with that one from the reference
+)
 SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
 
 
-def compare_runs(judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL) -> list[RunComparison]:
-    """`compare_run` of each run beside those before it; of several, one that holds nothing of the model is missing.
+def compare_runs(
+    judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL
+) -> list[RunComparison]:
+    """`compare_run` of each run beside those before it; of several, one that holds nothing of the
+    model is missing.
 
     Raises:
-        InputError: no run holds a tensor of this model. ModelError: the reference cannot give the values.
+        InputError: no run holds a tensor of this model. ModelError: the reference cannot give the
+            values.
     """
     compared: list[RunComparison] = []
     errors: list[InputError] = []
@@ -44,13 +51,15 @@ def compare_runs(judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL
 
 
 def departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
-    """The first tensor of each recording at which it goes wrong by itself; none of those that only inherit a fault."""
+    """The first tensor of each recording at which it goes wrong by itself; none of those that only
+    inherit a fault."""
     found = (_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
     return [departure for departure in found if departure]
 
 
 def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
-    """The recording in whose intervals the fault lies: the first that departs; else the last that is not missing."""
+    """The recording in whose intervals the fault lies: the first that departs; else the last that
+    is not missing."""
     names = [departure.run for departure in departures(comparisons)]
     there = [c for c in comparisons if not c.run.missing]
     return next((c for c in there if c.run.name in names[:1]), there[-1])
@@ -68,21 +77,32 @@ def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departu
                 continue  # inherited; or, where rounding hides it, perhaps inherited
         skipped = names[names.index(row.before) + 1 :] if row.before else names
         i = graph.maker[name]
-        return Departure(last.run.name, row.before or REFERENCE, name, graph.label(i), graph.ops[i], skipped)
+        return Departure(
+            last.run.name, row.before or REFERENCE, name, graph.label(i), graph.ops[i], skipped
+        )
     return None
 
 
-def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: Mapping[str, str]) -> str:
-    """What several recordings say together, in one line; `unresolved`: run → why nothing is certain of it.
+def sentence(
+    comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: Mapping[str, str]
+) -> str:
+    """What several recordings say together, in one line; `unresolved`: run → why nothing is certain
+    of it.
 
     `golden and simulator agree with the reference; board departs first at conv3 (Conv)`.
     """
     by_run = {departure.run: departure for departure in found}
     wrong = [c for c in comparisons if c.failing]
     right = [
-        c.run.name for c in comparisons if not c.failing and not _fed_otherwise(c) and c.run.name not in unresolved
+        c.run.name
+        for c in comparisons
+        if not c.failing and not _fed_otherwise(c) and c.run.name not in unresolved
     ]
-    parts = [f"{listed(right)} {'agrees' if len(right) == 1 else 'agree'} with the reference"] if right else []
+    parts = (
+        [f"{listed(right)} {'agrees' if len(right) == 1 else 'agree'} with the reference"]
+        if right
+        else []
+    )
     if len(comparisons) == len(wrong) > 1 and len(found) == 1 and all(map(_inherited, wrong[1:])):
         shared = (
             "the model they were converted to"
@@ -90,7 +110,10 @@ def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], u
             else "another input, preprocessing or model"
         )
         every = "both" if len(wrong) == 2 else f"all {len(wrong)}"
-        return f"{every} recordings give the same, other than the reference from {_at(found[0])} on: {shared}?"
+        return (
+            f"{every} recordings give the same, other than the reference from {_at(found[0])} on:"
+            f" {shared}?"
+        )
     for c in comparisons:
         name = c.run.name
         if name in right:
@@ -100,9 +123,10 @@ def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], u
         elif c.failing:
             before = c.rows[c.failing[0]].before
             parts.append(
-                f"{name} gives what {before} gives" if _inherited(c)
+                f"{name} gives what {before} gives"
+                if _inherited(c)
                 else f"{name} is wrong where {before} is; rounding hides whether by itself"
-            )  # fmt: skip
+            )
         elif _fed_otherwise(c):
             parts.append(f"{name} was fed another input")
         elif name in unresolved:
@@ -111,7 +135,8 @@ def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], u
 
 
 def _drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
-    """Where a recording that agrees is much farther from the one before than that one from the reference."""
+    """Where a recording that agrees is much farther from the one before than that one from the
+    reference."""
     rows = {c.run.name: c.rows for c in others}
     for tensor, row in comparison.rows.items():
         if row.beside is None or tensor not in rows[row.before]:
@@ -120,7 +145,9 @@ def _drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
         if own > SHOWN and step > MUCH_FARTHER * own:
             name = comparison.run.name
             claim = comparison.run.precision
-            moves = f"but {name} moves away from {row.before} at {tensor}, by {step:.1e} of its scale"
+            moves = (
+                f"but {name} moves away from {row.before} at {tensor}, by {step:.1e} of its scale"
+            )
             return f"{moves}, which {claim} explains as well as a fault"
     return ""
 

@@ -1,4 +1,5 @@
-"""Several runs against the reference -> one document: a row per tensor, the outlier, the first bad tensor."""
+"""Several runs against the reference -> one document: a row per tensor, the outlier, the first bad
+tensor."""
 
 from __future__ import annotations
 
@@ -27,15 +28,26 @@ MAX_NAMED = 5  # files that were not compared
 
 
 def document(
-    judge: Judge, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, command: str = "",
-    *, stopped: bool = False,
-) -> RecordedDocument:  # fmt: skip
-    """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the first bad one.
+    judge: Judge,
+    comparisons: Sequence[RunComparison],
+    names: Sequence[str],
+    criterion: str,
+    command: str = "",
+    *,
+    stopped: bool = False,
+) -> RecordedDocument:
+    """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the
+    first bad one.
 
     The last good tensors are given only if all tensors were looked for.
     """
     if stopped:
-        names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
+        names = names[
+            : max(
+                (k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)),
+                default=0,
+            )
+        ]
     rows = [_row(judge.model, comparisons, name) for name in names]
     complete = stopped or len(names) == len(judge.model.tensors())
     code = exit_code(comparisons)
@@ -52,7 +64,11 @@ def document(
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         command=command,
         model=compared_model(judge.model.graph),
-        says=_outcome(recordings[0]) if len(recordings) == 1 else sentence(comparisons, found, unresolved),
+        says=(
+            _outcome(recordings[0])
+            if len(recordings) == 1
+            else sentence(comparisons, found, unresolved)
+        ),
         departures=found,
         rows=rows,
     )
@@ -67,7 +83,10 @@ def _outcome(run: RunSummary) -> str:
         return f"wrong: {run.wrong} of {count(run.compared, 'recorded tensor')}{where}"
     if run.status is Status.UNRESOLVED:
         return f"unresolved: {run.why}"
-    return f"right: {count(run.compared, 'recorded tensor')} {'agrees' if run.compared == 1 else 'agree'}"
+    return (
+        f"right: {count(run.compared, 'recorded tensor')}"
+        f" {'agrees' if run.compared == 1 else 'agree'}"
+    )
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
@@ -96,7 +115,10 @@ def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSumm
         matched=comparison.matched[0].summary() if comparison.matched else "",
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
-        lost=[UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in comparison.left_out(*Reason)],
+        lost=[
+            UnmatchedEntry(one.entry.name, one.entry.file, one.why)
+            for one in comparison.left_out(*Reason)
+        ],
         left_out=_left_out(comparison),
         wrong=len(failing),
         unread=len(comparison.left_out(Reason.UNREADABLE)),
@@ -115,7 +137,11 @@ def _unresolved(comparison: RunComparison) -> str:
         return comparison.silence
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
-    return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
+    return (
+        f"not compared: {', '.join(broken[:MAX_NAMED])}"
+        if broken
+        else "not all that was recorded was compared"
+    )
 
 
 def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
@@ -142,12 +168,21 @@ def _recorded(row: TensorRow | None) -> RecordedTensor | None:
     match = row.match
     entry = row.match.entry
     return RecordedTensor(
-        entry.file, entry.name, match.how, match.note, row.in_place, row.alone, row.before, row.beside, row.why
+        entry.file,
+        entry.name,
+        match.how,
+        match.note,
+        row.in_place,
+        row.alone,
+        row.before,
+        row.beside,
+        row.why,
     )
 
 
 def outlier(comparisons: Sequence[RunComparison], name: str) -> str:
-    """The one of the runs and the reference that disagrees with all others about a tensor; "" if there is none."""
+    """The one of the runs and the reference that disagrees with all others about a tensor; "" if
+    there is none."""
     bad = [c for c in comparisons if name in c.rows and c.rows[name].failing]
     if any(name in c.rows and c.rows[name].agreeing for c in comparisons):
         return bad[0].run.name if len(bad) == 1 else ""

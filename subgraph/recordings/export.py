@@ -1,4 +1,5 @@
-"""The tensors of a case, of a dump (subcut's or another tool's) or of a folder -> a folder in the device's form."""
+"""The tensors of a case, of a dump (subcut's or another tool's) or of a folder -> a folder in the
+device's form."""
 
 from __future__ import annotations
 
@@ -48,8 +49,12 @@ class Forms:
 
     def of(self, name: str, dtype: str) -> TensorFormat:
         """The form of a tensor that has this element type now."""
-        own = next((form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob)), self.rest)
-        form = replace(own, dtype=own.dtype or self.rest.dtype, layout=own.layout or self.rest.layout)
+        own = next(
+            (form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob)), self.rest
+        )
+        form = replace(
+            own, dtype=own.dtype or self.rest.dtype, layout=own.layout or self.rest.layout
+        )
         if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
             return form
         scale, stored = self.scales[name]
@@ -57,15 +62,24 @@ class Forms:
         known = np.iinfo(np_dtype(stored))
         if len(scale.step) > 1 or wanted.bits != known.bits:
             return form
-        return replace(form, scale=Scale(scale.step, (scale.zero[0] + int(wanted.min) - int(known.min),)))
+        return replace(
+            form, scale=Scale(scale.step, (scale.zero[0] + int(wanted.min) - int(known.min),))
+        )
 
 
 def scales_in(graph: Graph) -> dict[str, tuple[Scale, str]]:
-    """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes to it."""
+    """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes
+    to it."""
     scales = scales_of(graph)
     specs = recording.hints_of(graph).specs
-    known = ((real, code) for real, code in codes(graph).items() if code in scales and code in specs)
-    return {real: (scales[code], specs[code].dtype) for real, code in known if "int" in specs[code].dtype}
+    known = (
+        (real, code) for real, code in codes(graph).items() if code in scales and code in specs
+    )
+    return {
+        real: (scales[code], specs[code].dtype)
+        for real, code in known
+        if "int" in specs[code].dtype
+    }
 
 
 @dataclass(frozen=True)
@@ -131,14 +145,17 @@ def export(
         command: for the manifest.
 
     Raises:
-        InputError: `source` holds no tensors. UnknownName: no such dump format, or a glob that no tensor matches.
+        InputError: `source` holds no tensors. UnknownName: no such dump format, or a glob that no
+            tensor matches.
         ResultExists: another result stands in the way.
     """
-    if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is not a folder either
+    if not os.path.exists(source):  # noqa: PTH110
         raise InputError(f"no folder {source}", KINDS, code="folder.not-found")
     own = {glob: form.words for glob, form in forms.own.items()}
     rest = forms.rest
-    request = ExportRequest(str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None)
+    request = ExportRequest(
+        str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None
+    )
     place = case.free_place(place, {"folder": str(source)}, [source])
     format = dump_format or _tool_format(source)
     if format:
@@ -148,15 +165,24 @@ def export(
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
-            raise UnknownName(f"no tensor '{glob}' in {source}", nearest=nearest(glob, names), code="tensor.unknown")
+            raise UnknownName(
+                f"no tensor '{glob}' in {source}",
+                nearest=nearest(glob, names),
+                code="tensor.unknown",
+            )
     with folders.aside(place.path) as work:
-        exported = [file for entry in entries for file in _export(entry, work, formats, forms, left_out)]
-        manifest = ExportManifest(SCHEMA, {"folder": str(source)}, command, request, exported, left_out)
+        exported = [
+            file for entry in entries for file in _export(entry, work, formats, forms, left_out)
+        ]
+        manifest = ExportManifest(
+            SCHEMA, {"folder": str(source)}, command, request, exported, left_out
+        )
         return Case(place.path, case.write_manifest(manifest, work))
 
 
 def _tool_format(source: Path) -> str:
-    """The format of another tool's dump; "" for subcut's results, plain .npy files, and unknown files.
+    """The format of another tool's dump; "" for subcut's results, plain .npy files, and unknown
+    files.
 
     Raises InputError: it may be several.
     """
@@ -168,10 +194,15 @@ def _tool_format(source: Path) -> str:
     return formats[0] if len(formats) == 1 else recording.open(source).format
 
 
-def _recorded(source: Path, format: str, hints: DumpHints | None, place: Path) -> tuple[list[DumpEntry], list[str]]:
-    """(entries of another tool's dump, what cannot be exported and why), without an earlier export at `place`."""
+def _recorded(
+    source: Path, format: str, hints: DumpHints | None, place: Path
+) -> tuple[list[DumpEntry], list[str]]:
+    """(entries of another tool's dump, what cannot be exported and why), without an earlier export
+    at `place`."""
     recorded = recording.open(source, format, hints)
-    entries = [e for e in recorded if place.resolve() not in (recorded.folder / e.file).resolve().parents]
+    entries = [
+        e for e in recorded if place.resolve() not in (recorded.folder / e.file).resolve().parents
+    ]
     readable = [replace(e, load=e.read, layout="NCHW") for e in entries if not e.missing]
     return readable, [f"{e.target}: {e.missing}" for e in entries if e.missing]
 
@@ -188,7 +219,9 @@ def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
         for p in source.rglob("*")
         if p.suffix in (".npy", ".bin") and p.is_file() and place not in p.resolve().parents
     )
-    files = [p for p in files if not any(part.startswith(".") for part in p.relative_to(source).parts)]
+    files = [
+        p for p in files if not any(part.startswith(".") for part in p.relative_to(source).parts)
+    ]
     typed = [p for p in files if p.suffix == ".npy"]
     if not typed:
         raise InputError(f"no tensors in {source}", KINDS, code="export.no-tensors")
@@ -207,7 +240,9 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
         items = list(_items(source, manifest))
     except (KeyError, TypeError, AttributeError) as e:
         raise InputError(
-            f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}", "make the result anew", code="case.damaged"
+            f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}",
+            "make the result anew",
+            code="case.damaged",
         ) from e
     if not items:
         raise InputError(
@@ -218,7 +253,8 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
     for _, entry in items:
         if folders.leads_out(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
             raise InputError(
-                f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}", code="case.damaged"
+                f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}",
+                code="case.damaged",
             )
     # Of a tensor in several formats only the .npy, the last by name, is exported.
     best = {entry.target: entry for _, entry in sorted(items, key=lambda item: item[0])}
@@ -227,23 +263,37 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
 
 def _items(folder: Path, manifest: dict[str, Any]) -> Iterator[tuple[str, DumpEntry]]:
     """(format, entry) of the files that the manifest of a case, a dump or an export lists."""
-    for tensor in (t for role in ("inputs", "outputs", "dump_data", "tensors") for t in manifest.get(role, ())):
-        for f in (f for stored in tensor["samples"] for f in stored["files"] if f["format"] == "npy"):
-            yield "npy", _entry(folder, tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW")
+    for tensor in (
+        t for role in ("inputs", "outputs", "dump_data", "tensors") for t in manifest.get(role, ())
+    ):
+        for f in (
+            f for stored in tensor["samples"] for f in stored["files"] if f["format"] == "npy"
+        ):
+            yield (
+                "npy",
+                _entry(
+                    folder, tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW"
+                ),
+            )
     for f in manifest.get("exported", ()):
         dtype = f["dtype"]
         shape = tuple(f["shape"])
         layout = f["layout"] or "NCHW"
         entry = _entry(folder, f["name"], f["file"], f["format"], dtype, shape, layout)
         scale = Scale((float(f["scale"]),), (int(f["zero_point"]),)) if "scale" in f else None
-        yield f["format"], replace(entry, scale=scale, original_shape=tuple(f.get("original_shape", ())) or None)
+        yield (
+            f["format"],
+            replace(entry, scale=scale, original_shape=tuple(f.get("original_shape", ())) or None),
+        )
 
 
 def _entry(
     folder: Path, name: str, file: str, format: str, dtype: str, shape: tuple[int, ...], layout: str
 ) -> DumpEntry:
     record = Record(name, "tensor", dtype, (shape,), (file,))
-    return DumpEntry(file, partial(_load, folder, record, format), dtype, shape, layout, tensor=name)
+    return DumpEntry(
+        file, partial(_load, folder, record, format), dtype, shape, layout, tensor=name
+    )
 
 
 def _load(folder: Path, record: Record, format: str) -> Array:
@@ -252,15 +302,21 @@ def _load(folder: Path, record: Record, format: str) -> Array:
     dtype = record.dtype
     shape = record.shapes[0]
     if not path.is_file():
-        raise InputError(f"no file {path}", "it is listed in the manifest beside it", code="file.not-found")
+        raise InputError(
+            f"no file {path}", "it is listed in the manifest beside it", code="file.not-found"
+        )
     if format == "npy":
         return np.asarray(load(record, folder))
     try:
         raw = np.fromfile(path, np.uint8)
-        flat = unpack(raw, dtype, math.prod(shape)) if dtype in PACKED else raw.view(np_dtype(dtype))
+        flat = (
+            unpack(raw, dtype, math.prod(shape)) if dtype in PACKED else raw.view(np_dtype(dtype))
+        )
         return flat.reshape(shape)
     except (OSError, ValueError) as e:
-        raise InputError(f"cannot read {path} as {dtype} {list(shape)}: {e}", code="tensor.unreadable") from e
+        raise InputError(
+            f"cannot read {path} as {dtype} {list(shape)}: {e}", code="tensor.unreadable"
+        ) from e
 
 
 def _plain(path: Path, base: Path) -> DumpEntry:
@@ -271,8 +327,12 @@ def _plain(path: Path, base: Path) -> DumpEntry:
         raise InputError(f"cannot read {path}: {e}", KINDS, code="tensor.unreadable") from e
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
     if dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"{path}: values of type {dtype} cannot be exported", code="tensor.unsupported-type")
-    return _entry(base, path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
+        raise InputError(
+            f"{path}: values of type {dtype} cannot be exported", code="tensor.unsupported-type"
+        )
+    return _entry(
+        base, path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), ""
+    )
 
 
 def _export(
@@ -289,13 +349,21 @@ def _export(
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
     stored = entry.load()
     scale = form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)
-    real = entry.scale.dequantize(stored) if entry.scale and ("float" in form.dtype or form.scale) else stored
+    real = (
+        entry.scale.dequantize(stored)
+        if entry.scale and ("float" in form.dtype or form.scale)
+        else stored
+    )
     array, loss, layout = convert(real, form, entry.layout or opposite, entry.original_shape)
     dtype = form.dtype or entry.dtype
-    layout = layout if array.ndim in (4, 5) and (form.layout or entry.layout not in ("", "NCHW")) else ""
+    layout = (
+        layout if array.ndim in (4, 5) and (form.layout or entry.layout not in ("", "NCHW")) else ""
+    )
     plain = None
     if layout == BLOCKED_LAYOUT:
-        plain = entry.original_shape or with_layout(stored, entry.layout or opposite, "NCHW")[0].shape
+        plain = (
+            entry.original_shape or with_layout(stored, entry.layout or opposite, "NCHW")[0].shape
+        )
     for format in formats:
         file = f"{entry.target}.{format}"
         (work / file).parent.mkdir(parents=True, exist_ok=True)
@@ -304,5 +372,9 @@ def _export(
         else:
             (work / file).write_bytes(raw_bytes(array, dtype))
         lost = loss.text if loss else ""
-        per_tensor = (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)
-        yield ExportedFile(entry.name, file, format, dtype, array.shape, layout, lost, plain, *per_tensor)
+        per_tensor = (
+            (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)
+        )
+        yield ExportedFile(
+            entry.name, file, format, dtype, array.shape, layout, lost, plain, *per_tensor
+        )

@@ -1,4 +1,5 @@
-"""The files of a dump, which are not trusted: none outside the folder is read, none takes more memory than its size."""
+"""The files of a dump, which are not trusted: none outside the folder is read, none takes more
+memory than its size."""
 
 from __future__ import annotations
 
@@ -25,7 +26,15 @@ MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
 HEAD_BYTES = 4096  # read to recognise a file
 # Of an archive that is damaged, encrypted, or of a kind that Python does not read.
-ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+ZIP_ERRORS = (
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 ZIP = b"PK\x03\x04"
 HINT = "is it complete, and of the format that was named?"
 
@@ -64,13 +73,17 @@ class Files:
         """
         if name not in self.sizes:
             raise InputError(
-                f"no file {name} in {self.root}", "files outside the folder are not read", code="recording.file-missing"
+                f"no file {name} in {self.root}",
+                "files outside the folder are not read",
+                code="recording.file-missing",
             )
         return self.root / name
 
     def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
         """The error for a file that contradicts its format."""
-        error = DamagedFile(f"cannot read {self.root / name}: {why}", hint, code="recording.damaged")
+        error = DamagedFile(
+            f"cannot read {self.root / name}: {why}", hint, code="recording.damaged"
+        )
         error.file = name
         return error
 
@@ -86,7 +99,9 @@ class Files:
         """
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
-            raise self.damaged(name, f"bytes {offset} to {offset + count} of {self.sizes[name]} are asked for")
+            raise self.damaged(
+                name, f"bytes {offset} to {offset + count} of {self.sizes[name]} are asked for"
+            )
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -128,7 +143,8 @@ class Files:
         """A file's values, of the right number, in this shape.
 
         Raises:
-            InputError: no array can have it: without values, the other dimensions may be of any size.
+            InputError: no array can have it: without values, the other dimensions may be of any
+                size.
         """
         if not possible(shape):
             raise self.damaged(name, f"no tensor has the shape {list(shape)}")
@@ -137,14 +153,17 @@ class Files:
     def mapped(self, name: str, offset: int, count: int) -> Array:
         """A part of a file, memory-mapped if it is large; writing to it does not change the file.
 
-        A map keeps its file open until it is freed, so only large parts are mapped: few of them fit into a cache.
+        A map keeps its file open until it is freed, so only large parts are mapped: few of them fit
+        into a cache.
 
         Raises:
             InputError: the file is shorter, or cannot be read.
         """
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
-            raise self.damaged(name, f"it has {self.sizes[name]} bytes where {offset + count} should be")
+            raise self.damaged(
+                name, f"it has {self.sizes[name]} bytes where {offset + count} should be"
+            )
         if count < MIN_MAPPED:
             return np.frombuffer(bytearray(self.bytes(name, offset, count)), np.uint8)
         try:
@@ -154,7 +173,8 @@ class Files:
 
 
 def _map(path: Path, offset: int, count: int) -> Array:
-    """Copy-on-write; read-only if the part exceeds the memory, all of which Linux would have to reserve for copies."""
+    """Copy-on-write; read-only if the part exceeds the memory, all of which Linux would have to
+    reserve for copies."""
     try:
         data = np.memmap(path, np.uint8, "c", offset, (count,))
     except OSError as e:
@@ -167,14 +187,19 @@ def _map(path: Path, offset: int, count: int) -> Array:
 def possible(shape: Sequence[int]) -> bool:
     """Can a tensor have this shape? numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
 
-    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) * 65)
-    (True, False, False, False)
+    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) *
+    65) (True, False, False, False)
     """
-    return len(shape) <= MAX_RANK and min(shape, default=0) >= 0 and math.prod(d or 1 for d in shape) < 1 << 58
+    return (
+        len(shape) <= MAX_RANK
+        and min(shape, default=0) >= 0
+        and math.prod(d or 1 for d in shape) < 1 << 58
+    )
 
 
 def filled(dims: Sequence[int | None], count: int) -> tuple[int, ...] | None:
-    """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
+    """The shape of so many elements, its one open dimension filled in; None where they cannot have
+    it.
 
     >>> filled((2, None), 6), filled((None, None), 6), filled((), 1)
     ((2, 3), None, ())
@@ -202,7 +227,9 @@ def scan(place: Path) -> Files:
             )
         return Files(place, dict(_listed(place)))
     except OSError as e:
-        raise InputError(f"cannot read {e.filename or place}: {e.strerror or e}", code="file.unreadable") from e
+        raise InputError(
+            f"cannot read {e.filename or place}: {e.strerror or e}", code="file.unreadable"
+        ) from e
 
 
 def _listed(root: Path) -> Iterator[tuple[str, int]]:
@@ -226,4 +253,7 @@ def _raise(error: OSError) -> None:
 def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
     """`layer-2` before `layer-10`."""
     words = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
-    return tuple((w.isascii() and w.isdigit(), int(w) if w.isascii() and w.isdigit() else 0, w) for w in words)
+    return tuple(
+        (w.isascii() and w.isdigit(), int(w) if w.isascii() and w.isdigit() else 0, w)
+        for w in words
+    )

@@ -1,8 +1,10 @@
-"""A recorded run -> where it goes wrong: the last good tensors, the first bad ones, the suspect nodes between them.
+"""A recorded run -> where it goes wrong: the last good tensors, the first bad ones, the suspect
+nodes between them.
 
-A recording cannot be queried again, so no region is certified. But the fault lies between tensors that agree and the
-first that does not, whatever the device does inside. Behind the first bad tensor every tensor may be wrong; there the
-isolated judgement says whether a region adds an error of its own.
+A recording cannot be queried again, so no region is certified. But the fault lies between tensors
+that agree and the first that does not, whatever the device does inside. Behind the first bad tensor
+every tensor may be wrong; there the isolated judgement says whether a region adds an error of its
+own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ LINT_WEIGHT = 3.0  # with a known trouble
 INTERVAL_WEIGHT = 8.0  # in an interval of a recording
 WITNESS_WEIGHT = 2.0  # in a region that adds an error; in one that does not, its inverse
 MAX_LINTED = 10_000  # nodes of a model that is searched for known troubles
-SLOW = ("baked-shape", "denormals", "fp16-overflow", "fp16-underflow")  # rules that read weights, or try another size
+SLOW = (
+    "baked-shape",
+    "denormals",
+    "fp16-overflow",
+    "fp16-underflow",
+)  # rules that read weights, or try another size
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Interval:
     Attributes:
         region: the nodes between; its inputs are the last good tensors, or the model's.
         first_bad: the first tensors that are wrong; their regions share nodes.
-        last_good, wrong_before: the recorded tensors that enter it, those that agree and those that do not.
+        last_good, wrong_before: the recorded tensors that enter it, those that agree and those that
+            do not.
         unseen: tensors inside that were not recorded, or whose match is uncertain.
         first: is everything before it right? Else it adds an error to an inherited one.
         suspects: its nodes with their weights, the likeliest first.
@@ -49,12 +57,16 @@ class Interval:
     adds_error: bool | None = None
 
 
-def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | None = None) -> list[Interval]:
-    """Where one run goes wrong, in the order of the model; regions that share nodes are one interval.
+def find_intervals(
+    comparison: RunComparison, weights: Mapping[int, float] | None = None
+) -> list[Interval]:
+    """Where one run goes wrong, in the order of the model; regions that share nodes are one
+    interval.
 
-    A tensor that adds an error behind a first bad one gets an interval of its own only if its region shares no nodes
-    with those before. Else it is a witness: if two regions that share nodes both fail, the shared nodes are suspect.
-    `weights`: of nodes, from other sources. Complexity: linear in the model for each tensor that is wrong.
+    A tensor that adds an error behind a first bad one gets an interval of its own only if its
+    region shares no nodes with those before. Else it is a witness: if two regions that share nodes
+    both fail, the shared nodes are suspect. `weights`: of nodes, from other sources. Complexity:
+    linear in the model for each tensor that is wrong.
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
@@ -66,8 +78,12 @@ def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | Non
     taken = {i for names in groups for n in names for i in inside[n]}
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
-    ends = [(names, True) for names in groups] + [(names, False) for names in _grouped(later, inside)]
-    intervals = [_interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends]
+    ends = [(names, True) for names in groups] + [
+        (names, False) for names in _grouped(later, inside)
+    ]
+    intervals = [
+        _interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends
+    ]
     return [interval for interval in intervals if interval]
 
 
@@ -116,7 +132,8 @@ def _behind_bad(comparison: RunComparison) -> set[str]:
 
 
 def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
-    """Bad tensors, those whose regions share nodes together: one fault may show in several branches."""
+    """Bad tensors, those whose regions share nodes together: one fault may show in several
+    branches."""
     groups: list[tuple[set[int], list[str]]] = []
     for name in names:
         touching = [g for g in groups if g[0] & regions[name]]
@@ -127,10 +144,14 @@ def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list
 
 
 def _ranked(
-    graph: Graph, region: Region, bad: Sequence[str], witnesses: Sequence[tuple[set[int], bool]],
+    graph: Graph,
+    region: Region,
+    bad: Sequence[str],
+    witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
-) -> tuple[tuple[int, float], ...]:  # fmt: skip
-    """The nodes of a region with their weights, the heaviest first; of equal ones the nearest to its end.
+) -> tuple[tuple[int, float], ...]:
+    """The nodes of a region with their weights, the heaviest first; of equal ones the nearest to
+    its end.
 
     A node weighs more the more bad tensors depend on it, and in regions that add an error.
     """
@@ -154,7 +175,8 @@ def interval_weights(comparisons: Sequence[RunComparison]) -> dict[int, float]:
 
 
 def known_troubles(graph: Graph) -> dict[int, str]:
-    """By node, the first warning of lint, of the rules that need not read weights; none of large models."""
+    """By node, the first warning of lint, of the rules that need not read weights; none of large
+    models."""
     troubles: dict[int, str] = {}
     if len(graph.nodes) > MAX_LINTED:
         return troubles

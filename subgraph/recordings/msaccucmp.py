@@ -1,8 +1,10 @@
-"""Two arrays -> the ten numbers of Ascend's msaccucmp; one comparison -> a row of its CSV; all rows -> its advice.
+"""Two arrays -> the ten numbers of Ascend's msaccucmp; one comparison -> a row of its CSV; all rows
+-> its advice.
 
-Source: Ascend/msprobe, `python/msprobe/msaccucmp` (algorithm_manager, compare_result, overflow_detection, advisor) and
-msit's `cmp_process.py`, read in 2026. As there, both sides are cast to float32. The numbers are those of
-`comparison.metrics`, so values whose squares exceed float32 (1e19) give other results than in msaccucmp.
+Source: Ascend/msprobe, `python/msprobe/msaccucmp` (algorithm_manager, compare_result,
+overflow_detection, advisor) and msit's `cmp_process.py`, read in 2026. As there, both sides are
+cast to float32. The numbers are those of `comparison.metrics`, so values whose squares exceed
+float32 (1e19) give other results than in msaccucmp.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ COSINE = ALGORITHMS[0]
 REASON = "CompareFailReason"
 NAN = "NaN"
 NO_OP = "*"  # in the place of a name: there is no such op on that side
-# As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and where the golden side is .npy,
-# msaccucmp leaves out the second Address, which is NaN in any case.
+# As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and where the
+# golden side is .npy, msaccucmp leaves out the second Address, which is NaN in any case.
 HEAD = (
-    *"Index OpType NPUDump DataType Address GroundTruth DataType Address TensorIndex Shape OverFlow".split(),
+    *"Index OpType NPUDump DataType Address GroundTruth DataType Address TensorIndex Shape"
+    " OverFlow".split(),
     *ALGORITHMS,
     REASON,
     *"IsNpuOps IsOutputNode IsPrecisionError".split(),
@@ -60,7 +63,9 @@ METRICS = {  # of `comparison.metrics` -> their columns
     "max_abs": "MaxAbsoluteError",
     "mean_abs": "MeanAbsoluteError",
 }
-EXEMPT = frozenset("Data TransData PartitionCall".split())  # op types that are never a precision error
+EXEMPT = frozenset(
+    "Data TransData PartitionCall".split()
+)  # op types that are never a precision error
 MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
 MIN_COSINE = 0.99  # the advisor's limit
@@ -70,9 +75,9 @@ NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     """All ten of `ALGORITHMS`, and under `REASON` why there are none, or "".
 
-    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone has NaN or infinity.
-    StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine and golden. Of complex numbers, the real
-    parts.
+    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone
+    has NaN or infinity. StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine
+    and golden. Of complex numbers, the real parts.
 
     >>> import numpy as np
     >>> found = measure(np.array([3.0, 4.0]), np.array([3.0, 5.0]))
@@ -119,18 +124,22 @@ def _spread(values: Array) -> str:
 
 
 def beyond(values: Mapping[str, float | str]) -> bool:
-    """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error > 1, as printed.
+    """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error
+    > 1, as printed.
 
-    NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no error, whatever the
-    others say; NaN elsewhere is not beyond its limit. The op types that are never one are `EXEMPT`; `cells` knows them.
+    NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no
+    error, whatever the others say; NaN elsewhere is not beyond its limit. The op types that are
+    never one are `EXEMPT`; `cells` knows them.
 
     Raises:
         ValueError: one of the five is a text and no number.
 
-    >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}), beyond({"RootMeanSquareError": 9.0})
-    (True, False, False)
+    >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}),
+    beyond({"RootMeanSquareError": 9.0}) (True, False, False)
     """
-    found = [(limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in criterion.LIMITS]
+    found = [
+        (limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in criterion.LIMITS
+    ]
     if math.isnan(_printed(values.get(COSINE, math.nan))):
         return False
     return any(value == value and not limit.holds(value) for limit, value in found)
@@ -142,7 +151,8 @@ def _printed(value: float | str) -> float:
 
 
 def _number(value: float) -> str:
-    """msaccucmp's format_value; but it writes `nan` where arithmetic gave it, and 1.0 for the cosine of two zeros."""
+    """msaccucmp's format_value; but it writes `nan` where arithmetic gave it, and 1.0 for the
+    cosine of two zeros."""
     return NAN if math.isnan(value) else f"{value:.6f}"
 
 
@@ -152,12 +162,14 @@ class AccuracyRow:
 
     Attributes:
         mine: the op's name in the dump; with commas, several.
-        golden: the original op's name; "*" if there is none, as for the NPU's own Cast and TransData.
+        golden: the original op's name; "*" if there is none, as for the NPU's own Cast and
+            TransData.
         tensor_index: `OP:output:0`.
         overflow: None where it was not looked for, or the tensor is not a float16.
         values: as `measure` gives them; empty where not comparable.
         reason: replaces the one in `values`, if not empty.
-        is_input: the op is an input of the model (`Data`); it does not mean that the tensor is an input of the op.
+        is_input: the op is an input of the model (`Data`); it does not mean that the tensor is an
+            input of the op.
         is_output: the golden op makes an output of the model.
     """
 
@@ -182,10 +194,11 @@ class AccuracyRow:
 
 
 def cells(row: AccuracyRow) -> list[str]:
-    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all addresses.
+    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all
+    addresses.
 
-    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
-    minus; write them as they are, with `csv.writer`.
+    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers
+    may start with a minus; write them as they are, with `csv.writer`.
 
     >>> cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
@@ -195,7 +208,15 @@ def cells(row: AccuracyRow) -> list[str]:
         str(row.index),
         *(
             cell(word) or NAN
-            for word in (row.op_type, row.mine, row.mine_dtype, NAN, row.golden, row.golden_dtype, NAN)
+            for word in (
+                row.op_type,
+                row.mine,
+                row.mine_dtype,
+                NAN,
+                row.golden,
+                row.golden_dtype,
+                NAN,
+            )
         ),
         cell(row.tensor_index) or NAN,
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
@@ -214,9 +235,11 @@ def _yes_no(flag: bool) -> str:
 
 
 def overflows(array: Array, dtype: str) -> bool:
-    """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False for others.
+    """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False
+    for others.
 
-    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere hides an overflow.
+    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere
+    hides an overflow.
 
     >>> import numpy as np
     >>> overflows(np.array([1.0, -np.inf]), "float16"), overflows(np.array([1e30]), "float32")
@@ -230,8 +253,10 @@ class Advice:
     """The advisor's answer.
 
     Attributes:
-        kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or "NA".
-        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is no cosine.
+        kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or
+            "NA".
+        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is
+            no cosine.
         tensor: the index of the first one of this kind; None if all is well or nothing is known.
         says: one sentence, ours.
     """
@@ -245,43 +270,58 @@ class Advice:
 def advise(rows: Sequence[AccuracyRow]) -> Advice:
     """The first of the advisor's three detections that applies: overflow, inputs, the whole.
 
-    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is below too; else
-    DEVIATION. Rows without a cosine do not count. Of several inputs the first row counts (in msaccucmp: the first input
-    by name).
+    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is
+    below too; else DEVIATION. Rows without a cosine do not count. Of several inputs the first row
+    counts (in msaccucmp: the first input by name).
 
     Complexity: linear.
 
-    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
-    >>> advise([row]).verdict, advise([]).kind
+    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0",
+    values={"CosineSimilarity": 0.5}) >>> advise([row]).verdict, advise([]).kind
     ('PROBLEM', 'NA')
     """
     if row := next((r for r in rows if r.overflow), None):
-        says = f"{clean(row.tensor_index)} has values that float16 cannot hold: correct that first, then compare again"
+        says = (
+            f"{clean(row.tensor_index)} has values that float16 cannot hold: correct that first,"
+            " then compare again"
+        )
         return Advice("FP16 Overflow", "PROBLEM", row.tensor_index, says)
     if row := next((r for r in rows if r.is_input and r.cosine < MIN_COSINE), None):
-        says = f"the input {clean(row.mine)} was not the same on both sides: compare the data and how it is prepared"
+        says = (
+            f"the input {clean(row.mine)} was not the same on both sides: compare the data and how"
+            " it is prepared"
+        )
         return Advice("Input Inconsistent", "PROBLEM", row.tensor_index, says)
     with_cosine = [r for r in rows if not math.isnan(r.cosine)]
     if not with_cosine:
         return Advice("NA", "NA", None, "no tensor has a cosine")
     bad = next((r for r in with_cosine if r.cosine < MIN_COSINE), None)
     if bad is None:
-        says = f"no cosine is below {MIN_COSINE}: if results are still wrong, look at what is done with the outputs"
+        says = (
+            f"no cosine is below {MIN_COSINE}: if results are still wrong, look at what is done"
+            " with the outputs"
+        )
         return Advice("Global Consistency", "OK", None, says)
     where = f"from {clean(bad.tensor_index)} on, cosines are below {MIN_COSINE}"
     if with_cosine[-1].cosine < MIN_COSINE:
         says = f"{where}, and so is the last one: quantization may be the cause"
         return Advice("Global Consistency", "PROBLEM", bad.tensor_index, says)
     return Advice(
-        "Global Consistency", "DEVIATION", bad.tensor_index, f"{where}, but not the last one: it may be ignored"
+        "Global Consistency",
+        "DEVIATION",
+        bad.tensor_index,
+        f"{where}, but not the last one: it may be ignored",
     )
 
 
-# ---------------------------------------------------------------------------------------------------- the table
+# ------------------------------------------------------------ the table
 
 
-def accuracy_rows(model: ReferenceModel, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
-    """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor of the model."""
+def accuracy_rows(
+    model: ReferenceModel, comparison: RunComparison, names: Sequence[str]
+) -> list[AccuracyRow]:
+    """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor
+    of the model."""
     graph = model.graph
     records = model.values.records[0]
     table: list[AccuracyRow] = []
@@ -290,7 +330,9 @@ def accuracy_rows(model: ReferenceModel, comparison: RunComparison, names: Seque
     for name in names:
         op = graph.ops[graph.maker[name]]
         if name in comparison.rows:
-            table.append(_recorded(len(table), op, name, comparison.rows[name], records.get(name), graph))
+            table.append(
+                _recorded(len(table), op, name, comparison.rows[name], records.get(name), graph)
+            )
         else:
             table.append(_unseen(len(table), op, name, records.get(name), graph))
     for matched in comparison.matched[:1]:
@@ -299,26 +341,48 @@ def accuracy_rows(model: ReferenceModel, comparison: RunComparison, names: Seque
     return table
 
 
-def _recorded(index: int, op: str, name: str, row: TensorRow, record: Record | None, graph: Graph) -> AccuracyRow:
+def _recorded(
+    index: int, op: str, name: str, row: TensorRow, record: Record | None, graph: Graph
+) -> AccuracyRow:
     entry = row.match.entry
     mine = entry.node or entry.tensor
     return AccuracyRow(
-        index, op, mine, entry.dtype, _node(graph, name), _dtype(record), f"{mine}:{entry.role}:{entry.index}",
-        entry.shape, row.overflow, row.accuracy, row.why, op == "Data", name in graph.outputs,
-    )  # fmt: skip
+        index,
+        op,
+        mine,
+        entry.dtype,
+        _node(graph, name),
+        _dtype(record),
+        f"{mine}:{entry.role}:{entry.index}",
+        entry.shape,
+        row.overflow,
+        row.accuracy,
+        row.why,
+        op == "Data",
+        name in graph.outputs,
+    )
 
 
 def _unseen(index: int, op: str, name: str, record: Record | None, graph: Graph) -> AccuracyRow:
     return AccuracyRow(
-        index, op, NO_OP, "", _node(graph, name), _dtype(record), f"{name}:output:0",
-        reason="no dump of this op", is_output=name in graph.outputs,
-    )  # fmt: skip
+        index,
+        op,
+        NO_OP,
+        "",
+        _node(graph, name),
+        _dtype(record),
+        f"{name}:output:0",
+        reason="no dump of this op",
+        is_output=name in graph.outputs,
+    )
 
 
 def _unmatched(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
     mine = entry.node or entry.tensor
     tensor_index = f"{mine}:{entry.role}:{entry.index}"
-    return AccuracyRow(index, "", mine, entry.dtype, NO_OP, "", tensor_index, entry.shape, reason=why)
+    return AccuracyRow(
+        index, "", mine, entry.dtype, NO_OP, "", tensor_index, entry.shape, reason=why
+    )
 
 
 def _node(graph: Graph, name: str) -> str:

@@ -1,7 +1,8 @@
 """A folder that a tool or a device left -> its tensors; the format is detected by content.
 
-Every format says how surely a folder is of its kind, and the most specific one wins: a mark that only one tool leaves
-(a list, a magic number, a pattern of names) beats files that store type and shape, which beat bare numbers.
+Every format says how surely a folder is of its kind, and the most specific one wins: a mark that
+only one tool leaves (a list, a magic number, a pattern of names) beats files that store type and
+shape, which beat bare numbers.
 """
 
 from __future__ import annotations
@@ -18,20 +19,48 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames, same, unreadable
+from subgraph.recordings.dumps import (
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    WrittenNames,
+    same,
+    unreadable,
+)
 from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
 from subgraph.text import clean, count, nearest
 
 # Ends of files that hold lists, logs, models and programs
-NO_TENSORS = (".json", ".csv", ".md", ".log", ".txt", ".onnx", ".data", ".prototxt", ".tnnproto", ".tnnmodel", ".mnn",
-              ".ir", ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
+NO_TENSORS = (
+    ".json",
+    ".csv",
+    ".md",
+    ".log",
+    ".txt",
+    ".onnx",
+    ".data",
+    ".prototxt",
+    ".tnnproto",
+    ".tnnmodel",
+    ".mnn",
+    ".ir",
+    ".py",
+    ".sh",
+    ".html",
+    ".yaml",
+    ".yml",
+)
 MAX_LOST = 0.1  # of the files, that may be damaged
-STATISTICS = frozenset("min max mean std stddev norm variance rmse mean_error max_abs_error l2norm sqnr".split())
+STATISTICS = frozenset(
+    "min max mean std stddev norm variance rmse mean_error max_abs_error l2norm sqnr".split()
+)
 CHOOSE = "say which with --dump-format"
 
-_specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()  # inference starts a process
+_specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = (
+    WeakKeyDictionary()
+)  # inference starts a process
 
 
 @dataclass(frozen=True)
@@ -41,7 +70,8 @@ class Recording:
     Attributes:
         format: its name, that of a module in `dumps`.
         entries: one per tensor, in the order of the files.
-        left_out: by their ends, how many files were not read; without those that hold lists, logs or models.
+        left_out: by their ends, how many files were not read; without those that hold lists, logs
+            or models.
     """
 
     folder: Path
@@ -63,19 +93,29 @@ class Recording:
         return bool(getattr(_module(self.format), "HALF", False))
 
     def joined(self, names: Iterable[str]) -> Recording:
-        """The recording with folders as a part of tensors' names, where the joined path is one of these names.
+        """The recording with folders as a part of tensors' names, where the joined path is one of
+        these names.
 
-        Tools write a name with `/` in it as folders; such a folder is no run. A folder that is a part of one
-        tensor's name is one of all tensors in it.
+        Tools write a name with `/` in it as folders; such a folder is no run. A folder that is a
+        part of one tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)
         scopes = {folder for entry in self.entries for folder in _scopes(entry, written)}
-        return replace(self, entries=tuple(_below(e, scopes) for e in self.entries)) if scopes else self
+        return (
+            replace(self, entries=tuple(_below(e, scopes) for e in self.entries))
+            if scopes
+            else self
+        )
 
 
 def _scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
-    """The folders that are a part of an entry's name: of the longest path that is a name, the inner one last."""
-    folders = entry.side.split("/") if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/") else []
+    """The folders that are a part of an entry's name: of the longest path that is a name, the inner
+    one last."""
+    folders = (
+        entry.side.split("/")
+        if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")
+        else []
+    )
     for k in range(len(folders)):
         name = "/".join((*folders[k:], entry.tensor))
         if written.find(name) or written.find(f"/{name}"):
@@ -106,7 +146,8 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
         hints: types, shapes and layout for files that do not store them.
 
     Raises:
-        InputError: there is nothing, nothing is recognised, or a file is damaged. UnknownName: no such format.
+        InputError: there is nothing, nothing is recognised, or a file is damaged. UnknownName: no
+            such format.
     """
     files = scan(place)
     format = _checked(format) if format else _detected(place, files)
@@ -118,7 +159,11 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
             code="recording.no-tensors",
         )
     read = {entry.file for entry in entries}
-    others = [Path(n).suffix or "without an end" for n in files.names if n not in read and not n.endswith(NO_TENSORS)]
+    others = [
+        Path(n).suffix or "without an end"
+        for n in files.names
+        if n not in read and not n.endswith(NO_TENSORS)
+    ]
     return Recording(files.root, format, entries, Counter(others))
 
 
@@ -134,7 +179,11 @@ def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEn
         try:
             return (*module.entries(left, hints), *lost)
         except DamagedFile as e:
-            if e.file not in left.sizes or e.file.endswith(NO_TENSORS) or len(lost) + 1 > MAX_LOST * len(files.sizes):
+            if (
+                e.file not in left.sizes
+                or e.file.endswith(NO_TENSORS)
+                or len(lost) + 1 > MAX_LOST * len(files.sizes)
+            ):
                 raise
             side, _, base = e.file.rpartition("/")
             name = base.rpartition(".")[0] or base
@@ -170,7 +219,9 @@ def write(tensors: Tensors, folder: Path, format: str) -> None:
     if not hasattr(module, "write"):
         writers = [name for name in formats() if hasattr(_module(name), "write")]
         raise InputError(
-            f"the format {format} is only read", f"written are: {', '.join(writers)}", code="recording.read-only-format"
+            f"the format {format} is only read",
+            f"written are: {', '.join(writers)}",
+            code="recording.read-only-format",
         )
     folder.mkdir(parents=True, exist_ok=True)
     module.write(tensors, folder)
@@ -190,7 +241,9 @@ def _checked(format: str) -> str:
 
 
 def _surest(files: Files) -> list[str]:
-    ranks = {format: int(_module(format).detect(files)) for format in formats()} if files.sizes else {}
+    ranks = (
+        {format: int(_module(format).detect(files)) for format in formats()} if files.sizes else {}
+    )
     highest = max(ranks.values(), default=0)
     return [format for format, rank in ranks.items() if rank == highest > 0]
 
@@ -206,7 +259,9 @@ def _detected(place: Path, files: Files) -> str:
             code="recording.ambiguous-format",
         )
     for name in files.ending(".csv", ".tsv", ".txt", ".json"):
-        words = set(re.findall(r"[a-z][a-z0-9_]*", files.head(name).decode(errors="replace").lower()))
+        words = set(
+            re.findall(r"[a-z][a-z0-9_]*", files.head(name).decode(errors="replace").lower())
+        )
         if len(found := sorted(words & STATISTICS)) > 1:
             what = f"{name} holds statistics of tensors ({', '.join(found)}), not their values"
             raise InputError(
@@ -214,7 +269,11 @@ def _detected(place: Path, files: Files) -> str:
                 "have the tool dump the tensors themselves",
                 code="recording.no-tensors",
             )
-    what = f"{count(len(files.sizes), 'file')}, none of a known format" if files.sizes else "it is empty"
+    what = (
+        f"{count(len(files.sizes), 'file')}, none of a known format"
+        if files.sizes
+        else "it is empty"
+    )
     raise InputError(
         f"no tensors in {place}: {what}",
         f"{CHOOSE}, if it is one of {', '.join(formats())}",
@@ -230,4 +289,7 @@ def _spec(proto: protobuf.TypeProto | None) -> TensorSpec:
     dtype = dtypes.name_of(tensor.elem_type)
     if not tensor.HasField("shape"):
         return TensorSpec(dtype)
-    return TensorSpec(dtype, tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim))
+    return TensorSpec(
+        dtype,
+        tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim),
+    )

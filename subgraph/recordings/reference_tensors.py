@@ -1,4 +1,5 @@
-"""Reference values that recordings are compared with: captured in batches, memory-mapped from disk."""
+"""Reference values that recordings are compared with: captured in batches, memory-mapped from
+disk."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ CAPTURE_BYTES = 256 << 20  # of tensors that are captured in one run
 
 
 def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
-    """Capture tensors in several runs, each of so few that they fit into memory; the values stay on disk.
+    """Capture tensors in several runs, each of so few that they fit into memory; the values stay on
+    disk.
 
     Raises:
         ModelError: the reference cannot give them.
@@ -47,12 +49,14 @@ def tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[tuple[
 
 
 def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
-    """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty optional).
+    """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty
+    optional).
 
     Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
 
     Raises:
-        Inconclusive: it cannot be read back; no fault of the recording's, which InputError would mean.
+        Inconclusive: it cannot be read back; no fault of the recording's, which InputError would
+            mean.
     """
     record = model.values.records[k].get(tensor)
     try:
@@ -67,14 +71,17 @@ def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
 
 
 def displaced(reference: Array, before: Array, after: Array) -> Array:
-    """The reference, moved by the difference of two recorded values of a tensor, as a share of the larger scale.
+    """The reference, moved by the difference of two recorded values of a tensor, as a share of the
+    larger scale.
 
-    So two recordings are compared by the same rounding noise as each of them with the reference. Where both are the
-    same, NaN and infinities too, nothing moves.
+    So two recordings are compared by the same rounding noise as each of them with the reference.
+    Where both are the same, NaN and infinities too, nothing moves.
     """
     old = before.astype(np.float64)
     new = after.astype(np.float64)
-    scale, own = (np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, reference.astype(np.float64)))
+    scale, own = (
+        np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, reference.astype(np.float64))
+    )
     same = (old == new) | (np.isnan(old) & np.isnan(new))
     with np.errstate(all="ignore"):
         step = (new - old) * (own / scale if scale > own else 1.0)
@@ -82,8 +89,9 @@ def displaced(reference: Array, before: Array, after: Array) -> Array:
 
 
 def remoteness(reference: Array, before: Array, after: Array) -> float:
-    """How far one recorded value is from another, as a share of how far that one is from the reference; both as root
-    mean squares. Infinite where one of them alone is infinite or NaN somewhere."""
+    """How far one recorded value is from another, as a share of how far that one is from the
+    reference; both as root mean squares. Infinite where one of them alone is infinite or NaN
+    somewhere."""
     exact, old, new = (v.astype(np.float64) for v in (reference, before, after))
     finite = np.isfinite(old) & np.isfinite(exact)
     if not np.array_equal(old[~np.isfinite(old)], new[~np.isfinite(old)], equal_nan=True):

@@ -1,8 +1,9 @@
-"""The intervals of a recording -> one document, and a folder with a case per interval, ready for the device.
+"""The intervals of a recording -> one document, and a folder with a case per interval, ready for
+the device.
 
 manifest.json  run.json
-interval/        the first region: model.onnx, inputs/, outputs/ (reference), candidate/ (recorded), repro.py
-interval-2/ …    further ones
+interval/        the first region: model.onnx, inputs/, outputs/ (reference), candidate/ (recorded),
+repro.py interval-2/ …    further ones
 """
 
 from __future__ import annotations
@@ -33,20 +34,33 @@ MAX_SUSPECTS = 12  # of an interval in the document
 
 
 def document(
-    judge: Judge, comparisons: Sequence[RunComparison], narrowed: RunComparison, intervals: Sequence[Interval],
-    criterion: str, command: str, troubles: Mapping[int, str],
-) -> IntervalDocument:  # fmt: skip
-    """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
+    judge: Judge,
+    comparisons: Sequence[RunComparison],
+    narrowed: RunComparison,
+    intervals: Sequence[Interval],
+    criterion: str,
+    command: str,
+    troubles: Mapping[int, str],
+) -> IntervalDocument:
+    """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as
+    `known_troubles` gives them."""
     runs = run_document.document(judge, comparisons, judge.model.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(judge.model.graph.path))},
+        **vars(runs)
+        | {
+            "schema": INTERVAL_SCHEMA,
+            "model": replace(runs.model, path=str(judge.model.graph.path)),
+        },
         narrowed=narrowed.run.name,
         findings=[_finding(judge.model, narrowed, interval, troubles) for interval in intervals],
     )
 
 
 def _finding(
-    model: ReferenceModel, comparison: RunComparison, interval: Interval, troubles: Mapping[int, str]
+    model: ReferenceModel,
+    comparison: RunComparison,
+    interval: Interval,
+    troubles: Mapping[int, str],
 ) -> IntervalFinding:
     graph = model.graph
     nodes = interval.region.nodes
@@ -81,7 +95,8 @@ def save(
     feeding: Feeding,
     next_of: Callable[[IntervalDocument], Sequence[str]],
 ) -> IntervalDocument:
-    """Write the folder, at a place that is free; return the document with the paths of the cases and the next commands.
+    """Write the folder, at a place that is free; return the document with the paths of the cases
+    and the next commands.
 
     Raises:
         OutputError: it cannot be written.
@@ -93,20 +108,31 @@ def save(
             name = f"interval-{k + 1}" if k else "interval"
             if _write_case(model, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
-        document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
+        document = replace(
+            document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
+        )
         document = replace(document, next=next_of(document))
         evidence.write_document(to_json(document), work)
-        case.write_manifest(EvidenceManifest(source=origin, command=document.command, request=request), work)
+        case.write_manifest(
+            EvidenceManifest(source=origin, command=document.command, request=request), work
+        )
     return document
 
 
 def _write_case(
-    model: ReferenceModel, comparison: RunComparison, interval: Interval, place: ResultPlace, feeding: Feeding
+    model: ReferenceModel,
+    comparison: RunComparison,
+    interval: Interval,
+    place: ResultPlace,
+    feeding: Feeding,
 ) -> bool:
-    """The case of one interval, with the recorded outputs as the candidate's; False where it cannot be cut."""
+    """The case of one interval, with the recorded outputs as the candidate's; False where it cannot
+    be cut."""
     graph = model.graph
     region = interval.region
-    fed = replace(feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs))
+    fed = replace(
+        feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs)
+    )
     request = CaseRequest.of_nodes(graph, region.nodes, fed, freeze=model.freeze)
     if not evidence.add_case(graph, region, request, place, model.reference, model.values):
         return False

@@ -1,4 +1,5 @@
-"""What comparing one run with the reference gives: a row per tensor, what was left out, and what is doubtful."""
+"""What comparing one run with the reference gives: a row per tensor, what was left out, and what is
+doubtful."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status, explain_silence
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
-FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
+FOREIGN_SHARE = (
+    0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class TensorRow:
         beside: against what that run recorded; None where there is no such run.
         accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
         overflow: msaccucmp's OverFlow; None where it was not looked for.
-        mute: Why the agreement tells nothing about the device, a constant value for example; "" if it does.
+        mute: Why the agreement tells nothing about the device, a constant value for example; "" if
+            it does.
     """
 
     match: TensorMatch
@@ -66,7 +70,8 @@ class RunComparison:
         matched: per sample.
         rows: by tensor, in the order of the model; tensors that were not recorded are absent.
         inputs: what the device was fed against what the reference was fed.
-        unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not compared.
+        unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not
+            compared.
         tensors: of the model, that were looked for.
         judge: that the run is compared with: of the input as the device read it.
         wrong_input: how the device was fed other values than the reference; "" where it was not.
@@ -88,7 +93,8 @@ class RunComparison:
 
     @property
     def other_input(self) -> list[str]:
-        """The inputs of the model that were recorded with other values than the reference was fed."""
+        """The inputs of the model that were recorded with other values than the reference was
+        fed."""
         return [name for name, row in self.inputs.items() if row.failing]
 
     def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
@@ -101,21 +107,32 @@ class RunComparison:
         return sum(matched.unlike for matched in self.matched)
 
     def needing(self, names: Sequence[str]) -> RunComparison:
-        """The same, which agrees only if all these tensors were compared; others that cannot be are left out."""
+        """The same, which agrees only if all these tensors were compared; others that cannot be are
+        left out."""
         rows = {n: row for n, row in self.rows.items() if n in names or row.in_place is not None}
-        return replace(self, rows=rows, unseen_outputs=tuple(n for n in names if n not in rows or not rows[n].compared))
+        return replace(
+            self,
+            rows=rows,
+            unseen_outputs=tuple(n for n in names if n not in rows or not rows[n].compared),
+        )
 
     @property
     def status(self) -> Status:
-        """Of the recording as a whole: wrong where something disagrees, or the device was fed other values.
+        """Of the recording as a whole: wrong where something disagrees, or the device was fed other
+        values.
 
-        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be compared, the value of
-        one of unknown name fits no tensor, or too little was recorded to say that the model agrees.
+        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be
+        compared, the value of one of unknown name fits no tensor, or too little was recorded to say
+        that the model agrees.
         """
         if self.failing or self.other_input or self.wrong_input:
             return Status.FAIL
         rows = self.rows.values()
-        broken = self.unlike or self.left_out(Reason.UNREADABLE) or any(row.in_place is None for row in rows)
+        broken = (
+            self.unlike
+            or self.left_out(Reason.UNREADABLE)
+            or any(row.in_place is None for row in rows)
+        )
         tells = any(row.agreeing and not row.mute for row in rows)
         return Status.AGREE if tells and not broken and not self.too_few else Status.UNRESOLVED
 
@@ -131,14 +148,18 @@ class RunComparison:
         if self.unseen_outputs and self.tensors:
             outputs = ", ".join(self.unseen_outputs)
             compared = sum(row.compared for row in self.rows.values())
-            return f"{compared} of {self.tensors} tensors were compared, the model's output {outputs} was not"
+            return (
+                f"{compared} of {self.tensors} tensors were compared, the model's output {outputs}"
+                " was not"
+            )
         matches, recorded = self._matched_of
         few = matches < FOREIGN_SHARE * recorded and not self._is_of_model
         return f"only {matches} of {recorded} recorded tensors were matched" if few else ""
 
     @property
     def _is_of_model(self) -> bool:
-        """Are all outputs and half of the model's tensors there, and one right? The rest is the tool's own."""
+        """Are all outputs and half of the model's tensors there, and one right? The rest is the
+        tool's own."""
         half = 0 < FEW_SHARE * self.tensors <= len(self.rows)
         return half and not self.unseen_outputs and any(row.agreeing for row in self.rows.values())
 
@@ -154,15 +175,25 @@ class RunComparison:
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         silence = [f"inconclusive: {self.silence}"] if self.silence else []
-        return [*silence, *self._notes_on_input(), *self._notes_on_files(), *self._notes_on_errors()]
+        return [
+            *silence,
+            *self._notes_on_input(),
+            *self._notes_on_files(),
+            *self._notes_on_errors(),
+        ]
 
     def _notes_on_input(self) -> Iterator[str]:
         """Was the device fed something else, and is it a dump of this model at all?"""
         if self.other_input and not self.wrong_input:
-            yield f"the recording was made with another input: {', '.join(self.other_input)} differs"
+            yield (
+                f"the recording was made with another input: {', '.join(self.other_input)} differs"
+            )
         matches, recorded = self._matched_of
         if matches < FOREIGN_SHARE * recorded and not self._is_of_model:
-            yield f"only {matches} of {recorded} recorded tensors are of this model: is it a dump of another one?"
+            yield (
+                f"only {matches} of {recorded} recorded tensors are of this model: is it a dump of"
+                " another one?"
+            )
         elif self.too_few and not self.failing:
             yield self.too_few
         elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
@@ -171,10 +202,17 @@ class RunComparison:
     def _notes_on_files(self) -> Iterator[str]:
         run = self.run
         last = bool(self.matched) and self.matched[0].channels_last
-        if self.matched and run.layout in AXIS_ORDERS and run.has_guessed_shapes and last != run.channels_last:
+        if (
+            self.matched
+            and run.layout in AXIS_ORDERS
+            and run.has_guessed_shapes
+            and last != run.channels_last
+        ):
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
-        for names in _find_exchanged({n: m.holds for one in self.matched for n, m in one.matches.items() if m.holds}):
+        for names in _find_exchanged(
+            {n: m.holds for one in self.matched for n, m in one.matches.items() if m.holds}
+        ):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
@@ -191,15 +229,20 @@ class RunComparison:
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
         by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
         if self.failing and self.unseen_outputs and by_value:
-            yield f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}"
+            yield (
+                "not found by value, so not compared: the model's output"
+                f" {', '.join(self.unseen_outputs)}"
+            )
         compared = [row for row in self.rows.values() if row.compared]
         if len(compared) > 1 and not self.other_input and all(row.failing for row in compared):
             last = (
-                ", channels last in files without a header (--dump-layout NHWC)" if self.run.has_guessed_shapes else ""
+                ", channels last in files without a header (--dump-layout NHWC)"
+                if self.run.has_guessed_shapes
+                else ""
             )
             yield (
-                f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
-                "lower precision (--precision fp16, bf16 or int8)?"
+                "even the first recorded tensor is wrong: other weights, another input or"
+                f" preprocessing{last}, or a lower precision (--precision fp16, bf16 or int8)?"
             )
 
 
@@ -222,7 +265,8 @@ def _find_exchanged(holds: Mapping[str, str]) -> list[list[str]]:
 
 
 def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
-    """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
+    """What a run recorded of these tensors, laid out as the reference's value is; of each sample
+    that holds it."""
     labels = comparison.judge.model.values.labels
     for matched in comparison.matched:
         for name in names:

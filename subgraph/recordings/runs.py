@@ -1,8 +1,8 @@
 """Recording folders -> runs of a device: their samples, and what the device was fed.
 
-A folder may hold several runs: of several tools (golden beside simulator) or of several samples (Result_0, Result_1).
-Runs whose names differ only in the last number are the samples of one run, if the reference is fed as many; else the
-first ones are compared, with a warning.
+A folder may hold several runs: of several tools (golden beside simulator) or of several samples
+(Result_0, Result_1). Runs whose names differ only in the last number are the samples of one run, if
+the reference is fed as many; else the first ones are compared, with a warning.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ from subgraph.types import Array
 log = logging.getLogger("subcut")
 
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
-QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
+# onnxruntime's name of a tensor that a quantized model holds as int8
+QUANTIZED = "_DequantizeLinear_Output"
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
 
 
 @dataclass(frozen=True)
 class RecordedFolder:
-    """A folder of dumps. `label`: its name in reports, if not its own. `precision`: as of the options, of it alone."""
+    """A folder of dumps. `label`: its name in reports, if not its own. `precision`: as of the
+    options, of it alone."""
 
     path: Path
     label: str = ""
@@ -124,7 +126,8 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedRuns:
-    """The runs of some folders, and what the reference is to be fed: the user's inputs, else the recorded ones."""
+    """The runs of some folders, and what the reference is to be fed: the user's inputs, else the
+    recorded ones."""
 
     runs: Sequence[RecordedRun]
     feeding: Feeding
@@ -132,14 +135,22 @@ class RecordedRuns:
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate that recorded the runs; it cannot be run. Without a given precision, the coarsest of theirs."""
-        claim = reduce(_coarser, (run.precision or claim_of(run) for run in self.runs), PRECISIONS[0])
+        """The candidate that recorded the runs; it cannot be run. Without a given precision, the
+        coarsest of theirs."""
+        claim = reduce(
+            _coarser, (run.precision or claim_of(run) for run in self.runs), PRECISIONS[0]
+        )
         name = "+".join(run.name for run in self.runs)
         return Candidate(name, RECORDED, precision=self.precision or claim)
 
     @contextmanager
     def open_judge(
-        self, graph: Graph, reference: Reference, parent: Path, criterion: str = "noise", freeze: bool = True
+        self,
+        graph: Graph,
+        reference: Reference,
+        parent: Path,
+        criterion: str = "noise",
+        freeze: bool = True,
     ) -> Iterator[tuple[Judge, list[RecordedRun]]]:
         """A judge of the recorded values, and the runs, each with no more samples than are fed."""
         setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
@@ -150,7 +161,8 @@ class RecordedRuns:
 
 
 def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
-    """Casts to a narrow type that the module has not from which the model was exported; none of another recording."""
+    """Casts to a narrow type that the module has not from which the model was exported; none of
+    another recording."""
     if run.recording is None or not is_of_module(run.recording.folder):
         return {}
     written = WrittenNames(graph.maker, run.plain)
@@ -179,11 +191,14 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
         check_tensors(graph, options.tensor_map)
         runs = _mapped(runs, options.tensor_map)
     with folders.temporary("subcut-fed") as temporary:  # also removes what a killed run left there
-        yield RecordedRuns(runs, _feeding(runs, graph, feeding, options.seeded, temporary), options.precision)
+        yield RecordedRuns(
+            runs, _feeding(runs, graph, feeding, options.seeded, temporary), options.precision
+        )
 
 
 def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
-    """The runs in the folders, in their order. An unreadable one of several folders becomes a run that is missing.
+    """The runs in the folders, in their order. An unreadable one of several folders becomes a run
+    that is missing.
 
     Raises:
         InputError: the only folder cannot be read, or none can.
@@ -193,12 +208,16 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options.layout, options.format))
-            claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
+            claims = accumulate(
+                map(claim_of, found), _coarser
+            )  # a toolkit's board computes as the simulator before it
             found = [
                 replace(run, precision=said or claim, layout=options.layout)
                 for run, claim in zip(found, claims, strict=True)
             ]
-            runs += [replace(run, siblings=tuple(r for r in found if r is not run)) for run in found]
+            runs += [
+                replace(run, siblings=tuple(r for r in found if r is not run)) for run in found
+            ]
         except InputError as e:
             if len(options.folders) == 1:
                 raise
@@ -213,11 +232,15 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
 
 
 def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
-    """A recording. Where the user says the layout of its files, the shapes in it count as their own.
+    """A recording. Where the user says the layout of its files, the shapes in it count as their
+    own.
 
-    But values decide whether channels come first or last: the user's word counts where they do not tell.
+    But values decide whether channels come first or last: the user's word counts where they do not
+    tell.
     """
-    recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), flat_if_misfit=True))
+    recorded = recording.open(
+        folder, format, replace(recording.hints_of(graph, layout), flat_if_misfit=True)
+    )
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
     for entry in recorded:
@@ -249,7 +272,9 @@ def _names(options: RecordingOptions) -> list[str]:
 
 def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[RecordedRun]:
     """The runs with the entries that the user names marked as those tensors."""
-    known = dict.fromkeys(name for run in runs for sample in run.samples for e in sample for name in _names_of(e))
+    known = dict.fromkeys(
+        name for run in runs for sample in run.samples for e in sample for name in _names_of(e)
+    )
     ours: dict[str, tuple[str, ...]] = {}
     for tensor, name in tensor_map.items():
         if name not in known:
@@ -260,7 +285,10 @@ def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[
             )
         ours[name] = (*ours.get(name, ()), tensor)
 
-    return [replace(run, samples=tuple(tuple(_marked(e, ours) for e in s) for s in run.samples)) for run in runs]
+    return [
+        replace(run, samples=tuple(tuple(_marked(e, ours) for e in s) for s in run.samples))
+        for run in runs
+    ]
 
 
 def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
@@ -270,7 +298,9 @@ def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
 
 def _names_of(entry: DumpEntry) -> tuple[str, ...]:
     """By which a user may call it."""
-    return tuple(filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem)))
+    return tuple(
+        filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem))
+    )
 
 
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
@@ -291,32 +321,43 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """A run of nothing but inputs is dropped; its entries join every other run."""
-    inputs = [run for run in runs if all(e.role == "input" for sample in run.samples for e in sample)]
+    inputs = [
+        run for run in runs if all(e.role == "input" for sample in run.samples for e in sample)
+    ]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
     out = [
-        replace(run, samples=tuple((*_fed(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)))
+        replace(
+            run,
+            samples=tuple(
+                (*_fed(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)
+            ),
+        )
         for run in others
     ]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
 
 def _fed(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
-    """The entries that runs of inputs hold for sample `k` of so many; the first ones where they hold fewer."""
+    """The entries that runs of inputs hold for sample `k` of so many; the first ones where they
+    hold fewer."""
     for run in inputs:
         yield from run.samples[k if len(run.samples) == samples else 0]
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:
-    """The runs with the first `number` samples, as many as are fed; a warning where some are dropped."""
+    """The runs with the first `number` samples, as many as are fed; a warning where some are
+    dropped."""
     out = []
     for run in runs:
         if len(run.samples) > number:
             log.warning(
                 "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
-                clean(run.name), count(len(run.samples), "sample"), count(number, "sample"),
-            )  # fmt: skip
+                clean(run.name),
+                count(len(run.samples), "sample"),
+                count(number, "sample"),
+            )
         out.append(replace(run, samples=run.samples[:number]))
     return out
 
@@ -326,41 +367,64 @@ def _coarser(one: str, other: str) -> str:
 
 
 def claim_of(run: RecordedRun) -> str:
-    """What the recording says, else int8 where names or types say it, else the precision of the coarsest float."""
+    """What the recording says, else int8 where names or types say it, else the precision of the
+    coarsest float."""
     entries = [entry for sample in run.samples for entry in sample]
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_coarser, computed)
-    if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries if e.role == "output"):
+    if any(
+        e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES
+        for e in entries
+        if e.role == "output"
+    ):
         return Precision.INT8
     if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):
         return Precision.FP16
     dtypes = {entry.dtype for entry in entries}
-    return next((claim for claim in (Precision.BF16, Precision.FP16) if claim.dtype in dtypes), Precision.FP32)
+    return next(
+        (claim for claim in (Precision.BF16, Precision.FP16) if claim.dtype in dtypes),
+        Precision.FP32,
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- inputs
+# ------------------------------------------------------------ inputs
 
 
-def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded: bool, folder: Path) -> Feeding:
+def _feeding(
+    runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded: bool, folder: Path
+) -> Feeding:
     if feeding.inputs or seeded:
         return feeding
     samples = _recorded_inputs(runs, graph)
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
-        what = f"it is unknown what the device was fed: the recording holds no input '{clean(lacking[0])}'"
+        what = (
+            "it is unknown what the device was fed: the recording holds no input"
+            f" '{clean(lacking[0])}'"
+        )
         raise UsageError(
-            what, "name it with -i FILE, or --seed N if it was subcut's random input", code="recording.input-missing"
+            what,
+            "name it with -i FILE, or --seed N if it was subcut's random input",
+            code="recording.input-missing",
         )
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
-    names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
+    names = dict.fromkeys(
+        Path(file).name for sample in records for record in sample.values() for file in record.files
+    )
     return replace(feeding, inputs=tuple(names), records=records)
 
 
 def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
     """Per sample, the entries of the model's inputs; of the run that holds most of them."""
-    found = [[_inputs(run, entries, graph) for entries in run.samples] for run in runs if run.samples]
-    return max((samples for samples in found if all(samples)), key=lambda samples: min(map(len, samples)), default=[])
+    found = [
+        [_inputs(run, entries, graph) for entries in run.samples] for run in runs if run.samples
+    ]
+    return max(
+        (samples for samples in found if all(samples)),
+        key=lambda samples: min(map(len, samples)),
+        default=[],
+    )
 
 
 def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
@@ -373,7 +437,12 @@ def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dic
             continue
         recorded = entry.label
         name = next(iter(written.find(recorded)), "")
-        if not name and entry.role == "input" and re.fullmatch(r"input_\d+", recorded) and entry.index < len(numbered):
+        if (
+            not name
+            and entry.role == "input"
+            and re.fullmatch(r"input_\d+", recorded)
+            and entry.index < len(numbered)
+        ):
             name = numbered[entry.index]
         if name:
             inputs.setdefault(name, entry)
@@ -394,7 +463,9 @@ def _save_inputs(
         place.mkdir()
         for name, entry in sample.items():
             array = _declared(entry, graph, name, channels_last)
-            records[k][name] = save(name, array, type_of(array), place, stems[name]).within(str(place))
+            records[k][name] = save(name, array, type_of(array), place, stems[name]).within(
+                str(place)
+            )
     return tuple(records)
 
 
@@ -406,13 +477,19 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
         shape = filled(known, array.size)
-        ways = alignments(array.shape, shape, entry.guessed, channels_last) if shape is not None else ()
+        ways = (
+            alignments(array.shape, shape, entry.guessed, channels_last)
+            if shape is not None
+            else ()
+        )
         way = next(iter(ways), None)
         if way is None:
             have = shape_text(array.shape)
             want = shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
-            raise InputError(what, "name what the device was fed with -i", code="recording.wrong-shape")
+            raise InputError(
+                what, "name what the device was fed with -i", code="recording.wrong-shape"
+            )
         array = way.apply(array)
     if array.dtype != np_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
@@ -422,8 +499,15 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
 
 
 def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
-    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
-    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
+    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of
+    several the last."""
+    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(
+        runs
+    )
     if len(candidates) > 1:
-        log.warning("%s: the last of %s is looked at", clean(candidates[-1].name), count(len(candidates), "run"))
+        log.warning(
+            "%s: the last of %s is looked at",
+            clean(candidates[-1].name),
+            count(len(candidates), "run"),
+        )
     return candidates[-1]

@@ -1,8 +1,9 @@
-"""Was the device fed other values than the reference? The first recorded tensors behind an input tell.
+"""Was the device fed other values than the reference? The first recorded tensors behind an input
+tell.
 
-Where they are wrong, the reference is run on the input as it is usually misread. One of these misreadings is meant if
-it brings each of them far nearer. All else is then compared with what the reference gives for it, so that a fault
-besides is still found, and no healthy node is blamed.
+Where they are wrong, the reference is run on the input as it is usually misread. One of these
+misreadings is meant if it brings each of them far nearer. All else is then compared with what the
+reference gives for it, so that a fault besides is still found, and no healthy node is blamed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ FIRST = 8  # tensors behind an input, among which entries of unknown names are l
 
 
 def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
-    """The recorded tensors behind an input that are computed from it through none that is recorded."""
+    """The recorded tensors behind an input that are computed from it through none that is
+    recorded."""
     found = []
     seen = set[int]()
     stack = list(graph.readers.get(name, ()))
@@ -49,8 +51,11 @@ def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[s
     return found
 
 
-def find_misread_input(judge: Judge, run: RecordedRun, compared: RunComparison | None) -> MisreadInput | None:
-    """How the device was fed, if that explains the first tensors that are wrong; None where nothing does.
+def find_misread_input(
+    judge: Judge, run: RecordedRun, compared: RunComparison | None
+) -> MisreadInput | None:
+    """How the device was fed, if that explains the first tensors that are wrong; None where nothing
+    does.
 
     `compared`: with the user's input; None where no tensor could be.
 
@@ -60,13 +65,21 @@ def find_misread_input(judge: Judge, run: RecordedRun, compared: RunComparison |
     end = time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
-    matches = {n: match for n, match in compared.matched[0].matches.items() if n in rows} if compared else {}
+    matches = (
+        {n: match for n, match in compared.matched[0].matches.items() if n in rows}
+        if compared
+        else {}
+    )
     for name in graph.inputs:
         wrong = [n for n in first_recorded(graph, name, matches) if rows[n].failing]
         if matches and not wrong:
             continue
-        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(run.samples[0], math.inf)
-        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])):
+        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(
+            run.samples[0], math.inf
+        )
+        for misread in takewhile(
+            lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])
+        ):
             far = _distance(fed_with(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
@@ -75,7 +88,8 @@ def find_misread_input(judge: Judge, run: RecordedRun, compared: RunComparison |
 
 
 def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
-    """The mean distance of some entries from the reference, infinite unless each is far nearer than `before`.
+    """The mean distance of some entries from the reference, infinite unless each is far nearer than
+    `before`.
 
     Where nothing is known of any of them: of those that have a match at all.
     """
@@ -89,7 +103,9 @@ def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float])
     distances = {m.entry: m.distance for m in matches if m.tensor in judge.model.graph.maker}
     if not distances or (known and distances.keys() != before.keys()):
         return math.inf
-    nearer = all(away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items())
+    nearer = all(
+        away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items()
+    )
     return sum(distances.values()) / len(distances) if nearer else math.inf
 
 
@@ -98,5 +114,7 @@ def _may_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     first = model.tensors()[:FIRST]
     capture_tensors(model, first)
     values = ((n, reference_value(model, n, 0)) for n in first)
-    sums = BlockSums((n, value) for n, value in values if value is not None and value.dtype.kind == "f")
+    sums = BlockSums(
+        (n, value) for n, value in values if value is not None and value.dtype.kind == "f"
+    )
     return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.missing)

@@ -1,6 +1,8 @@
-"""Reports: the document of a bisection, a comparison or a recording -> text. Each form is one file in this folder.
+"""Reports: the document of a bisection, a comparison or a recording -> text. Each form is one file
+in this folder.
 
-To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract test find it by its file name:
+To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract test find it by its
+file name:
 
     \"""One line of help.\"""
     FILE = "report.txt"                       # the file name under which it is written
@@ -9,15 +11,16 @@ To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract
         shown = cleaned(document)             # names from a model lose control characters
         return f"{headline(shown)}\\n"
 
-    def render_compared(document: Document) -> str:   # optional: the same for `compare` and recordings
+    def render_compared(document: Document) -> str:   # optional: the same for `compare` and
+    recordings
         return f"{view(cleaned(document)).headline}\\n"
 
     def render_sweep(document: Document) -> str:      # optional: the same for `sweep`
         return f"{document['exit_code']}\\n"
 
-A report computes nothing: all numbers are in the document, whose fields the dataclasses in `subgraph.results`
-describe. The phrases that forms share are here. Every text that comes from a model or a candidate passes through
-`quoted`, with which a form escapes it.
+A report computes nothing: all numbers are in the document, whose fields the dataclasses in
+`subgraph.results` describe. The phrases that forms share are here. Every text that comes from a
+model or a candidate passes through `quoted`, with which a form escapes it.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ Quoted = Callable[[str], str]
 
 
 def cleaned(value: Any) -> Any:
-    """The same document with every text safe to show: no control characters, no marks that reverse a line.
+    """The same document with every text safe to show: no control characters, no marks that reverse
+    a line.
 
     >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
     {'nodes': ['a[31m']}
@@ -66,7 +70,7 @@ def cleaned(value: Any) -> Any:
     return [cleaned(item) for item in value] if isinstance(value, list) else value
 
 
-# ---------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------ numbers
 
 
 def error(value: Any) -> str:
@@ -77,7 +81,8 @@ def error(value: Any) -> str:
 
 
 def size(judged: Document, value: Any) -> str:
-    """The relative error of a verdict or step; where its values are NaN or infinite, that comes first: `NaN`."""
+    """The relative error of a verdict or step; where its values are NaN or infinite, that comes
+    first: `NaN`."""
     return "NaN" if judged.get("signature") == "nan" else error(value)
 
 
@@ -87,8 +92,8 @@ def element(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below nothing are those of
-    errors that cancel each other.
+    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below
+    nothing are those of errors that cancel each other.
 
     >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
     ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
@@ -120,7 +125,7 @@ def shape(sizes: Iterable[Any]) -> str:
     return "×".join(map(str, sizes)) or "scalar"
 
 
-# ---------------------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------ words
 
 
 def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MAX_NAMES) -> str:
@@ -150,22 +155,33 @@ def title(finding: Document, quoted: Quoted = str) -> str:
     kind = finding["kind"]
     over = f" over {region(finding, quoted)}; no part of it explains more than others"
     if kind == "accumulated":
-        return f"the error accumulates{'; no region alone explains it' if finding['contributors'] else over}"
+        return (
+            "the error"
+            f" accumulates{'; no region alone explains it' if finding['contributors'] else over}"
+        )
     if kind == "flaky":
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
         return f"unresolved: {quoted(finding['reason'])}"
     if everywhere(finding):
         off = [*finding["nodes"], *finding["alike"]]
-        return f"each of {len(off)} nodes, of all kinds, is off alone, so none is the culprit: {listed(off, quoted)}"
+        return (
+            f"each of {len(off)} nodes, of all kinds, is off alone, so none is the culprit:"
+            f" {listed(off, quoted)}"
+        )
     if finding.get("rounding"):
         return f"contributes rounding: {region(finding, quoted)}"
-    claim = "smallest failing region" if finding["certified"] else "failing region, perhaps not the smallest"
+    claim = (
+        "smallest failing region"
+        if finding["certified"]
+        else "failing region, perhaps not the smallest"
+    )
     return f"{claim}: {region(finding, quoted)}"
 
 
 def is_proven(finding: Document) -> bool:
-    """Are a finding's nodes wrong by what was run, or only suspects: of a recording, or a region in doubt?"""
+    """Are a finding's nodes wrong by what was run, or only suspects: of a recording, or a region in
+    doubt?"""
     return finding["kind"] in ("culprit", "flaky")
 
 
@@ -175,15 +191,20 @@ def everywhere(finding: Document) -> bool:
 
 
 def runtime(about: Document) -> list[str]:
-    """Name, backend, version and precision of a candidate or reference, without a backend that is called so."""
+    """Name, backend, version and precision of a candidate or reference, without a backend that is
+    called so."""
     backend = PurePath(about["backend"]).name
     named = PurePath(about["name"]).name == backend
-    return [part for part in (about["name"], "" if named else backend, about["version"], about["precision"]) if part]
+    return [
+        part
+        for part in (about["name"], "" if named else backend, about["version"], about["precision"])
+        if part
+    ]
 
 
 def replay_command(document: Document, case: str) -> str:
-    """What runs a case again; of a device that cannot be called, what judges its outputs. Code of the user's is named
-    once more: what only the case names would need `--trust`."""
+    """What runs a case again; of a device that cannot be called, what judges its outputs. Code of
+    the user's is named once more: what only the case names would need `--trust`."""
     about = document["candidate"]
     if about["backend"] in DEVICES:
         return f"subcut compare {case} --recorded DIR"
@@ -194,23 +215,29 @@ def replay_command(document: Document, case: str) -> str:
     is_code = about["backend"].endswith(".py") or runs_commands or _stated(about, "SCRIPT")
     spec = f" -c {system.quote(about['name'])}" if is_code else ""
     criterion = document["criterion"]
-    rule = "" if criterion == "noise" else f" --criterion {system.quote(criterion)}"  # by the usual one it may agree
+    rule = (
+        "" if criterion == "noise" else f" --criterion {system.quote(criterion)}"
+    )  # by the usual one it may agree
     return f"subcut replay {case}{spec}{rule}"
 
 
 def _stated(about: Document, name: str) -> Any:
-    """A constant of the backend of a candidate or reference; None if it is not one of subcut's own."""
+    """A constant of the backend of a candidate or reference; None if it is not one of subcut's
+    own."""
     is_own = about["backend"] in plugins.own_names("backends")
     return plugins.constant("backends", about["backend"], name) if is_own else None
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:
-    """The verdict on the whole document in one line: right, wrong, flaky or unresolved, and of how many nodes."""
+    """The verdict on the whole document in one line: right, wrong, flaky or unresolved, and of how
+    many nodes."""
     findings = document["findings"]
     why = document["whole"]["why"]
     if document["agree"]:
         claimed = document["outcome"] == "claimed"
-        right = f"right within {document['candidate']['precision']} rounding" if claimed else "right"
+        right = (
+            f"right within {document['candidate']['precision']} rounding" if claimed else "right"
+        )
         if pieces := document.get("pieces"):
             right = f"right {quoted(pieces)}"
         whole = f": {_agreeing(document, quoted)}" if document["whole"]["status"] == "agree" else ""
@@ -222,7 +249,11 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if not findings:
         return f"inconclusive: {quoted(why) or 'nothing was compared'}"
     only_rounds = all(f.get("rounding") and innermost(f) == [f] for f in findings)
-    if only_rounds and any(f["kind"] != "accumulated" for f in findings) and document["whole"]["status"] == "fail":
+    if (
+        only_rounds
+        and any(f["kind"] != "accumulated" for f in findings)
+        and document["whole"]["status"] == "fail"
+    ):
         return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
     whole = document["whole"]
@@ -233,32 +264,52 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         wrong = len({i for f in findings for i in f["indices"]})
         what = "refused" if all(f["signature"] == "refused" for f in findings) else "wrong"
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
-        return f"{masked}{what}{since(document)}: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
+        return (
+            f"{masked}{what}{since(document)}: {nodes}:"
+            f" {'; '.join(_place(f, quoted) for f in findings)}"
+        )
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
 
 
 def _rounding(document: Document, quoted: Quoted) -> str:
-    """Where every finding is rounding, none is a culprit: `wrong by numpy, but only by rounding, not a bug: …`."""
+    """Where every finding is rounding, none is a culprit: `wrong by numpy, but only by rounding,
+    not a bug: …`."""
     findings = [f for f in document["findings"] if not everywhere(f)]
     shared = [[c["node"] for c in f.get("contributors") or ()] or f["nodes"] for f in findings]
     nodes = list(dict.fromkeys(node for one in shared for node in one))
-    some = f"; {listed(nodes, quoted)} contribute{'s' if len(nodes) == 1 else ''} most" if nodes else ""
-    return f"wrong by {quoted(document['criterion'])}, but only by rounding, not a bug: no node is a culprit{some}"
+    some = (
+        f"; {listed(nodes, quoted)} contribute{'s' if len(nodes) == 1 else ''} most"
+        if nodes
+        else ""
+    )
+    return (
+        f"wrong by {quoted(document['criterion'])}, but only by rounding, not a bug: no node is a"
+        f" culprit{some}"
+    )
 
 
 def _agreeing(document: Document, quoted: Quoted) -> str:
-    """`outputs agree; intermediate tensors were not checked`: what was compared, all of which agrees."""
+    """`outputs agree; intermediate tensors were not checked`: what was compared, all of which
+    agrees."""
     looked_at = document.get("looked_at") or {}  # documents of before have none
     inner = looked_at.get("inner")
     within = looked_at.get("within")
     where = f", and {quoted(within)} alone" if within else ""
-    mute = "".join(f"; this input tells nothing about '{quoted(name)}'" for name in document["whole"].get("mute") or ())
+    mute = "".join(
+        f"; this input tells nothing about '{quoted(name)}'"
+        for name in document["whole"].get("mute") or ()
+    )
     if inner is None:
         return f"outputs agree{where}; intermediate tensors were not checked{mute}"
     if disturbance := looked_at.get("disturbance"):
-        moved = f"reading them changed the outputs by {100 * disturbance:.2g} % of their largest value"
-        return f"outputs agree; {count(inner, 'intermediate tensor')} agree too, but {moved}{where}{mute}"
+        moved = (
+            f"reading them changed the outputs by {100 * disturbance:.2g} % of their largest value"
+        )
+        return (
+            f"outputs agree; {count(inner, 'intermediate tensor')} agree too, but"
+            f" {moved}{where}{mute}"
+        )
     return f"outputs and {count(inner, 'intermediate tensor')} agree{where}{mute}"
 
 
@@ -268,7 +319,11 @@ def _verdict(document: Document, quoted: Quoted) -> str:
     kind = finding["kind"]
     wrong = document["whole"]["status"] == "fail"
     if kind == "unresolved":
-        return f"wrong, cause not found: {quoted(finding['reason'])}" if wrong else title(finding, quoted)
+        return (
+            f"wrong, cause not found: {quoted(finding['reason'])}"
+            if wrong
+            else title(finding, quoted)
+        )
     if kind == "flaky":
         return title(finding, quoted)
     if kind == "accumulated" or everywhere(finding):
@@ -278,7 +333,10 @@ def _verdict(document: Document, quoted: Quoted) -> str:
     most = "" if finding["certified"] else "at most "
     nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
     refuses = all(f["signature"] == "refused" for f in document["findings"])
-    return f"{'refused' if refuses else 'wrong'}{since(document)}: {most}{nodes}: {_place(finding, quoted)}"
+    return (
+        f"{'refused' if refuses else 'wrong'}{since(document)}: {most}{nodes}:"
+        f" {_place(finding, quoted)}"
+    )
 
 
 def since(document: Document) -> str:
@@ -287,15 +345,24 @@ def since(document: Document) -> str:
 
 
 def _place(finding: Document, quoted: Quoted) -> str:
-    """The region of a finding, with what is known to be wrong in it: `loop1 (Loop), in it loop1/body@2/n (Neg)`."""
+    """The region of a finding, with what is known to be wrong in it: `loop1 (Loop), in it
+    loop1/body@2/n (Neg)`."""
     inner = innermost(finding)
-    more = "" if inner[0] is finding else f", in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
+    more = (
+        ""
+        if inner[0] is finding
+        else f", in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
+    )
     return region(finding, quoted) + more
 
 
 def _searched(document: Document) -> int:
-    """Number of nodes among which was searched: those that carry values; of the model, where no step tells it."""
-    return next((int(s["count"]) for s in document["steps"] if not s["indices"]), int(document["model"]["nodes"]))
+    """Number of nodes among which was searched: those that carry values; of the model, where no
+    step tells it."""
+    return next(
+        (int(s["count"]) for s in document["steps"] if not s["indices"]),
+        int(document["model"]["nodes"]),
+    )
 
 
 def shares(document: Document) -> list[str]:
@@ -306,37 +373,53 @@ def shares(document: Document) -> list[str]:
         return []
     if round(total * 100) > 100 or min(known) < 0:
         return ["the shares overlap: errors partly cancel or add up along one path"]
-    return [f"together they explain {percent(total)} of the final error; {percent(1 - total)} is left"]
+    return [
+        f"together they explain {percent(total)} of the final error; {percent(1 - total)} is left"
+    ]
 
 
 def common_cause(document: Document, quoted: Quoted = str) -> list[str]:
     """What all of several findings look like, in a line; empty where they do not look alike."""
     findings = document["findings"]
-    likenesses = [{e["says"] for e in f.get("evidence", ()) if e["kind"] == "likeness"} for f in findings]
+    likenesses = [
+        {e["says"] for e in f.get("evidence", ()) if e["kind"] == "likeness"} for f in findings
+    ]
     common = set.intersection(*likenesses) if len(findings) > 1 else set()
-    return [f"all {len(findings)} findings share one cause: {quoted(sorted(common)[0])}"] if common else []
+    return (
+        [f"all {len(findings)} findings share one cause: {quoted(sorted(common)[0])}"]
+        if common
+        else []
+    )
 
 
 def predictions(document: Document, quoted: Quoted = str) -> list[str]:
     """`logits: prediction unchanged`, a line per output that looks like class scores."""
-    return [f"{quoted(name)}: {prediction(both)}" for name, both in document["whole"]["ranking"].items()]
+    return [
+        f"{quoted(name)}: {prediction(both)}" for name, both in document["whole"]["ranking"].items()
+    ]
 
 
 def runs(document: Document) -> str:
-    """`24 trials: 23 in the steps, 1 to measure shares; 1 step reuses a trial`: the number that all reports give."""
+    """`24 trials: 23 in the steps, 1 to measure shares; 1 step reuses a trial`: the number that all
+    reports give."""
     by_purpose = {"explain": 0, "inside": 0, **(document.get("runs") or {})}
     others = {"to measure shares": by_purpose["explain"], "inside of nodes": by_purpose["inside"]}
     own = document["trials"] - sum(others.values())
     reused = len(document["steps"]) - own
     parts = [f"{n} {what}" for what, n in {"in the steps": own, **others}.items() if n]
-    again = f"; {count(reused, 'step')} {'reuses' if reused == 1 else 'reuse'} a trial" if reused > 0 else ""
+    again = (
+        f"; {count(reused, 'step')} {'reuses' if reused == 1 else 'reuse'} a trial"
+        if reused > 0
+        else ""
+    )
     measured = f": {', '.join(parts)}" if len(parts) > 1 else ""
     return f"{count(document['trials'], 'trial')}{measured}{again}"
 
 
 def word(judged: Document) -> str:
-    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, accounts for little`, `refused`, `unresolved`: of a verdict, a
-    step or a row. A criterion's label that says more than that they agree follows: `agree (range)`."""
+    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, accounts for little`, `refused`, `unresolved`: of a
+    verdict, a step or a row. A criterion's label that says more than that they agree follows:
+    `agree (range)`."""
     signature = judged.get("signature")
     if judged["status"] in ("fail", "minor"):
         little = ", accounts for little" if judged["status"] == "minor" else ""
@@ -353,7 +436,8 @@ def span(step: Document, quoted: Quoted = str) -> str:
 
 
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
-    """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
+    """A finding's source and numbers, a line each: share, how it fails alone, how the error grows,
+    if 1-minimal."""
     share = finding["explains"]
     lines = [
         *insides(finding.get("inside"), quoted, finding["signature"]),
@@ -367,15 +451,26 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     if finding["kind"] == "unresolved" and finding["nodes"]:
         lines.append(f"smallest region in doubt: {region(finding, quoted)}")
     if finding["kind"] == "flaky":
-        lines.append(f"failed in {finding['runs']['failed']} of {count(finding['runs']['of'], 'run')}")
+        lines.append(
+            f"failed in {finding['runs']['failed']} of {count(finding['runs']['of'], 'run')}"
+        )
     elif finding["reproduces"] is not None and finding["reproduces"] < 1:
         lines.append(f"fails in {percent(finding['reproduces'])} of its runs")
-    incomplete = finding["kind"] in ("culprit", "flaky") and finding.get("why")  # the proof that it is the culprit
-    return [*lines, *_certificate(finding, quoted), *([quoted(finding["why"])] if incomplete else [])]
+    incomplete = finding["kind"] in ("culprit", "flaky") and finding.get(
+        "why"
+    )  # the proof that it is the culprit
+    return [
+        *lines,
+        *_certificate(finding, quoted),
+        *([quoted(finding["why"])] if incomplete else []),
+    ]
 
 
-def insides(found: Document | None, quoted: Quoted = str, signature: str | None = None) -> list[str]:
-    """What a search in a node's body found, from outside to inside. `signature`: how the node itself fails."""
+def insides(
+    found: Document | None, quoted: Quoted = str, signature: str | None = None
+) -> list[str]:
+    """What a search in a node's body found, from outside to inside. `signature`: how the node
+    itself fails."""
     if not found:
         return []
     k = found["iteration"]
@@ -383,14 +478,23 @@ def insides(found: Document | None, quoted: Quoted = str, signature: str | None 
     where += "" if k is None else f", wrong from iteration {k} of {found['iterations']} on"
     if not found_inside(found):
         agrees = found["outcome"] in ("agree", "claimed")
-        alone = "what is in it agrees alone, so the node itself is wrong" if agrees else "nothing was established"
+        alone = (
+            "what is in it agrees alone, so the node itself is wrong"
+            if agrees
+            else "nothing was established"
+        )
         if agrees and signature == "refused":
-            alone = "the body that runs is accepted alone; the runtime refuses the node with all of its bodies"
+            alone = (
+                "the body that runs is accepted alone; the runtime refuses the node with all of its"
+                " bodies"
+            )
         return [f"{where}: {quoted(found['why']) or alone}"]
     why = f"; {quoted(found['why'])}" if found["why"] else ""
     lines = []
     for inner in found_inside(found):
-        doubt = "unresolved, the smallest region in doubt: " if inner["kind"] == "unresolved" else ""
+        doubt = (
+            "unresolved, the smallest region in doubt: " if inner["kind"] == "unresolved" else ""
+        )
         lines.append(f"{where}: {doubt}{region(inner, quoted)}{why}")
         lines += [f"  case {quoted(inner['case'])}"] if inner["case"] else []
         lines += insides(inner.get("inside"), quoted, inner["signature"])
@@ -398,14 +502,16 @@ def insides(found: Document | None, quoted: Quoted = str, signature: str | None 
 
 
 def found_inside(found: Document | None) -> Sequence[Document]:
-    """The findings of the search in a body. Documents of before have the first one only, in place of a list."""
+    """The findings of the search in a body. Documents of before have the first one only, in place
+    of a list."""
     if not found:
         return ()
     return tuple(found["findings"]) if "findings" in found else (found,) if found["nodes"] else ()
 
 
 def innermost(finding: Document) -> list[Document]:
-    """The certified findings that are furthest inside of a finding; the finding itself where there are none."""
+    """The certified findings that are furthest inside of a finding; the finding itself where there
+    are none."""
     inner = [f for f in found_inside(finding.get("inside")) if f.get("certified")]
     return [deepest for f in inner for deepest in innermost(f)] or [finding]
 
@@ -425,7 +531,8 @@ def _alone(finding: Document, quoted: Quoted) -> str:
 
 
 def swept(document: Document) -> str:
-    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is right."""
+    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is
+    right."""
     parts = []
     for k, candidate in enumerate(document["candidates"]):
         operators = [o["totals"][k] for o in document["operators"]]
@@ -444,7 +551,10 @@ def beside(worst: Document, off: Document | None) -> str:
     """`expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
     at = ",".join(map(str, worst["index"]))
     share = f"; {off['count']} of {off['of']} values differ" if off else ""
-    return f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]{share}"
+    return (
+        f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at"
+        f" [{at}]{share}"
+    )
 
 
 def _certificate(finding: Document, quoted: Quoted) -> list[str]:
@@ -468,38 +578,61 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
         first = growth[0]
         last = growth[-1]
         after = f"{error(last['error'])} after {last['nodes']}"
-        lines.append(f"the error grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
-    parts = [f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}" for c in finding["contributors"]]
+        lines.append(
+            f"the error grows from {error(first['error'])} after {count(first['nodes'], 'node')} to"
+            f" {after}"
+        )
+    parts = [
+        f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}"
+        for c in finding["contributors"]
+    ]
     return [*lines, *([f"largest shares: {listed(parts)}"] if parts else [])]
 
 
 def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
-    """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each; of the innermost finding,
-    whose error nothing dilutes."""
+    """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each; of the
+    innermost finding, whose error nothing dilutes."""
     lines = innermost(finding)[0].get("evidence", ())
     conclusion = next((quoted(line["says"]) for line in lines if line["kind"] == "conclusion"), "")
-    return conclusion, [quoted(line["says"]) for line in lines if line["kind"] not in ("conclusion", "input")]
+    return conclusion, [
+        quoted(line["says"]) for line in lines if line["kind"] not in ("conclusion", "input")
+    ]
 
 
 def wrong_input(finding: Document, quoted: Quoted = str) -> str:
     """`your input is laid out NHWC, but read as NCHW`, where that is all; "" otherwise."""
-    return next((quoted(line["says"]) for line in finding.get("evidence", ()) if line["kind"] == "input"), "")
+    return next(
+        (quoted(line["says"]) for line in finding.get("evidence", ()) if line["kind"] == "input"),
+        "",
+    )
 
 
 def other_model(document: Document, quoted: Quoted = str) -> list[str]:
-    """If the candidate runs another model: what the two share, and the error that each piece adds, a line each."""
+    """If the candidate runs another model: what the two share, and the error that each piece adds,
+    a line each."""
     other = document.get("other_model")
     if not other:
         return []
     lines = [quoted(other["matched"])]
     for row in other.get("nodes", ())[:MAX_PIECES]:
-        left = "" if row["remains"] is None else f"; with it on the reference, {percent(row['remains'])} is left"
-        explains = f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}"
+        left = (
+            ""
+            if row["remains"] is None
+            else f"; with it on the reference, {percent(row['remains'])} is left"
+        )
+        explains = (
+            f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}"
+        )
         lines.append(f"{explains}{left}")
     ops = other.get("ops", ())
-    ops = [f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}" for row in ops]
+    ops = [
+        f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}"
+        for row in ops
+    ]
     lines += [f"by operator: {listed(ops)}"] if ops else []
-    clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in other.get("saturated", ())]
+    clipped = [
+        f"{quoted(row['tensor'])} {percent(row['share'])}" for row in other.get("saturated", ())
+    ]
     return [*lines, *([f"values clipped by their scale: {listed(clipped)}"] if clipped else [])]
 
 
@@ -509,11 +642,12 @@ def stderr(finding: Document) -> list[str]:
     return list(verdict["process"].get("stderr") or ()) if verdict else []
 
 
-# ---------------------------------------------------------------------------------------------------- compared
+# ------------------------------------------------------------ compared
 
 
 def outcome(cell: Compared) -> str:
-    """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not seen."""
+    """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not
+    seen."""
     if not cell.status:
         return UNKNOWN
     outcome_text = word({"status": cell.status, "signature": cell.signature, "label": cell.label})
@@ -528,12 +662,28 @@ def figure(cell: Compared) -> str:
 def place(finding: Document, quoted: Quoted = str) -> list[str]:
     """An interval's ends, suspects and unseen tensors, a line each."""
     good = [f"{_and(finding['last_good'], quoted)} (good)"] if finding["last_good"] else []
-    good += [f"{_and(finding['wrong_before'], quoted)} (wrong already)"] if finding["wrong_before"] else []
-    lines = [f"from {', '.join(good) or 'the model input'} to {_and(finding['first_bad'], quoted)} (wrong)"]
+    good += (
+        [f"{_and(finding['wrong_before'], quoted)} (wrong already)"]
+        if finding["wrong_before"]
+        else []
+    )
+    lines = [
+        f"from {', '.join(good) or 'the model input'} to {_and(finding['first_bad'], quoted)}"
+        " (wrong)"
+    ]
     if finding["adds_an_error"] is False:
-        lines.append("fed with what was recorded before it, the reference gives the same: the error grew above")
-    lines.append(f"suspects, the likeliest first: {listed([_suspect(s, quoted) for s in finding['suspects']])}")
-    return [*lines, *([f"not seen: {listed(finding['not_seen'], quoted)}"] if finding["not_seen"] else [])]
+        lines.append(
+            "fed with what was recorded before it, the reference gives the same: the error grew"
+            " above"
+        )
+    lines.append(
+        "suspects, the likeliest first:"
+        f" {listed([_suspect(s, quoted) for s in finding['suspects']])}"
+    )
+    return [
+        *lines,
+        *([f"not seen: {listed(finding['not_seen'], quoted)}"] if finding["not_seen"] else []),
+    ]
 
 
 def _suspect(suspect: Document, quoted: Quoted) -> str:
@@ -545,7 +695,9 @@ def _suspect(suspect: Document, quoted: Quoted) -> str:
 def interval_title(finding: Document, quoted: Quoted = str) -> str:
     """`at most 3 nodes: conv1, relu1, add1`."""
     what = "" if finding["first"] else "behind it, adds an error of its own: "
-    return f"{what}at most {count(len(finding['nodes']), 'node')}: {listed(finding['nodes'], quoted)}"
+    return (
+        f"{what}at most {count(len(finding['nodes']), 'node')}: {listed(finding['nodes'], quoted)}"
+    )
 
 
 def left_out(shown: View, quoted: Quoted = str) -> list[str]:

@@ -1,6 +1,8 @@
-"""Documents of `compare` and of recordings -> one view of them, from which every form of report is made.
+"""Documents of `compare` and of recordings -> one view of them, from which every form of report is
+made.
 
-A row of the table is a tensor, a column is a way in which it was compared: in place and alone, or one per recording.
+A row of the table is a tensor, a column is a way in which it was compared: in place and alone, or
+one per recording.
 """
 
 from __future__ import annotations
@@ -20,12 +22,20 @@ RECORDED = SCHEMAS[1:]
 STATUS = {0: "agree", 1: "fail", 5: "unresolved"}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 MAX_SOURCES = 3  # of a finding
-NO_JUDGEMENT: Document = {"status": "", "signature": None, "label": "", "sample": "", "why": "", "errors": {}}
+NO_JUDGEMENT: Document = {
+    "status": "",
+    "signature": None,
+    "label": "",
+    "sample": "",
+    "why": "",
+    "errors": {},
+}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor in one column; `status` is empty where it was not seen. `sample`: the worst, of several."""
+    """A tensor in one column; `status` is empty where it was not seen. `sample`: the worst, of
+    several."""
 
     status: str
     signature: str | None = None
@@ -67,7 +77,11 @@ class TensorLine:
     @property
     def names(self) -> list[tuple[str, str]]:
         """How it was recorded, and how that was matched; of several recordings each way once."""
-        return list(dict.fromkeys((one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as))
+        return list(
+            dict.fromkeys(
+                (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -93,7 +107,8 @@ class View:
 
 
 def origins(finding: Document, quoted: Callable[[str], str] = str) -> list[str]:
-    """The modules and lines of the user's code that a finding's nodes come from, in one line; empty if unknown."""
+    """The modules and lines of the user's code that a finding's nodes come from, in one line; empty
+    if unknown."""
     lines = (source_line(one) for one in finding.get("sources", ()) if one)
     known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
@@ -133,15 +148,19 @@ class JudgedTensor:
 
 
 def judged_tensors(document: Document) -> list[JudgedTensor]:
-    """The tensors of a bisection's profile, or in place of a comparison or of each recording that has them."""
+    """The tensors of a bisection's profile, or in place of a comparison or of each recording that
+    has them."""
     if document["schema"] not in SCHEMAS:
         rows = document["profile"] or ()
-        return [JudgedTensor(r["index"], r["node"], r["tensor"], r["error"], r["status"]) for r in rows]
+        return [
+            JudgedTensor(r["index"], r["node"], r["tensor"], r["error"], r["status"]) for r in rows
+        ]
     columns = len(document.get("recordings", ())) or 1  # behind them stands what is alone
     return [
         JudgedTensor(line.index, line.node, line.tensor, cell.error, cell.status)
-        for line in view(document).lines for cell in line.cells[:columns]
-    ]  # fmt: skip
+        for line in view(document).lines
+        for cell in line.cells[:columns]
+    ]
 
 
 def _judged(judgement: Document | None, **more: Any) -> Compared:
@@ -172,14 +191,17 @@ def _held(one: Document | None) -> Compared:
         return Compared("")
     how = ", ".join(filter(None, (f"by {one['matched_by']}", one["note"])))
     if one["in_place"] is None:
-        return Compared("unresolved", why=one["why"], recorded_as=one["recorded_as"], matched_by=how)
+        return Compared(
+            "unresolved", why=one["why"], recorded_as=one["recorded_as"], matched_by=how
+        )
     like = {"agree": "as", "fail": "unlike"}.get((one.get("beside") or {}).get("status", ""), "")
     beside = f"{like} {one['before']}" if like and one["in_place"]["status"] == "fail" else ""
     return _judged(one["in_place"], recorded_as=one["recorded_as"], matched_by=how, beside=beside)
 
 
 def reason(whole: Document) -> str:
-    """Why the whole model is judged so, with the output that decided, and the sample if there are several."""
+    """Why the whole model is judged so, with the output that decided, and the sample if there are
+    several."""
     outcome = whole["status"], whole["why"]
     about = next((j for j in whole["outputs"] if (j["status"], j["why"]) == outcome), None)
     if about is None:
@@ -192,31 +214,54 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
     if recorded:
         for k, run in enumerate(document["recordings"]):
             seen = sum(bool(line.cells[k].status) for line in lines)
-            matched = f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')} matched"
-            yield run["name"], f"missing: {run['missing']}" if run["missing"] else f"{matched}, {run['wrong']} wrong"
+            matched = (
+                f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')}"
+                " matched"
+            )
+            yield (
+                run["name"],
+                (
+                    f"missing: {run['missing']}"
+                    if run["missing"]
+                    else f"{matched}, {run['wrong']} wrong"
+                ),
+            )
     else:
         about = document["candidate"]
         whole = document["whole"]
-        yield "candidate", " ".join(filter(None, (about["name"], about["version"], about["precision"])))
+        yield (
+            "candidate",
+            " ".join(filter(None, (about["name"], about["version"], about["precision"]))),
+        )
         yield "whole model", ": ".join(filter(None, (whole["status"], reason(whole))))
     yield "model", f"{document['model']['file']}, {count(document['model']['nodes'], 'node')}"
     yield "criterion", document["criterion"]
     if samples := [label for label in document["samples"] if label]:
-        yield "samples", ", ".join(samples[:20]) + (f" and {len(samples) - 20} more" if len(samples) > 20 else "")
+        yield (
+            "samples",
+            ", ".join(samples[:20])
+            + (f" and {len(samples) - 20} more" if len(samples) > 20 else ""),
+        )
 
 
 def _notes(document: Document, recorded: bool) -> list[str]:
     if not recorded:
         bad = document["first_bad"]
-        return [*(f"{bad['tensor']} looks like: {words}" for words in (bad or {}).get("looks_like", ())),
-                *document["notes"]]  # fmt: skip
+        return [
+            *(
+                f"{bad['tensor']} looks like: {words}"
+                for words in (bad or {}).get("looks_like", ())
+            ),
+            *document["notes"],
+        ]
     several = len(document["recordings"]) > 1
     noted = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
     return [f"{name}: {note}" if several else note for name, note in noted]
 
 
 def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
-    """By reason, how many entries of all recordings are not compared, and the first of their names."""
+    """By reason, how many entries of all recordings are not compared, and the first of their
+    names."""
     counts = Counter[str]()
     names = dict[str, list[str]]()
     for left in (left for run in document["recordings"] for left in run.get("left_out", ())):
@@ -230,12 +275,19 @@ def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
     if STATUS.get(document["exit_code"]) != "fail":
         return []
     if not recorded:
-        commands = document.get("next") or [f"subcut bisect {model} -c {system.quote(document['candidate']['name'])}"]
+        commands = document.get("next") or [
+            f"subcut bisect {model} -c {system.quote(document['candidate']['name'])}"
+        ]
         return [(command, "finds the smallest piece that goes wrong") for command in commands]
     if not document.get("findings"):
         folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
-        return [(f"subcut bisect {model} {words}", "narrows it down to an interval, with a case for the device")]
+        return [
+            (
+                f"subcut bisect {model} {words}",
+                "narrows it down to an interval, with a case for the device",
+            )
+        ]
     first = document["findings"][0]
     case = system.quote(first["case"] or "CASE")
     span = system.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
@@ -243,5 +295,8 @@ def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
         f"subcut export {case} -o to_device",
         f"subcut manual start {model} -i FILE --within {span}",
     )
-    what = ("writes the interval's inputs in the device's form", "goes on with the search, run by you")
+    what = (
+        "writes the interval's inputs in the device's form",
+        "goes on with the search, run by you",
+    )
     return list(zip(commands, what, strict=False))

@@ -1,4 +1,5 @@
-"""A document and a form of report -> text: which function of the form renders documents of that schema."""
+"""A document and a form of report -> text: which function of the form renders documents of that
+schema."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ Document = dict[str, Any]  # as `json.loads` gives it
 
 def renderer(document: Document) -> str:
     """The function of a form that renders documents of this schema; every form has `render`."""
-    return {SCHEMA: "render", SWEEP: "render_sweep", PLAN: "render_plan"}.get(document["schema"], "render_compared")
+    return {SCHEMA: "render", SWEEP: "render_sweep", PLAN: "render_plan"}.get(
+        document["schema"], "render_compared"
+    )
 
 
 def can_render(form: ModuleType, document: Document) -> bool:
@@ -27,8 +30,11 @@ def can_render(form: ModuleType, document: Document) -> bool:
     return hasattr(form, renderer(document))
 
 
-def rendered(form: ModuleType, document: Document, pictures: Mapping[int, WorstTensor] | None = None) -> str:
-    """The document in a form that can render it. `pictures`: by position of a finding, for forms with `PICTURES`."""
+def rendered(
+    form: ModuleType, document: Document, pictures: Mapping[int, WorstTensor] | None = None
+) -> str:
+    """The document in a form that can render it. `pictures`: by position of a finding, for forms
+    with `PICTURES`."""
     drawn = [pictures] if pictures and getattr(form, "PICTURES", False) else []
     text: str = getattr(form, renderer(document))(document, *drawn)
     return text

@@ -1,4 +1,5 @@
-"""The whole network of a document as a drawing: the findings' groups open, each error, and what every step showed."""
+"""The whole network of a document as a drawing: the findings' groups open, each error, and what
+every step showed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from subgraph.reports._compared import JudgedTensor
 Document = dict[str, Any]
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
-UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
+UNKNOWN, AGREED, ALONE, IN_PLACE = (
+    ".",
+    "a",
+    "f",
+    "p",
+)  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
 FOUND = "found"
 SUSPECT = "suspect"
@@ -31,8 +37,9 @@ class Drawing:
 
 
 def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawing]:
-    """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to `#tensor-INDEX` if they
-    have a row, else to `#finding-NUMBER`, if they are in one. Complexity: that of `layered`, and steps × nodes."""
+    """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to
+    `#tensor-INDEX` if they have a row, else to `#finding-NUMBER`, if they are in one. Complexity:
+    that of `layered`, and steps × nodes."""
     network = _network(document["model"].get("network"))
     if network is None:
         return []
@@ -49,7 +56,9 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
         failed={row.tensor for row in rows if row.status == "fail"},
         makes=dict(enumerate(map(tuple, network.makes))),
     )
-    to = {i: f"#finding-{k}" for i, k in inside.items()} | {i: f"#tensor-{i}" for i in nodes if i in in_table}
+    to = {i: f"#finding-{k}" for i, k in inside.items()} | {
+        i: f"#tensor-{i}" for i in nodes if i in in_table
+    }
     bad = {row.index for row in rows if row.status == "fail"}
     states = list(_states(document, len(nodes)))
     keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
@@ -63,7 +72,8 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
 
 
 def called(finding: Document, number: int = 0) -> str:
-    """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among several findings."""
+    """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among
+    several findings."""
     word = FOUND if is_proven(finding) else SUSPECT
     return f"{word} {number}" if number else word
 
@@ -79,7 +89,8 @@ def _network(stored: Document | None) -> Network | None:
 
 
 def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
-    """The groups around these nodes, the first ones while the drawing stays small; without any, a few levels."""
+    """The groups around these nodes, the first ones while the drawing stays small; without any, a
+    few levels."""
     tree = drawer.tree
     opened: set[str] = set()
     size = len(tree.groups[tree.root].members)
@@ -103,14 +114,14 @@ def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, st
     return links
 
 
-# ---------------------------------------------------------------------------------------------------- the search
+# ------------------------------------------------------------ the search
 
 
 def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], dict[int, str]]]:
     """Per step: the nodes it is about, and what is known of each node then.
 
-    The smallest regions that failed alone, what agreed alone, and what is wrong in place. A piece that agrees in a
-    pool, or at the model's outputs, may still fail alone: nothing is known of it.
+    The smallest regions that failed alone, what agreed alone, and what is wrong in place. A piece
+    that agrees in a pool, or at the model's outputs, may still fail alone: nothing is known of it.
     """
     alone: list[frozenset[int]] = []
     agreed: set[int] = set()
@@ -135,17 +146,20 @@ def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) ->
     text = []
     for box in sorted(layout.boxes, key=lambda box: box.kind != "open"):
         states = {known.get(i, UNKNOWN) for i in box.nodes}
-        found = next((s for s in (ALONE, IN_PLACE) if s in states), AGREED if states == {AGREED} else UNKNOWN)
+        found = next(
+            (s for s in (ALONE, IN_PLACE) if s in states), AGREED if states == {AGREED} else UNKNOWN
+        )
         is_asked = any(i in asked for i in box.nodes)
         text.append(ASKED.get(found, found.upper()) if is_asked else found)
     return "".join(text)
 
 
-# ---------------------------------------------------------------------------------------------------- the region
+# ------------------------------------------------------------ the region
 
 
 def region_drawn(finding: Document) -> list[Drawing]:
-    """A finding's region, marked as it is called, and the nodes around it; empty without a region."""
+    """A finding's region, marked as it is called, and the nodes around it; empty without a
+    region."""
     neighbours = finding.get("neighbours")
     if not neighbours or not neighbours["nodes"]:
         return []
@@ -172,4 +186,7 @@ def region_drawn(finding: Document) -> list[Drawing]:
     drawer = Drawer(network)
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
-    return [Drawing(one.width, svg(one, marks, "The region and its neighbours", style=False), ()) for one in layouts]
+    return [
+        Drawing(one.width, svg(one, marks, "The region and its neighbours", style=False), ())
+        for one in layouts
+    ]

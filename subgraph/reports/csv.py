@@ -12,13 +12,45 @@ from subgraph.text import cell
 
 FILE = "report.csv"
 COLUMNS = (
-    "row", "number", "kind", "status", "signature", "first", "last", "count", "nodes", "ops", "error", "explains",
-    "reproduces", "certified", "seconds", "words", "case", "source",
-)  # fmt: skip
+    "row",
+    "number",
+    "kind",
+    "status",
+    "signature",
+    "first",
+    "last",
+    "count",
+    "nodes",
+    "ops",
+    "error",
+    "explains",
+    "reproduces",
+    "certified",
+    "seconds",
+    "words",
+    "case",
+    "source",
+)
 COMPARED = (
-    "row", "index", "node", "op", "tensor", "column", "status", "signature", "label", "sample", *METRICS,
-    "recorded_as", "matched_by", "beside", "count", "why", "source", "computed_by",
-)  # fmt: skip
+    "row",
+    "index",
+    "node",
+    "op",
+    "tensor",
+    "column",
+    "status",
+    "signature",
+    "label",
+    "sample",
+    *METRICS,
+    "recorded_as",
+    "matched_by",
+    "beside",
+    "count",
+    "why",
+    "source",
+    "computed_by",
+)
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
 
@@ -29,7 +61,9 @@ def render(document: Document) -> str:
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for row in (*_steps(shown), *_findings(shown), *_alone(shown)):
-        writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
+        writer.writerow(
+            {key: cell(value) if isinstance(value, str) else value for key, value in row.items()}
+        )
     return out.getvalue()
 
 
@@ -41,13 +75,27 @@ def _steps(document: Document) -> Iterator[dict[str, object]]:
 
 def _findings(document: Document) -> Iterator[dict[str, object]]:
     for number, finding in enumerate(document["findings"], 1):
-        kept = {key: finding[key] for key in ("kind", "signature", "explains", "reproduces", "certified", "case")}
+        kept = {
+            key: finding[key]
+            for key in ("kind", "signature", "explains", "reproduces", "certified", "case")
+        }
         verdict = finding["verdict"]
         worst = finding["worst"]
-        outcome = {"status": verdict["status"] if verdict else "", "error": worst["error"] if worst else ""}
-        yield _names(finding) | kept | outcome | {
-            "row": "finding", "number": number, "words": title(finding), "source": "; ".join(origins(finding)),
-        }  # fmt: skip
+        outcome = {
+            "status": verdict["status"] if verdict else "",
+            "error": worst["error"] if worst else "",
+        }
+        yield (
+            _names(finding)
+            | kept
+            | outcome
+            | {
+                "row": "finding",
+                "number": number,
+                "words": title(finding),
+                "source": "; ".join(origins(finding)),
+            }
+        )
 
 
 def _alone(document: Document) -> Iterator[dict[str, object]]:
@@ -74,15 +122,34 @@ def render_compared(document: Document) -> str:
     writer = csv.DictWriter(out, COMPARED, restval="", lineterminator="\n")
     writer.writeheader()
     rows: list[dict[str, object]] = [
-        {"row": "tensor", "index": line.index, "node": line.node, "op": line.op, "tensor": line.tensor, "column": name,
-         "status": one.status or "not seen", "signature": one.signature, "label": one.label, "sample": one.sample,
-         "recorded_as": one.recorded_as,
-         "matched_by": one.matched_by, "beside": one.beside, "why": one.why, "source": line.source,
-        "computed_by": line.computed_by,
-         **{key: one.errors.get(key) for key in METRICS}}
-        for line in shown.lines for name, one in zip(shown.columns, line.cells, strict=True)
-    ]  # fmt: skip
-    rows += [{"row": "left out", "why": why, "count": n, "tensor": listed(names)} for why, n, names in shown.left_out]
+        {
+            "row": "tensor",
+            "index": line.index,
+            "node": line.node,
+            "op": line.op,
+            "tensor": line.tensor,
+            "column": name,
+            "status": one.status or "not seen",
+            "signature": one.signature,
+            "label": one.label,
+            "sample": one.sample,
+            "recorded_as": one.recorded_as,
+            "matched_by": one.matched_by,
+            "beside": one.beside,
+            "why": one.why,
+            "source": line.source,
+            "computed_by": line.computed_by,
+            **{key: one.errors.get(key) for key in METRICS},
+        }
+        for line in shown.lines
+        for name, one in zip(shown.columns, line.cells, strict=True)
+    ]
+    rows += [
+        {"row": "left out", "why": why, "count": n, "tensor": listed(names)}
+        for why, n, names in shown.left_out
+    ]
     for row in rows:
-        writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
+        writer.writerow(
+            {key: cell(value) if isinstance(value, str) else value for key, value in row.items()}
+        )
     return out.getvalue()

@@ -1,7 +1,9 @@
-"""One HTML page that opens offline: verdict, findings and the whole network drawn, error along depth, tensors, steps.
+"""One HTML page that opens offline: verdict, findings and the whole network drawn, error along
+depth, tensors, steps.
 
-No external resources, and one script, which sorts and filters tables and replays the search; a content policy in the
-page forbids any other. The page shows everything without it. Charts and drawings are inline SVG.
+No external resources, and one script, which sorts and filters tables and replays the search; a
+content policy in the page forbids any other. The page shows everything without it. Charts and
+drawings are inline SVG.
 """
 
 from __future__ import annotations
@@ -66,7 +68,14 @@ TEMPLATE = "html.jinja"
 COMPARED = "compared.jinja"
 SWEPT = "sweep.jinja"
 PLANNED = "plan.jinja"
-SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
+SIGNS = {
+    "wrong": "✗",
+    "crashed": "✗",
+    "timeout": "✗",
+    "unresolved": "?",
+    "refused": "–",
+    "right": "✓",
+}  # worst first
 NO_PICTURES: Mapping[int, WorstTensor] = {}
 MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
@@ -93,15 +102,21 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
 
 
 def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
-    """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table of all tensors."""
+    """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table
+    of all tensors."""
     shown = cleaned(document)
     summary = view(shown)
     findings = [
-        finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
-                   "picture": pictures.get(k - 1),
-                   "drawing": region_drawn(finding)}
+        finding
+        | {
+            "number": k,
+            "title": interval_title(finding),
+            "lines": place(finding),
+            "picture": pictures.get(k - 1),
+            "drawing": region_drawn(finding),
+        }
         for k, finding in enumerate(summary.findings, 1)
-    ]  # fmt: skip
+    ]
     heading = f"{shown['model']['file']}: {summary.headline}"
     about = {
         "d": shown,
@@ -117,16 +132,26 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
     shown = cleaned(document)
     names = [c["name"] for c in shown["candidates"]]
     bad = [
-        (row, result, name) for row in shown["rows"] for result, name in zip(row["results"], names, strict=True)
+        (row, result, name)
+        for row in shown["rows"]
+        for result, name in zip(row["results"], names, strict=True)
         if result["status"] != "right"
-    ]  # fmt: skip
+    ]
     bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
-    about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MAX_TESTS, "signs": SIGNS, "words": list(SIGNS)}
+    about = {
+        "d": shown,
+        "headline": swept(shown),
+        "bad": bad,
+        "most": MAX_TESTS,
+        "signs": SIGNS,
+        "words": list(SIGNS),
+    }
     return _page(SWEPT, about["headline"], about, document)
 
 
 def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
-    """A plan as a page: what stays in float, how the score grows with it, how sensitive each place is."""
+    """A plan as a page: what stays in float, how the score grows with it, how sensitive each place
+    is."""
     shown = cleaned(document)
     kept = {place["name"] for place in shown["kept"] or ()}
     places = [
@@ -147,18 +172,26 @@ def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PI
 
 
 def _curve(shown: Document) -> chart.Chart | None:
-    """The score of a plan over the number of places that are kept; None where no score judged two models."""
+    """The score of a plan over the number of places that are kept; None where no score judged two
+    models."""
     tried = [t for t in shown["tried"] if t["score"] is not None]
     points = [
-        chart.Point(t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept") for t in tried
+        chart.Point(
+            t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept"
+        )
+        for t in tried
     ]
-    words = {"x": "places that are kept", "label": "The score over the number of places that are kept"}
+    words = {
+        "x": "places that are kept",
+        "label": "The score over the number of places that are kept",
+    }
     marks = [len(shown["kept"])] if shown["kept"] is not None else []
     return chart.linear(points, marks, words) if len(points) > 1 else None
 
 
 def plan_curve(document: Document) -> str:
-    """The curve of a plan as SVG, for a page that has no style of its own; "" where there is none."""
+    """The curve of a plan as SVG, for a page that has no style of its own; "" where there is
+    none."""
     curve = _curve(cleaned(document))
     return str(_environment().get_template("_macros.jinja").module.chart(curve)) if curve else ""  # type: ignore[attr-defined]
 
@@ -171,18 +204,25 @@ def worst(totals: Document) -> str:
 
 def rank(totals: Document) -> float:
     """Larger for a cell with more that is worse."""
-    return sum(float(min(totals[word], 99)) * math.pow(100, -k) for k, word in enumerate(SIGNS) if word != "right")
+    return sum(
+        float(min(totals[word], 99)) * math.pow(100, -k)
+        for k, word in enumerate(SIGNS)
+        if word != "right"
+    )
 
 
 def _rows(document: Document) -> list[JudgedTensor]:
-    """The tensors in place; of several recordings as the one that was narrowed down, else as the worst, has them."""
+    """The tensors in place; of several recordings as the one that was narrowed down, else as the
+    worst, has them."""
     summary = view(document)
     places = range(len(document.get("recordings", ())) or 1)
     narrowed = [k for k in places if summary.columns[k] == document.get("narrowed")]
     worst = {"fail": 2, "unresolved": 1}
     rows = []
     for line in summary.lines:
-        one = max((line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0))
+        one = max(
+            (line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0)
+        )
         rows.append(JudgedTensor(line.index, line.node, line.tensor, one.error, one.status))
     return rows
 
@@ -192,10 +232,16 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
     charts = []
     for k, column in enumerate(summary.columns):
         points = [
-            chart.Point(line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}")
+            chart.Point(
+                line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}"
+            )
             for line in summary.lines
-        ]  # fmt: skip
-        marks = [f["indices"] for f in summary.findings] if document.get("narrowed") in (column, None) else []
+        ]
+        marks = (
+            [f["indices"] for f in summary.findings]
+            if document.get("narrowed") in (column, None)
+            else []
+        )
         words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
             charts.append((column, chart.chart(points, marks, words)))
@@ -225,7 +271,11 @@ def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     words = (
         count,
@@ -274,17 +324,26 @@ def _depth(document: Document) -> chart.Chart | None:
     rows = document["profile"]
     if not rows:
         return None
-    points = [chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows]
-    words = {"x": "nodes, in topological order", "label": "Error of every tensor in place, along the model"}
+    points = [
+        chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows
+    ]
+    words = {
+        "x": "nodes, in topological order",
+        "label": "Error of every tensor in place, along the model",
+    }
     drawn = chart.chart(points, [f["indices"] for f in document["findings"]], words)
     return replace(drawn, said=_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 
 def _hidden(document: Document, numbers: Sequence[int]) -> list[str]:
-    """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has room for."""
+    """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has
+    room for."""
     if document["whole"]["status"] != "fail":
         return ["in place, nothing is wrong here:", "what was found fails alone"]
     if any(row["status"] == "fail" for row in document["profile"]):
         places = ", ".join(map(str, numbers))
-        return [f"nothing wrong at finding {places} in this run:", "reading intermediate tensors hid the fault there"]
+        return [
+            f"nothing wrong at finding {places} in this run:",
+            "reading intermediate tensors hid the fault there",
+        ]
     return ["nothing is wrong in this run:", "reading intermediate tensors hid the fault"]

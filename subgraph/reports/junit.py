@@ -1,4 +1,5 @@
-"""JUnit XML for Jenkins and GitLab: a test case for the whole model, each finding, each piece that fails alone."""
+"""JUnit XML for Jenkins and GitLab: a test case for the whole model, each finding, each piece that
+fails alone."""
 
 from __future__ import annotations
 
@@ -28,19 +29,30 @@ from subgraph.reports._compared import View
 FILE = "junit.xml"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 SUITE = "subcut.bisect"
-SWEPT = {"right": "", "refused": "skipped", "unresolved": "error"}  # elements of a sweep's outcomes; of others: failure
+SWEPT = {
+    "right": "",
+    "refused": "skipped",
+    "unresolved": "error",
+}  # elements of a sweep's outcomes; of others: failure
 
 
 def render(document: Document) -> str:
-    """Findings are failures, unresolved ones errors; pieces that fail alone are failures, whatever they explain."""
+    """Findings are failures, unresolved ones errors; pieces that fail alone are failures, whatever
+    they explain."""
     shown = cleaned(document)
     cases = [_whole(shown), *_findings(shown), *_alone(shown)]
     said = [headline(shown), *shown["notes"]]
-    return _suite(f"subcut bisect {shown['model']['file']}", cases, shown["seconds"], _properties(shown), said)
+    return _suite(
+        f"subcut bisect {shown['model']['file']}", cases, shown["seconds"], _properties(shown), said
+    )
 
 
 def _suite(
-    name: str, cases: Sequence[ET.Element], seconds: float, properties: Iterable[tuple[str, str]], said: Sequence[str]
+    name: str,
+    cases: Sequence[ET.Element],
+    seconds: float,
+    properties: Iterable[tuple[str, str]],
+    said: Sequence[str],
 ) -> str:
     """One suite as a file; `said`: lines of its output."""
     totals = {
@@ -71,7 +83,9 @@ def _whole(document: Document) -> ET.Element:
     case = _case("whole model", whole["build_seconds"] + whole["run_seconds"])
     if whole["status"] != "agree":
         kind = "failure" if whole["status"] == "fail" else "error"
-        element = ET.SubElement(case, kind, {"message": f"{word(whole)}: {headline(document)}", "type": word(whole)})
+        element = ET.SubElement(
+            case, kind, {"message": f"{word(whole)}: {headline(document)}", "type": word(whole)}
+        )
         element.text = whole["why"]
     return case
 
@@ -84,7 +98,12 @@ def _findings(document: Document) -> Iterator[ET.Element]:
         kind = "error" if finding["kind"] == "unresolved" else "failure"
         attributes = {"message": title(finding), "type": finding["signature"] or finding["kind"]}
         conclusion, reasons = evidence(finding)
-        lines = [*sentences(finding), conclusion, *reasons, f"case {finding['case']}" if finding["case"] else ""]
+        lines = [
+            *sentences(finding),
+            conclusion,
+            *reasons,
+            f"case {finding['case']}" if finding["case"] else "",
+        ]
         ET.SubElement(case, kind, attributes).text = "\n".join(filter(None, lines))
         if lines := stderr(finding):
             ET.SubElement(case, "system-err").text = "\n".join(lines)
@@ -94,8 +113,12 @@ def _findings(document: Document) -> Iterator[ET.Element]:
 def _alone(document: Document) -> Iterator[ET.Element]:
     for number, piece in enumerate(document["alone"], 1):
         case = _case(f"alone {number}: {region(piece)}")
-        message = f"fails alone, accounts for little: {percent(piece['explains'])} of the final error"
-        ET.SubElement(case, "failure", {"message": message, "type": piece["signature"] or "mismatch"})
+        message = (
+            f"fails alone, accounts for little: {percent(piece['explains'])} of the final error"
+        )
+        ET.SubElement(
+            case, "failure", {"message": message, "type": piece["signature"] or "mismatch"}
+        )
         yield case
 
 
@@ -106,12 +129,15 @@ def _properties(document: Document) -> Iterator[tuple[str, str]]:
     yield from ((name, " ".join(runtime(document[name]))) for name in ("candidate", "reference"))
     yield "criterion", document["criterion"]
     yield "command", document["command"]
-    yield from ((name, str(environment[name])) for name in ("subcut", "python", "machine", "threads"))
+    yield from (
+        (name, str(environment[name])) for name in ("subcut", "python", "machine", "threads")
+    )
     yield from environment["packages"].items()
 
 
 def render_compared(document: Document) -> str:
-    """A test case per tensor and column: wrong ones are failures, unresolved ones errors, unseen ones skipped."""
+    """A test case per tensor and column: wrong ones are failures, unresolved ones errors, unseen
+    ones skipped."""
     shown = view(cleaned(document))
     suite_name = f"subcut compare {cleaned(document)['model']['file']}"
     cases = [_verdict_case(shown)]
@@ -121,27 +147,42 @@ def render_compared(document: Document) -> str:
             kind = {"fail": "failure", "unresolved": "error", "": "skipped"}.get(one.status)
             if kind:
                 text = f"{outcome(one)} {figure(one)}" if one.status else "not seen"
-                ET.SubElement(case, kind, {"message": text, **({"type": text} if one.status else {})}).text = one.why
+                ET.SubElement(
+                    case, kind, {"message": text, **({"type": text} if one.status else {})}
+                ).text = one.why
             if one.status or column != "alone":
                 cases.append(case)
-    return _suite(suite_name, cases, 0.0, shown.facts, [shown.headline, *shown.notes, *left_out(shown)])
+    return _suite(
+        suite_name, cases, 0.0, shown.facts, [shown.headline, *shown.notes, *left_out(shown)]
+    )
 
 
 def render_sweep(document: Document) -> str:
-    """A test case per test and candidate: wrong, crashed and hanging ones are failures, refused ones are skipped."""
+    """A test case per test and candidate: wrong, crashed and hanging ones are failures, refused
+    ones are skipped."""
     shown = cleaned(document)
     cases = []
     for k, candidate in enumerate(shown["candidates"]):
         for row in shown["rows"]:
             result = row["results"][k]
             about = {"name": row["test"], "classname": f"subcut.sweep.{candidate['name']}"}
-            case = ET.Element("testcase", {**about, "time": f"{result['build_seconds'] + result['run_seconds']:.3f}"})
+            case = ET.Element(
+                "testcase",
+                {**about, "time": f"{result['build_seconds'] + result['run_seconds']:.3f}"},
+            )
             kind = SWEPT.get(result["status"], "failure")
             if kind:
-                told = {"message": f"{row['operator'] or row['kind']}: {result['why']}", "type": result["status"]}
+                told = {
+                    "message": f"{row['operator'] or row['kind']}: {result['why']}",
+                    "type": result["status"],
+                }
                 ET.SubElement(case, kind, told).text = result["case"] and f"case {result['case']}"
             cases.append(case)
-    facts = [("criterion", shown["criterion"]), ("onnx", shown["tests"]["onnx"]), ("command", shown["command"])]
+    facts = [
+        ("criterion", shown["criterion"]),
+        ("onnx", shown["tests"]["onnx"]),
+        ("command", shown["command"]),
+    ]
     facts += [("candidate", " ".join(runtime(candidate))) for candidate in shown["candidates"]]
     taken = sum(candidate["seconds"] for candidate in shown["candidates"])
     left = [f"left out: {one['test']}: {one['why']}" for one in shown["left_out"]]

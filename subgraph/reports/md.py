@@ -1,4 +1,5 @@
-"""Markdown for a bug tracker (GitHub, GitLab): minimal region, numbers, how to reproduce, environment, steps."""
+"""Markdown for a bug tracker (GitHub, GitLab): minimal region, numbers, how to reproduce,
+environment, steps."""
 
 from __future__ import annotations
 
@@ -44,9 +45,14 @@ FILE = "report.md"
 
 
 def render(document: Document) -> str:
-    """The document as the text of an issue. Names from a model are code spans, which trackers do not interpret."""
+    """The document as the text of an issue. Names from a model are code spans, which trackers do
+    not interpret."""
     shown = cleaned(document)
-    lines = [f"# subcut: {code(shown['model']['file'])}: {headline(shown, code)}", "", *_whole(shown)]
+    lines = [
+        f"# subcut: {code(shown['model']['file'])}: {headline(shown, code)}",
+        "",
+        *_whole(shown),
+    ]
     for number, finding in enumerate(shown["findings"], 1):
         lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
     if shown["alone"]:
@@ -55,12 +61,22 @@ def render(document: Document) -> str:
             f"- {region(p, code)}: {percent(p['explains'])}, error / scale {size(p, p['error'])}"
             for p in shown["alone"]
         ]
-    lines += ["", "## How to reproduce", "", *_reproduce(shown), "", "## Environment", "", *_environment(shown)]
+    lines += [
+        "",
+        "## How to reproduce",
+        "",
+        *_reproduce(shown),
+        "",
+        "## Environment",
+        "",
+        *_environment(shown),
+    ]
     return "\n".join([*lines, "", *_steps(shown)]).rstrip("\n") + "\n"
 
 
 def code(name: str) -> str:
-    """Return a code span that holds any text: its fence is longer than the text's longest run of backticks.
+    """Return a code span that holds any text: its fence is longer than the text's longest run of
+    backticks.
 
     An empty text has no code span.
 
@@ -98,7 +114,10 @@ def _whole(document: Document) -> list[str]:
     whole = document["whole"]
     why = f": {code(whole['why'])}" if whole["why"] else ""
     lines = [f"The whole model on {code(document['candidate']['name'])}: **{word(whole)}**{why}"]
-    lines += [f"- {line}" for line in [*predictions(document, code), *common_cause(document, code), *shares(document)]]
+    lines += [
+        f"- {line}"
+        for line in [*predictions(document, code), *common_cause(document, code), *shares(document)]
+    ]
     return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
 
 
@@ -129,7 +148,10 @@ def _edge(edge: Document) -> list[str]:
 def _reproduce(document: Document) -> list[str]:
     lines = []
     for case in filter(None, (finding["case"] for finding in document["findings"])):
-        lines.append(f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime and numpy):")
+        lines.append(
+            f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime"
+            " and numpy):"
+        )
         lines += ["", *_fenced(["python repro.py"], "sh"), ""]
     return [*lines, "Found with:", "", *_fenced([document["command"]], "sh")]
 
@@ -146,8 +168,13 @@ def _environment(document: Document) -> list[str]:
     rows.append(("criterion", table_code(document["criterion"])))
     if samples := list(filter(None, document["samples"])):
         rows.append(("samples", listed(samples, table_code)))
-    rows += [(name, table_code(str(environment[name]))) for name in ("subcut", "python", "machine", "threads")]
-    rows += [(table_code(name), table_code(version)) for name, version in environment["packages"].items()]
+    rows += [
+        (name, table_code(str(environment[name])))
+        for name in ("subcut", "python", "machine", "threads")
+    ]
+    rows += [
+        (table_code(name), table_code(version)) for name, version in environment["packages"].items()
+    ]
     return _table(("", ""), rows)
 
 
@@ -178,46 +205,89 @@ def render_compared(document: Document) -> str:
     lines += _table(("", ""), ((table_code(name), table_code(text)) for name, text in shown.facts))
     lines += ["", *(f"- {line}" for line in (*map(code, shown.notes), *left_out(shown, code)))]
     for finding in shown.findings:
-        lines += ["", f"## {interval_title(finding, code)}", "", *(f"- {line}" for line in place(finding, code))]
+        lines += [
+            "",
+            f"## {interval_title(finding, code)}",
+            "",
+            *(f"- {line}" for line in place(finding, code)),
+        ]
     if shown.next:
         lines += ["", "## Next", "", *_fenced([command for command, _ in shown.next], "sh")]
     sources = ["source"] if any(line.source for line in shown.lines) else []
-    heading = ("#", "node", "op", "tensor", *map(table_code, shown.columns), "recorded as", *sources)
+    heading = (
+        "#",
+        "node",
+        "op",
+        "tensor",
+        *map(table_code, shown.columns),
+        "recorded as",
+        *sources,
+    )
     rows = (
-        (str(line.index), *map(table_code, (line.node, line.op, line.tensor)),
-         *(f"{figure(cell)} {table_code(outcome(cell))}" if cell.status else UNKNOWN for cell in line.cells),
-         _recorded_as(line), *[table_code(line.source) if line.source else UNKNOWN for _ in sources])
+        (
+            str(line.index),
+            *map(table_code, (line.node, line.op, line.tensor)),
+            *(
+                f"{figure(cell)} {table_code(outcome(cell))}" if cell.status else UNKNOWN
+                for cell in line.cells
+            ),
+            _recorded_as(line),
+            *[table_code(line.source) if line.source else UNKNOWN for _ in sources],
+        )
         for line in shown.lines
-    )  # fmt: skip
+    )
     lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]
     return "\n".join([*lines, *_fenced([cleaned(document)["command"]], "sh")]).rstrip("\n") + "\n"
 
 
 def render_sweep(document: Document) -> str:
-    """A sweep as the text of an issue: what is bad, then each operator that is not right throughout, by candidate."""
+    """A sweep as the text of an issue: what is bad, then each operator that is not right
+    throughout, by candidate."""
     shown = cleaned(document)
     names = [candidate["name"] for candidate in shown["candidates"]]
     lines = [f"# subcut: {code(swept(shown))}", ""]
-    lines += [f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown["candidates"]]
     lines += [
-        f"- tests: {shown['tests']['count']} of onnx {code(shown['tests']['onnx'])}, by {code(shown['criterion'])}"
+        f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown["candidates"]
+    ]
+    lines += [
+        f"- tests: {shown['tests']['count']} of onnx {code(shown['tests']['onnx'])}, by"
+        f" {code(shown['criterion'])}"
     ]
     bad = [
-        (table_code(row["operator"] or row["kind"]), table_code(row["test"]), table_code(name), result["status"],
-         table_code(result["why"]))
-        for row in shown["rows"] for name, result in zip(names, row["results"], strict=True)
+        (
+            table_code(row["operator"] or row["kind"]),
+            table_code(row["test"]),
+            table_code(name),
+            result["status"],
+            table_code(result["why"]),
+        )
+        for row in shown["rows"]
+        for name, result in zip(names, row["results"], strict=True)
         if result["status"] in BAD
-    ]  # fmt: skip
+    ]
     if bad:
-        lines += ["", "## Wrong", "", *_table(("operator", "test", "candidate", "outcome", "why"), bad)]
+        lines += [
+            "",
+            "## Wrong",
+            "",
+            *_table(("operator", "test", "candidate", "outcome", "why"), bad),
+        ]
     mixed = [
-        (table_code(operator["operator"]), str(operator["tests"]), *map(_outcomes, operator["totals"]))
-        for operator in shown["operators"] if any(t["right"] != operator["tests"] for t in operator["totals"])
-    ]  # fmt: skip
+        (
+            table_code(operator["operator"]),
+            str(operator["tests"]),
+            *map(_outcomes, operator["totals"]),
+        )
+        for operator in shown["operators"]
+        if any(t["right"] != operator["tests"] for t in operator["totals"])
+    ]
     if mixed:
         heading = ("operator", "tests", *map(table_code, names))
         lines += ["", "## Operators that are not right in every test", "", *_table(heading, mixed)]
-    return "\n".join([*lines, "", "Found with:", "", *_fenced([shown["command"]], "sh")]).rstrip("\n") + "\n"
+    return (
+        "\n".join([*lines, "", "Found with:", "", *_fenced([shown["command"]], "sh")]).rstrip("\n")
+        + "\n"
+    )
 
 
 def _outcomes(totals: Document) -> str:

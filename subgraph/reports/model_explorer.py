@@ -1,7 +1,8 @@
 """Model Explorer node data: the in-place error by node, to colour Google's graph viewer with.
 
-Load it beside the model: `model-explorer --extensions=model_explorer_onnx`, then "Upload node data". Its keys are node
-names, or tensor names where a node has none; the graph's key is the ONNX graph's own name.
+Load it beside the model: `model-explorer --extensions=model_explorer_onnx`, then "Upload node
+data". Its keys are node names, or tensor names where a node has none; the graph's key is the ONNX
+graph's own name.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from subgraph.reports import Document, judged_tensors
 FILE = "model_explorer.json"
 NOT_FINITE = 1e38  # the viewer takes numbers only; larger than any finite error of a float32 tensor
 # Value up to which a node has the colour: a ramp by decades that also reads in grey.
-THRESHOLDS = ((1e-6, "#e8f3ee"), (1e-4, "#f6efcf"), (1e-2, "#f4c98a"), (1.0, "#e58b66"), (NOT_FINITE, "#c2463f"))
+THRESHOLDS = (
+    (1e-6, "#e8f3ee"),
+    (1e-4, "#f6efcf"),
+    (1e-2, "#f4c98a"),
+    (1.0, "#e58b66"),
+    (NOT_FINITE, "#c2463f"),
+)
 NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a name
 
 
 def render(document: Document) -> str:
-    """The profile as node data; without a profile no node is coloured. Names are keys, so they are not cleaned."""
+    """The profile as node data; without a profile no node is coloured. Names are keys, so they are
+    not cleaned."""
     results: dict[str, dict[str, float]] = {}
     for row in judged_tensors(document):
         if row.error is None:
@@ -38,4 +46,6 @@ def _value(error: float | str) -> float:
     return min(value, NOT_FINITE) if math.isfinite(value) else NOT_FINITE
 
 
-render_compared = render  # the worst error of each tensor in place; of several recordings that of the worst
+render_compared = (
+    render  # the worst error of each tensor in place; of several recordings that of the worst
+)

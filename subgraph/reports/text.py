@@ -1,4 +1,5 @@
-"""Plain text: the verdict, its reason, what to do next, figures; as `subcut bisect` prints them at the end."""
+"""Plain text: the verdict, its reason, what to do next, figures; as `subcut bisect` prints them at
+the end."""
 
 from __future__ import annotations
 
@@ -45,14 +46,18 @@ FILE = "report.txt"
 
 @dataclass(frozen=True)
 class FirstLines:
-    """What a terminal shows first of a document: the verdict; per finding its lines; what to do next."""
+    """What a terminal shows first of a document: the verdict; per finding its lines; what to do
+    next."""
 
     headline: str
     findings: Sequence[Sequence[str]] = ()
     after: Sequence[str] = ()
 
 
-IN_PLACE = "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint, not a proof"
+IN_PLACE = (
+    "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint,"
+    " not a proof"
+)
 
 
 def render(document: Document) -> str:
@@ -70,13 +75,22 @@ def render(document: Document) -> str:
     lines += [*common_cause(shown), *shares(shown)]
     lines += [] if shown["agree"] else predictions(shown)
     if shown["alone"]:
-        pieces = "1 piece fails" if len(shown["alone"]) == 1 else f"{len(shown['alone'])} pieces fail"
-        lines.append(f"{pieces} alone and explain{'s' if len(shown['alone']) == 1 else ''} little of the final error:")
-        lines += [f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]]
+        pieces = (
+            "1 piece fails" if len(shown["alone"]) == 1 else f"{len(shown['alone'])} pieces fail"
+        )
+        lines.append(
+            f"{pieces} alone and explain{'s' if len(shown['alone']) == 1 else ''} little of the"
+            " final error:"
+        )
+        lines += [
+            f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]
+        ]
     lines += other_model(shown)
     lines += [f"note: {note}" for note in shown["notes"]]
     cases = [finding["case"] for finding in findings if finding["case"]]
-    places = [f"case {case}" for case in cases] + ([f"report {shown['report']}"] if shown["report"] else [])
+    places = [f"case {case}" for case in cases] + (
+        [f"report {shown['report']}"] if shown["report"] else []
+    )
     if len(places) > 2:
         lines += places
     elif places:
@@ -89,19 +103,30 @@ def _finding(document: Document, finding: Document) -> list[str]:
     conclusion, reasons = evidence(finding)
     lines = [conclusion] if conclusion else []
     if case := finding["case"]:
-        lines.append(f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}")
-    return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]
+        lines.append(
+            f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}"
+        )
+    return [
+        *lines,
+        *sentences(finding),
+        *(f"- {line}" for line in reasons),
+        *(f"| {s}" for s in stderr(finding)),
+    ]
 
 
 def first_lines(document: Document) -> FirstLines | None:
-    """What a page shows beside the network; None for a document that is no bisection, comparison or plan."""
+    """What a page shows beside the network; None for a document that is no bisection, comparison or
+    plan."""
     kind = document.get("schema")
     if kind == PLAN:
         return FirstLines(cleaned(document)["says"])
     if kind == SCHEMA:
         shown = cleaned(document)
         several = len(shown["findings"]) > 1
-        rows = [[f"{k}. {title(f)}"] * several + _finding(shown, f) for k, f in enumerate(shown["findings"], 1)]
+        rows = [
+            [f"{k}. {title(f)}"] * several + _finding(shown, f)
+            for k, f in enumerate(shown["findings"], 1)
+        ]
         whole = shown["whole"]["why"] if shown["agree"] and not rows else ""
         return FirstLines(headline(shown), rows, [whole] * bool(whole))
     if kind not in SCHEMAS:
@@ -109,7 +134,11 @@ def first_lines(document: Document) -> FirstLines | None:
     seen = view(cleaned(document))
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
     totals = [] if seen.kind == "recorded" else _totals(cleaned(document), seen)
-    return FirstLines(seen.headline, rows, [*totals, *(f"next: {command}   {what}" for command, what in seen.next)])
+    return FirstLines(
+        seen.headline,
+        rows,
+        [*totals, *(f"next: {command}   {what}" for command, what in seen.next)],
+    )
 
 
 def render_compared(document: Document) -> str:
@@ -129,9 +158,13 @@ def _recorded(shown: View) -> list[str]:
     for line in shown.lines:
         if any(cell.status in ("fail", "unresolved") for cell in line.cells):
             judged = zip(shown.columns, line.cells, strict=True)
-            described = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
+            described = "; ".join(
+                f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status
+            )
             source = f"   from {line.source}" if line.source else ""
-            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {described}{source}")
+            lines.append(
+                f"#{line.index} {line.node} ({line.op}) {line.tensor}: {described}{source}"
+            )
     return lines
 
 
@@ -139,13 +172,19 @@ def _compared(document: Document, shown: View) -> list[str]:
     """The verdict, the whole model, a line per tensor, the first bad one."""
     lines = [
         shown.headline,
-        "   ".join([f"candidate    {document['candidate']['name']}", *runtime(document["candidate"])[1:]]),
+        "   ".join(
+            [f"candidate    {document['candidate']['name']}", *runtime(document["candidate"])[1:]]
+        ),
     ]
     lines += _whole(document["whole"])
     if shown.lines:
         lines += compared_table(shown)
-        in_place = document.get("in_place") or {}  # documents of before have none, and no `looked_at`
-        if in_place and not any(line.cells[0].status for line in shown.lines):  # that column says nothing
+        in_place = (
+            document.get("in_place") or {}
+        )  # documents of before have none, and no `looked_at`
+        if in_place and not any(
+            line.cells[0].status for line in shown.lines
+        ):  # that column says nothing
             lines.append(f"in place: {word(in_place)}   {in_place['why']}")
         else:
             lines.append(IN_PLACE)
@@ -155,7 +194,9 @@ def _compared(document: Document, shown: View) -> list[str]:
 def _whole(whole: Document) -> list[str]:
     lines = [f"{name}: {prediction(shares)}" for name, shares in whole["ranking"].items()]
     lines += [f"| {line}" for line in whole["process"].get("stderr") or ()]
-    lines.append(f"built in {seconds(whole['build_seconds'])}, ran in {seconds(whole['run_seconds'])}")
+    lines.append(
+        f"built in {seconds(whole['build_seconds'])}, ran in {seconds(whole['run_seconds'])}"
+    )
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 
@@ -165,7 +206,16 @@ def compared_table(shown: View) -> list[str]:
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
     for t in shown.lines:
         who = [t.computed_by or "-"] if "computed by" in by else []
-        rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *map(compared_cell, t.cells), *who))
+        rows.append(
+            (
+                f"#{t.index}",
+                short(t.node),
+                t.op,
+                short(t.tensor),
+                *map(compared_cell, t.cells),
+                *who,
+            )
+        )
     return aligned(rows)
 
 
@@ -189,10 +239,15 @@ def _totals(document: Document, shown: View) -> list[str]:
         unresolved = statuses.count("unresolved")
         unsure = f", {unresolved} unresolved" if unresolved else ""
         parts.append(f"{statuses.count('fail')} of {len(statuses)} wrong {way}{unsure}")
-    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document.get('stopped') else ''}"]
+    lines = [
+        f"{count(len(rows), 'tensor')}:"
+        f" {'; '.join(parts)}{' (stopped there)' if document.get('stopped') else ''}"
+    ]
     if bad:
         lines.append(f"first bad tensor  {bad['tensor']}   node {bad['node']} ({bad['op']})")
-        source = next((t.source for t in rows if (t.index, t.tensor) == (bad["index"], bad["tensor"])), "")
+        source = next(
+            (t.source for t in rows if (t.index, t.tensor) == (bad["index"], bad["tensor"])), ""
+        )
         lines += [f"source            {source}"] if source else []
         lines += [f"looks like        {words}" for words in bad["looks_like"]]
     elif whole == "agree" and (seen := document.get("looked_at")):
@@ -210,5 +265,8 @@ def _whole_alone(document: Document, shown: View) -> str:
         left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
         return f"the whole model is wrong, what was asked about is not: {left}"
     if all(line.cells[-1].status == "agree" for line in shown.lines):
-        return "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion"
+        return (
+            "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a"
+            " fusion"
+        )
     return "no tensor is wrong, yet the whole model is: some could not be judged"

@@ -1,7 +1,9 @@
-"""What a search, a comparison, a recording or a sweep found, as documents: data alone, one file per kind.
+"""What a search, a comparison, a recording or a sweep found, as documents: data alone, one file per
+kind.
 
-Their dataclasses are the only description: `documents.to_json` writes them, `documents.from_json` reads and checks
-them, `documents.schema` publishes them. A field with a default is one that documents of an earlier version lack.
+Their dataclasses are the only description: `documents.to_json` writes them, `documents.from_json`
+reads and checks them, `documents.schema` publishes them. A field with a default is one that
+documents of an earlier version lack.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ def type_of(schema: str) -> type:
 
 
 def problem(document: Any) -> str:
-    """The first place at which a document is not whole, as those of a schema of `KNOWN` are; "" where it is."""
+    """The first place at which a document is not whole, as those of a schema of `KNOWN` are; ""
+    where it is."""
     kind = document.get("schema") if isinstance(document, dict) else None
-    return documents.problem(document, type_of(kind if isinstance(kind, str) and kind in KNOWN else "subcut.bisect/1"))
+    return documents.problem(
+        document, type_of(kind if isinstance(kind, str) and kind in KNOWN else "subcut.bisect/1")
+    )
 
 
 def read(path: Path, hint: str) -> dict[str, Any]:
@@ -47,5 +52,7 @@ def read(path: Path, hint: str) -> dict[str, Any]:
     """
     document: dict[str, Any] = documents.read_json(path, hint)
     if why := problem(document):
-        raise InputError(f"{clean(str(path))} is damaged: {clean(why)}", hint, code="document.damaged")
+        raise InputError(
+            f"{clean(str(path))} is damaged: {clean(why)}", hint, code="document.damaged"
+        )
     return document

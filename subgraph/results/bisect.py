@@ -1,7 +1,7 @@
 """The document of a bisection, from which all reports are made: plain data.
 
-Errors are relative to the scale of the reference; `index` and `indices` are positions of nodes in topological order.
-A share is a part of the whole model's error, None where it was not asked for.
+Errors are relative to the scale of the reference; `index` and `indices` are positions of nodes in
+topological order. A share is a part of the whole model's error, None where it was not asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class PieceCost:
     Attributes:
         error: largest error of an output, over its scale, when the item runs alone.
         explains: share of the final error.
-        remains: part of the final error that is left if the item runs on the reference; None if unknown.
+        remains: part of the final error that is left if the item runs on the reference; None if
+            unknown.
     """
 
     node: str
@@ -59,7 +60,8 @@ class Saturated:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """The candidate's own model: how much of it was matched and, if measured, what it costs, largest shares first."""
+    """The candidate's own model: how much of it was matched and, if measured, what it costs,
+    largest shares first."""
 
     file: str
     matched: str
@@ -75,9 +77,11 @@ class EvidenceLine:
     """What speaks for rounding, or for a bug; the conclusion is the first.
 
     Attributes:
-        kind: noise: the error beside rounding noise. precision: could a lower one than claimed explain it? range: does
-            the claimed one hold the weights? exact: the same backend in full precision or without optimisation. pass,
-            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export, likeness: what it is.
+        kind: noise: the error beside rounding noise. precision: could a lower one than claimed
+            explain it? range: does the claimed one hold the weights? exact: the same backend in
+            full precision or without optimisation. pass,
+            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export,
+                likeness: what it is.
     """
 
     kind: str
@@ -86,7 +90,8 @@ class EvidenceLine:
 
 @dataclass(frozen=True)
 class InnerFinding:
-    """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within it."""
+    """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within
+    it."""
 
     kind: str
     signature: Signature | None
@@ -120,7 +125,8 @@ class InsideDocument:
     def is_same_fault(self, outer: Verdict) -> bool:
         """Was something found, and no refusal where the node as a whole runs?"""
         return any(
-            bool(f.nodes) and (f.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
+            bool(f.nodes)
+            and (f.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
             for f in self.findings
         )
 
@@ -142,8 +148,8 @@ class LookedAt:
         outputs: how many of the model. runs: of the whole model, in which they were compared.
         inner: tensors read in place; None where none was.
         within: the region that was asked about alone; "" where there was none.
-        disturbance: how far reading these tensors moved the outputs, relative to their largest value; None if it
-            did not.
+        disturbance: how far reading these tensors moved the outputs, relative to their largest
+            value; None if it did not.
     """
 
     outputs: int
@@ -171,10 +177,12 @@ class StepDocument:
 
     Attributes:
         number: from 1. kind: what was asked, in a word or two, for people.
-        query: the same: whole, claimed, profile, isolated, rest or prefix; empty in folders of before.
+        query: the same: whole, claimed, profile, isolated, rest or prefix; empty in folders of
+            before.
         first, last: labels of nodes, empty where there are none. count: of nodes.
         status: "minor" if it fails, and explains little of what is looked for.
-        changed: what is known since, in words; may be empty. form: how the candidate was given the model.
+        changed: what is known since, in words; may be empty. form: how the candidate was given the
+            model.
     """
 
     number: int
@@ -246,7 +254,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Differences of an output's elements over its scale: `count` elements in [10^decade, 10^(decade + 1))."""
+    """Differences of an output's elements over its scale: `count` elements in [10^decade,
+    10^(decade + 1))."""
 
     equal: int
     bins: Sequence[Bin]
@@ -282,17 +291,22 @@ class FindingDocument:
     """A place that goes wrong.
 
     Attributes:
-        nodes, edge: for "unresolved" the smallest region in doubt; for "accumulated" they may be empty.
+        nodes, edge: for "unresolved" the smallest region in doubt; for "accumulated" they may be
+            empty.
         sources: of each of `nodes`; left out where none is known.
         certified: it failed alone, and without any one of its sources and sinks it agreed.
         reproduces: share of its runs that failed. case: its folder, with `repro.py`.
-        worst: alone: the element that is furthest off, in the output that decides. off, histogram: of that output.
-        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node, what is left.
+        worst: alone: the element that is furthest off, in the output that decides. off, histogram:
+            of that output.
+        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node,
+            what is left.
         verdict: of the region alone, in a fresh process.
         growth: the model's first nodes run on its own inputs. contributors: largest share first.
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
-        alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of which is off alone.
-        rounding: the candidate rounds there, and does nothing wrong; left out where that is not known.
+        alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of
+            which is off alone.
+        rounding: the candidate rounds there, and does nothing wrong; left out where that is not
+            known.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
     """
 
@@ -344,19 +358,25 @@ class BisectDocument:
 
     Attributes:
         agree: the whole model agrees; then there are no findings.
-        outcome: claimed: it agrees as far as the precision allows that the candidate claims. elsewhere: the whole
-            disagrees, the region asked about (--within) does not. pinned: the file as shipped is refused, with pinned
+        outcome: claimed: it agrees as far as the precision allows that the candidate claims.
+            elsewhere: the whole disagrees, the region asked about (--within) does not. pinned: the
+                file as shipped is refused, with pinned
             shapes it agrees. disagree with a whole that agrees: something inside fails alone.
-        trials: runs of the candidate, those inside of findings included. compiled_nodes: nodes sent to its compiler.
+        trials: runs of the candidate, those inside of findings included. compiled_nodes: nodes sent
+            to its compiler.
         runs: by purpose. seconds: the whole search. command: as typed.
-        profile: every tensor in place, in topological order; None where the candidate refused or none was taken.
+        profile: every tensor in place, in topological order; None where the candidate refused or
+            none was taken.
         alone: pieces that fail alone and explain little.
-        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive candidate …
+        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive
+            candidate …
         report: the page's file, where one was written.
         body: of a node of the user's model, which is what was searched, as --within takes it.
-        other_model: where the candidate runs another model: what the two share, and what each piece costs.
+        other_model: where the candidate runs another model: what the two share, and what each piece
+            costs.
         pieces: where the whole does not decide and its pieces do: within what they are right.
-        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
+        ignored: outputs that are not compared. where: conditions that hold for the elements that
+            are.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA

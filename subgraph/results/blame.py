@@ -34,12 +34,14 @@ class Cure:
     """Something that heals the region, or the whole model.
 
     Attributes:
-        kind: pass, switch, version or rewrite. what: the change, in words. how: as a user would make it.
+        kind: pass, switch, version or rewrite. what: the change, in words. how: as a user would
+            make it.
         proven: the whole model agrees on all samples and on the draws.
         heals: whole or region.
         slowdown: its time over the original's; None where it was not measured.
         why: where it is not proven, what the whole model does with it.
-        model: of a rewrite, the file of the whole model. equal: how the reference's outputs of the region stay.
+        model: of a rewrite, the file of the whole model. equal: how the reference's outputs of the
+            region stay.
     """
 
     kind: str
@@ -71,17 +73,22 @@ class BlameDocument:
     """What is to blame, and what cures it.
 
     Attributes:
-        region: labels of its nodes. whole: it is the whole model, of which no smaller region was found.
+        region: labels of its nodes. whole: it is the whole model, of which no smaller region was
+            found.
         pieces: where the whole does not decide: within what its pieces agree.
         signature, why: how it is wrong: mismatch, refused, crash ….
         kernels: without any optimisation it is as wrong; None where that is not known.
-        passes: minimal sets of names of passes, each of which cures the region. switches: names of options that do.
-        attributes: those without each of which the candidate is right about what is left: `ceil_mode=1 of 'pool'`.
+        passes: minimal sets of names of passes, each of which cures the region. switches: names of
+            options that do.
+        attributes: those without each of which the candidate is right about what is left:
+            `ceil_mode=1 of 'pool'`.
         nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
-        seen: the element that is furthest off, expected beside got. environment: machine, and releases.
+        seen: the element that is furthest off, expected beside got. environment: machine, and
+            releases.
         versions: None where no releases were asked about.
         answer: Markdown to paste. script: Python that shows it, for the case's folder.
-        runs: of the candidate for all this, beside the search's. installs: environments that were made.
+        runs: of the candidate for all this, beside the search's. installs: environments that were
+            made.
     """
 
     schema: str = SCHEMA

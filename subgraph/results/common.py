@@ -1,4 +1,5 @@
-"""What the documents share: the model, the runtimes, the forms that were tried, the verdict on the whole."""
+"""What the documents share: the model, the runtimes, the forms that were tried, the verdict on the
+whole."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class RuntimeDocument:
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report draws of it."""
+    """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report
+    draws of it."""
 
     file: str
     graph: str
@@ -36,7 +38,8 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class FormDocument:
-    """What a form of the whole model gave: as shipped (the user's file), or pinned (with shapes of its inputs)."""
+    """What a form of the whole model gave: as shipped (the user's file), or pinned (with shapes of
+    its inputs)."""
 
     form: str
     status: Status
@@ -46,7 +49,8 @@ class FormDocument:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of the samples in which the largest element, or one of the five largest, is the same."""
+    """Shares of the samples in which the largest element, or one of the five largest, is the
+    same."""
 
     top1: float
     top5: float
@@ -57,8 +61,10 @@ class WholeDocument(VerdictDocument):
     """The verdict on the full model.
 
     Attributes:
-        ranking: Agreement of the winners by output that looks like class scores, the worst over all samples.
-        mute: Why an output tells nothing about the candidate, by output; None if each output tells something.
+        ranking: Agreement of the winners by output that looks like class scores, the worst over all
+            samples.
+        mute: Why an output tells nothing about the candidate, by output; None if each output tells
+            something.
     """
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
@@ -71,7 +77,8 @@ class ScoreDocument:
 
     Attributes:
         words: its name. limit: the least score that is accepted.
-        interval: of 95 % of the draws of as many samples: the drop, or the score where its least value is given; None
+        interval: of 95 % of the draws of as many samples: the drop, or the score where its least
+            value is given; None
             of one sample. sure: it is within the limit. says: all of this in a line.
     """
 

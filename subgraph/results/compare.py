@@ -8,7 +8,13 @@ from typing import Final, Literal
 
 from subgraph.documents import absent
 from subgraph.origins.source import Source
-from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, ScoreDocument, WholeDocument
+from subgraph.results.common import (
+    ComparedModel,
+    FormDocument,
+    RuntimeDocument,
+    ScoreDocument,
+    WholeDocument,
+)
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
@@ -55,12 +61,13 @@ class RowDocument:
 
 @dataclass(frozen=True)
 class ComparedTensors:
-    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in place or alone.
+    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in
+    place or alone.
 
     Attributes:
         others: tensors that carry values and were not asked about.
-        disturbance: how far reading these tensors moved the outputs, relative to their largest value; None if it
-            did not.
+        disturbance: how far reading these tensors moved the outputs, relative to their largest
+            value; None if it did not.
     """
 
     outputs: int
@@ -76,7 +83,8 @@ class ComparisonDocument:
     Attributes:
         says: the outcome in a line. report: path of the HTML page, once it is written.
         score: where a score of the task judges the whole; the rows are judged by the criterion.
-        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
+        ignored: outputs that are not compared. where: conditions that hold for the elements that
+            are.
         next: The command that bisects the same, if something disagrees.
     """
 

@@ -29,7 +29,8 @@ class StepSeen:
     """One step of the candidate, with the reference's tokens and states of its own.
 
     Attributes:
-        error: largest relative error of its outputs; None where it gave none. status: by the criterion, without noise.
+        error: largest relative error of its outputs; None where it gave none. status: by the
+            criterion, without noise.
     """
 
     step: int
@@ -43,7 +44,8 @@ class LoopDocument:
 
     Attributes:
         steps: how many the reference ran. prompt: tokens per row that the user gave.
-        states: input → output. first_wrong: the step to look at, from 0; since: the first step that it takes.
+        states: input → output. first_wrong: the step to look at, from 0; since: the first step that
+            it takes.
         walks: runs of the candidate over a range of steps.
         bisection: the document of the search in the step; None where there was none.
     """

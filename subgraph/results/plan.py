@@ -16,8 +16,10 @@ class KeptPlace:
     """One place that stays in float.
 
     Attributes:
-        name: of the node, operator or tensor, or "output NAME". nodes, ops: of it; tensors: what is read there.
-        error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst output and sample.
+        name: of the node, operator or tensor, or "output NAME". nodes, ops: of it; tensors: what is
+            read there.
+        error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst
+            output and sample.
         gear: "float32", or the lowest one above the lowered model's that was accepted.
     """
 
@@ -35,9 +37,11 @@ class PlanScore:
 
     Attributes:
         words: its name. limit: the least score that is accepted.
-        as_it_is: of the lowered model itself; plan: of the written one; in_float: of the float model.
-        samples: that were scored. interval: of 95 % of the draws of as many samples: the drop, or the score where its
-            least value is given; None of one sample. sure: it is within the limit.
+        as_it_is: of the lowered model itself; plan: of the written one; in_float: of the float
+            model.
+        samples: that were scored. interval: of 95 % of the draws of as many samples: the drop, or
+            the score where its least value is given; None of one sample. sure: it is within the
+            limit.
     """
 
     words: str
@@ -63,7 +67,8 @@ class PlanTried:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSeconds:
-    """Of one run over all samples, the fastest of a few that were run in turn: the float model and the written one."""
+    """Of one run over all samples, the fastest of a few that were run in turn: the float model and
+    the written one."""
 
     in_float: float = keyed("float")
     plan: float
@@ -101,13 +106,16 @@ class PlanDocument:
     """Everything about one plan.
 
     Attributes:
-        says: the answer in a line. precision: of what is lowered. unit: node, block, operator or scale.
+        says: the answer in a line. precision: of what is lowered. unit: node, block, operator or
+            scale.
         kept: what stays in float; None where no plan was accepted. places: all that may be lowered.
-        minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
+        minimal: each kept place was lowered again, with the others kept, and refused. proven: how
+            many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.
         sensitivity: of each place that was lowered alone, in the order of the model.
         weights: bytes of weights: "low", "between" in a gear above that, "float".
-        model: the written model; None where a command of the user's lowers it. lists: by tool, the file that it takes.
+        model: the written model; None where a command of the user's lowers it. lists: by tool, the
+            file that it takes.
         tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
     """
 

@@ -1,4 +1,5 @@
-"""Documents of recordings: a row per tensor and run; where one goes wrong, and between which tensors."""
+"""Documents of recordings: a row per tensor and run; where one goes wrong, and between which
+tensors."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class RunSummary:
         unread: entries that may hold tensors of the model and could not be read.
         precision: that it is judged at.
         status, why: of the recording as a whole; `why`: it is unresolved.
-        first_bad, last_good: the ends of the first interval, if all tensors were compared. source: of `first_bad`.
+        first_bad, last_good: the ends of the first interval, if all tensors were compared. source:
+            of `first_bad`.
     """
 
     name: str
@@ -92,8 +94,10 @@ class RecordedTensor:
     """A tensor in one run.
 
     Attributes:
-        matched_by: "name" or "value". note: permutation, padding, dequantisation that the match needed.
-        alone: judged in isolation. before: the nearest earlier recording of it; beside: against what that holds.
+        matched_by: "name" or "value". note: permutation, padding, dequantisation that the match
+            needed.
+        alone: judged in isolation. before: the nearest earlier recording of it; beside: against
+            what that holds.
     """
 
     file: str
@@ -109,7 +113,8 @@ class RecordedTensor:
 
 @dataclass(frozen=True)
 class DocumentRow:
-    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the outlier."""
+    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the
+    outlier."""
 
     index: int
     node: str
@@ -122,7 +127,8 @@ class DocumentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDocument:
-    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a line."""
+    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a
+    line."""
 
     schema: Literal["subcut.recorded/1", "subcut.interval/1"] = SCHEMA
     exit_code: int
@@ -176,8 +182,8 @@ class IntervalFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalDocument(RecordedDocument):
-    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible. `next`: what to
-    type to go on."""
+    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were
+    possible. `next`: what to type to go on."""
 
     schema: Literal["subcut.interval/1"] = INTERVAL_SCHEMA
     trials: int = 0

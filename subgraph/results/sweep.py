@@ -30,7 +30,8 @@ Totals: TypeAlias = Mapping[SweepOutcome, int]  # tests by outcome, all outcomes
 
 @dataclass(frozen=True)
 class TestsEntry:
-    """What was run: onnx's version, and numbers of tests, operators, networks and tests left out."""
+    """What was run: onnx's version, and numbers of tests, operators, networks and tests left
+    out."""
 
     onnx: str
     count: int
@@ -60,7 +61,8 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class NamedTest:
-    """A test, and why it is not run, or in what plain onnxruntime gives other outputs than expected."""
+    """A test, and why it is not run, or in what plain onnxruntime gives other outputs than
+    expected."""
 
     test: str
     operator: str
@@ -84,9 +86,10 @@ class ResultEntry:
 
     Attributes:
         judged_by: the criterion, or the test's own tolerance. phase: of what gave no values.
-        before: how it ended in a process that had run other models, where a fresh one ended otherwise; the status is
-            the fresh one's, and unresolved where that one was right.
-        output, errors: those of the worst output. case: the folder of what is wrong, crashes or hangs.
+        before: how it ended in a process that had run other models, where a fresh one ended
+            otherwise; the status is the fresh one's, and unresolved where that one was right.
+        output, errors: those of the worst output. case: the folder of what is wrong, crashes or
+            hangs.
     """
 
     status: SweepOutcome
@@ -119,7 +122,8 @@ class RowEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepDocument:
-    """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one candidate."""
+    """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one
+    candidate."""
 
     schema: Literal["subcut.sweep/1"] = SCHEMA
     exit_code: int

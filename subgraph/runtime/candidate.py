@@ -1,11 +1,13 @@
 """SPEC → Candidate: a backend with options and limits.
 
 A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`,
-`torch:path/to/module.py:FUNCTION`, or a name from the project file, whose table has either `spec` or `run` (and
-`convert`), and the settings below. A comma that no `key=` follows belongs to the value before it.
+`torch:path/to/module.py:FUNCTION`, or a name from the project file, whose table has either `spec`
+or `run` (and `convert`), and the settings below. A comma that no `key=` follows belongs to the
+value before it.
 
-Paths that the user types are relative to the working directory. Paths and commands in a project file are relative to
-that file's folder, as in make or npm, from whatever folder below it subcut runs.
+Paths that the user types are relative to the working directory. Paths and commands in a project
+file are relative to that file's folder, as in make or npm, from whatever folder below it subcut
+runs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from subgraph.trust import NamedCode
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
 PRECISIONS = tuple(p.value for p in Precision)
-TIMEOUT = 600.0  # seconds for one convert or one run, unless the user sets it: slow converters take minutes
+# seconds for one convert or one run, unless the user sets it: slow converters take minutes
+TIMEOUT = 600.0
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SETTINGS: dict[str, type] = {
     "spec": str,
@@ -64,16 +67,29 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "tvm": (),
     "xnnpack": ("executorch",),
 }
-RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
+RUN = (
+    "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
+)
 COMMANDS = ("convert", RUN)  # in the order in which they run
-ENVIRONMENT = ("release", "package", "python", "processor", "device")  # attributes that say where its runtime is from
-SPEC_OPTIONS: Options = {"package": (), "python": None, "arch": tuple(emulated.PROCESSORS)}  # of any backend
+ENVIRONMENT = (
+    "release",
+    "package",
+    "python",
+    "processor",
+    "device",
+)  # attributes that say where its runtime is from
+SPEC_OPTIONS: Options = {
+    "package": (),
+    "python": None,
+    "arch": tuple(emulated.PROCESSORS),
+}  # of any backend
 WITH_FORMS = re.compile(r"(\w+)\[([^\]]*)\]:(.*)", re.DOTALL)  # cmd[inputs=float16:NHWC]:./run.sh
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 
 
 def stated_options(head: str) -> Options:
-    """Return the options of a backend and its devices, by the name of any; empty for a name that is neither's.
+    """Return the options of a backend and its devices, by the name of any; empty for a name that is
+    neither's.
 
     >>> stated_options("mnn==3.6.1")["precision"]
     ('normal', 'high', 'low')
@@ -84,7 +100,9 @@ def stated_options(head: str) -> Options:
     if backend not in plugins.own_names("backends"):
         return {}
     known = map(devices.device, devices.names())
-    named = chain.from_iterable(one.options.items() for one in known if one.spec.partition(":")[0] == backend)
+    named = chain.from_iterable(
+        one.options.items() for one in known if one.spec.partition(":")[0] == backend
+    )
     return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
 
 
@@ -96,17 +114,21 @@ class Candidate:
         name: as the user typed it; shown in reports.
         backend: a backend's name, or the path of a Python file.
         options: of the backend's `load`.
-        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for the one that is
-            installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
-            pip that say where it comes from.
-        package: that holds the runtime, where it is another build of it, in an environment of its own. python: of an
-            environment of the user's that has the runtime. processor: another one, by whose kernels it computes under
+        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for
+            the one that is installed beside subcut. Of a command, the version that the user has
+            switched it to. sources: options for pip that say where it comes from.
+        package: that holds the runtime, where it is another build of it, in an environment of its
+            own. python: of an environment of the user's that has the runtime. processor: another
+                one, by whose kernels it computes under
             an emulator.
         device: the name, of `runtime.devices`, of what computes; "" if none is named.
-        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
-            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
+        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources:
+            what each run takes
+            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run
+                at a time.
         precision, multi: None: as the backend reports.
-        timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
+        timeout: seconds for one load or one run; memory: bytes of the process tree, None without a
+            limit.
         origin: the project file that describes it; "" if the user typed it.
 
     >>> from subgraph import Candidate, compare, load
@@ -135,7 +157,8 @@ class Candidate:
 
     @property
     def installation(self) -> Installation | None:
-        """The environment of its release, or of another build of its runtime; None for those that are there.
+        """The environment of its release, or of another build of its runtime; None for those that
+        are there.
 
         Raises:
             UsageError: the backend has no releases, or this is none.
@@ -144,7 +167,9 @@ class Candidate:
         if self.python or self.runs_commands or self.can.npm or not own:
             return None
         beside = devices.device(self.device).requires if self.device else ()
-        return releases.release(self.backend, self.release, self.sources, self.package, beside, self.processor)
+        return releases.release(
+            self.backend, self.release, self.sources, self.package, beside, self.processor
+        )
 
     def of_release(self, version: str, sources: tuple[str, ...] = ()) -> Candidate:
         """The same on a release of its runtime; `sources`: as the attribute.
@@ -174,16 +199,25 @@ class Candidate:
     @property
     def keeps_nodes(self) -> bool:
         """Does a command of it name `{keep}`, the file of what stays in float?"""
-        return self.runs_commands and any("{keep}" in c.replace("{{keep}}", "") for c in self.commands)
+        return self.runs_commands and any(
+            "{keep}" in c.replace("{{keep}}", "") for c in self.commands
+        )
 
     @property
     def commands(self) -> list[str]:
-        """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
+        """What it runs outside of subcut: command lines, a Python file, libraries, files among the
+        options."""
         if self.runs_commands:
             return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
-        files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
+        files = [
+            str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))
+        ]
         files += self.installation.requirements[:1] if self.installation else ()
-        files += [f"{releases.package(self.backend)[0]}@{self.release}"] if self.can.npm and self.release else []
+        files += (
+            [f"{releases.package(self.backend)[0]}@{self.release}"]
+            if self.can.npm and self.release
+            else []
+        )
         files += [self.python] if self.python else []
         files += (
             [self.executor] if self.executor and "://" not in self.executor else []
@@ -193,28 +227,39 @@ class Candidate:
     @property
     def script(self) -> str:
         """The Python file that runs in the worker's process; "" if there is none."""
-        return self.backend if self.backend.endswith(".py") else str(self.options.get(self.can.script, ""))
+        return (
+            self.backend
+            if self.backend.endswith(".py")
+            else str(self.options.get(self.can.script, ""))
+        )
 
     @property
     def code(self) -> NamedCode:
         """What it runs outside of subcut, for the question whether that is trusted."""
-        settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
+        settings = self.identity("") | {
+            "installed": ""
+        }  # nobody is asked again after each `pip install`
         code = self._code()
         role = f"candidate {clean(self.name)}"
         return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete)
 
     def identity(self, version: str) -> dict[str, Any]:
-        """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
+        """All that its results depend on, as JSON: options, limits, version, and digests of files
+        and packages.
 
-        `files`: what its commands name, by word; `code`: these and the code beside them (`command_line`);
-        `installed`: the packages of the Python interpreters among these.
+        `files`: what its commands name, by word; `code`: these and the code beside them
+        (`command_line`); `installed`: the packages of the Python interpreters among these.
 
         Without name, origin, precision, multi, and where it runs, which change no result.
         """
         is_command = self.runs_commands
         code = self._code().files
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
-        words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
+        words = [
+            w
+            for c in self.commands
+            for w in (command_line.words_and_values(c) if is_command else [c])
+        ]
         files = {word: contents(folder / word) for word in words}
         interpreters = [*code, command_line.own_interpreter()] if self.script else code
         return {
@@ -234,12 +279,15 @@ class Candidate:
         """The files of code that its commands reach."""
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))
-            return sum((command_line.code_of_command(command, folder) for command in self.commands), Code())
+            return sum(
+                (command_line.code_of_command(command, folder) for command in self.commands), Code()
+            )
         return command_line.code_of_python(Path(self.script)) if self.script else Code()
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
-    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands there.
+    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands
+    there.
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
@@ -247,7 +295,8 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     '1.22.1'
 
     Raises:
-        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
+        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting
+            is not valid.
     """
     if project is None or project.file is None:
         return _typed(spec, "", [])
@@ -255,12 +304,15 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     if spec in table:
         return _named(spec, table[spec], project.file)
     if spec in (project.values.get("candidate"), project.values.get("reference")):
-        return replace(_typed(spec, str(project.file.parent), list(table)), origin=str(project.file))
+        return replace(
+            _typed(spec, str(project.file.parent), list(table)), origin=str(project.file)
+        )
     return _typed(spec, "", list(table))
 
 
 def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
-    """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`: names of tables."""
+    """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`:
+    names of tables."""
     head, _, rest = spec.partition(":")
     forms: dict[str, str] = {}
     if m := WITH_FORMS.fullmatch(spec):
@@ -278,7 +330,9 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     backend, equals, release = head.partition("==")
     if backend in backends and not can.script:
         known = _release(backend, release if equals else None)
-        return _in_environment(Candidate(spec, backend, _options(spec, rest, folder), release=known))
+        return _in_environment(
+            Candidate(spec, backend, _options(spec, rest, folder), release=known)
+        )
     if found := _device(backend):
         return _of_device(spec, found, release if equals else None, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
@@ -290,10 +344,20 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
                 code="file.not-found",
             )
         known = _release(str(path.resolve()), m[2])
-        return Candidate(spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known)
-    if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
-        what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
-        own = f"; {plugins.help_of('backends', recipe).rstrip('.')}" if capabilities(recipe).script else ""
+        return Candidate(
+            spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known
+        )
+    if recipe := next(
+        (name for name, words in RECIPES.items() if head.lower() in (name, *words)), None
+    ):
+        what = (
+            f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
+        )
+        own = (
+            f"; {plugins.help_of('backends', recipe).rstrip('.')}"
+            if capabilities(recipe).script
+            else ""
+        )
         raise UsageError(
             what,
             f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}",
@@ -312,15 +376,20 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
 
 
 def _device(word: str) -> Device | None:
-    """The device that a word names: by its own name, or by the package of another build of a backend's runtime."""
+    """The device that a word names: by its own name, or by the package of another build of a
+    backend's runtime."""
     if word in devices.names():
         return devices.device(word)
-    begins = ((backend, capabilities(backend).variants) for backend in plugins.own_names("backends"))
+    begins = (
+        (backend, capabilities(backend).variants) for backend in plugins.own_names("backends")
+    )
     of = next((backend for backend, begin in begins if begin and word.startswith(begin)), "")
     return devices.of_package(word, of) if of else None
 
 
-def _of_device(spec: str, found: Device, release: str | None, options: Mapping[str, str]) -> Candidate:
+def _of_device(
+    spec: str, found: Device, release: str | None, options: Mapping[str, str]
+) -> Candidate:
     """The candidate that a device's name stands for, with the user's options.
 
     Raises:
@@ -335,7 +404,9 @@ def _of_device(spec: str, found: Device, release: str | None, options: Mapping[s
         )
     own = _options(spec, rest, "")
     known = _release(head, release)
-    base = Candidate(spec, head, {**own, **options}, release=known, package=found.package, device=found.name)
+    base = Candidate(
+        spec, head, {**own, **options}, release=known, package=found.package, device=found.name
+    )
     return _in_environment(base)
 
 
@@ -343,7 +414,8 @@ def _in_environment(candidate: Candidate) -> Candidate:
     """The candidate with `package`, `python` and `arch` taken out of its options.
 
     Raises:
-        UsageError: the interpreter is not there, its runtime has no packages, or the processor is not known.
+        UsageError: the interpreter is not there, its runtime has no packages, or the processor is
+            not known.
     """
     options = dict(candidate.options)
     processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
@@ -366,7 +438,9 @@ def _in_environment(candidate: Candidate) -> Candidate:
         )
     if python and not Path(python).is_file():
         raise UsageError(
-            f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python", code="file.not-found"
+            f"python={clean(python)}: no such file",
+            "python=/path/to/venv/bin/python",
+            code="file.not-found",
         )
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
     if processor:
@@ -389,7 +463,8 @@ def _release(backend: str, text: str | None) -> str:
 def _check_forms(where: str, forms: Mapping[str, str]) -> None:
     """
     Raises:
-        UnknownName: a setting that a command does not have. UsageError: its tensors cannot have this form.
+        UnknownName: a setting that a command does not have. UsageError: its tensors cannot have
+            this form.
     """
     for key, words in forms.items():
         if key not in FORMS:
@@ -401,17 +476,23 @@ def _check_forms(where: str, forms: Mapping[str, str]) -> None:
         try:
             DeviceForm.parse(words)
         except UsageError as e:
-            raise UsageError(f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC", code=e.code) from e
+            raise UsageError(
+                f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC", code=e.code
+            ) from e
 
 
 def _check_command(where: str, step: str, command: str) -> None:
     try:
         empty = not system.split(command)
     except ValueError as e:
-        raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell", code="command.malformed") from e
+        raise UsageError(
+            f"{where}: {clean(command)}: {e}", "quote it as for a shell", code="command.malformed"
+        ) from e
     if empty:
         raise UsageError(
-            f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'", code="command.missing"
+            f"{where}: which command?",
+            "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
+            code="command.missing",
         )
     command_line.check_places(where, step, command)
 
@@ -450,7 +531,11 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
             what = f"candidate {clean(spec)}: '{clean(word)}' is not a setting"
             raise UsageError(what, "BACKEND:key=value,key=value", code="candidate.malformed")
         if key in options:
-            raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once", code="option.repeated")
+            raise UsageError(
+                f"candidate {clean(spec)}: '{key}' is given twice",
+                "say it once",
+                code="option.repeated",
+            )
         named = re.search(r"[\\/]", value)  # a bare word may be a device's name
         is_path = folder and named and Path(folder, value).exists()
         options[key] = str(Path(folder, value)) if is_path else value
@@ -461,7 +546,9 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
     """A candidate from the project file."""
     where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table", f"[candidates.{clean(name)}]", code="candidate.wrong-value")
+        raise UsageError(
+            f"{where} must be a table", f"[candidates.{clean(name)}]", code="candidate.wrong-value"
+        )
     _check(where, table)
     if "spec" in table:
         base = _typed(table["spec"], str(file.parent), [])
@@ -470,7 +557,9 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
             _check_command(where, step, table.get(step, "true"))
         forms = {key: table[key] for key in FORMS if key in table}
         _check_forms(where, forms)
-        base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table} | forms)
+        base = Candidate(
+            name, "cmd", {step: table[step] for step in COMMANDS if step in table} | forms
+        )
         base = replace(base, options={**base.options, "folder": str(file.parent)})
     return replace(
         base,
@@ -489,7 +578,8 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
 def _check(where: str, table: Mapping[str, Any]) -> None:
     """
     Raises:
-        UnknownName: an unknown key. UsageError: a value of another type, or keys that exclude each other.
+        UnknownName: an unknown key. UsageError: a value of another type, or keys that exclude each
+            other.
     """
     for key, value in table.items():
         if key not in SETTINGS:
@@ -501,11 +591,13 @@ def _check(where: str, table: Mapping[str, Any]) -> None:
         kind = SETTINGS[key]
         if not isinstance(value, kind) and not (kind is float and type(value) is int):
             raise UsageError(
-                f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}", code="candidate.wrong-value"
+                f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}",
+                code="candidate.wrong-value",
             )
     if not table.get("timeout", TIMEOUT) > 0:
         raise UsageError(
-            f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}", code="candidate.wrong-value"
+            f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}",
+            code="candidate.wrong-value",
         )
     if ("spec" in table) == ("run" in table):
         raise UsageError(
@@ -550,5 +642,7 @@ def parse_memory(text: str) -> int:
     m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
     if not size:
-        raise UsageError(f"memory limit {clean(text)}: expected a size", "8G, 500M", code="option.malformed")
+        raise UsageError(
+            f"memory limit {clean(text)}: expected a size", "8G, 500M", code="option.malformed"
+        )
     return size

@@ -1,4 +1,5 @@
-"""Graph and planned samples → reference values of chosen tensors, from a run of only their ancestors.
+"""Graph and planned samples → reference values of chosen tensors, from a run of only their
+ancestors.
 
 The ancestors are a cut of their own, from the model's inputs to the tensors.
 """
@@ -16,7 +17,15 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, require_graph
-from subgraph.runtime.inputs import IMAGES, Feeding, ImageOptions, InputOrigin, InputSpec, OriginKind, Sample
+from subgraph.runtime.inputs import (
+    IMAGES,
+    Feeding,
+    ImageOptions,
+    InputOrigin,
+    InputSpec,
+    OriginKind,
+    Sample,
+)
 from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
@@ -37,7 +46,8 @@ class Captured:
     Attributes:
         label: the sample's name; empty if there is only one.
         tensors: record by tensor; files are relative to the folder that was written into.
-        fed: the model inputs that were fed (records without files); origins: where each value came from.
+        fed: the model inputs that were fed (records without files); origins: where each value came
+            from.
     """
 
     label: str
@@ -54,9 +64,11 @@ def capture_samples(
     samples: Sequence[Sample],
     into: Path,
 ) -> list[Captured]:
-    """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
+    """Run the ancestors of some tensors once per sample; write each tensor as
+    `into/<k>/<stem>.npy`.
 
-    `stems`: tensor → file stem; `above`: `region.above` of these tensors. Model inputs among them are written as fed.
+    `stems`: tensor → file stem; `above`: `region.above` of these tensors. Model inputs among them
+    are written as fed.
     """
     captured = []
     if not samples[0].files:  # before the run, which may fail on these values
@@ -66,7 +78,9 @@ def capture_samples(
             folder = into / str(k)
             folder.mkdir()
             run = reference.run(KEY, folder, stems, sample)
-            captured.append(Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins)))
+            captured.append(
+                Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
+            )
             if k == 0 and sample.files:
                 _log_origins(sample, run.origins)
             if len(samples) > 1:
@@ -79,16 +93,22 @@ def capture_samples(
 
 
 def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
-    """Name the integer inputs that are drawn: such an input often selects what the model computes."""
+    """Name the integer inputs that are drawn: such an input often selects what the model
+    computes."""
     if any("int" in spec.dtype and spec.name in names for spec in sample.specs):
-        from subgraph.runtime.load_inputs import iter_drawn_integers  # numpy, which few commands need here
+        from subgraph.runtime.load_inputs import (
+            iter_drawn_integers,
+        )  # numpy, which few commands need here
 
         drawn = ", ".join(map(clean, iter_drawn_integers(sample, names)))
-        log.warning("integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE gives one)", drawn)
+        log.warning(
+            "integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE gives one)", drawn
+        )
 
 
 def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
-    """Log what the user may not expect of inputs that files were given for: random values, a conversion."""
+    """Log what the user may not expect of inputs that files were given for: random values, a
+    conversion."""
     drawn = [name for name, origin in origins.items() if origin.kind is OriginKind.RANDOM]
     _warn_of_drawn_integers(sample, drawn)
     for name, origin in origins.items():
@@ -99,24 +119,47 @@ def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
 
 
 def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) -> None:
-    """Warn where samples of one input are of different scales, or lie beyond what the model quantizes it to."""
+    """Warn where samples of one input are of different scales, or lie beyond what the model
+    quantizes it to."""
     for spec in specs:
-        told = [(c.origins[spec.name], c.origins[spec.name].range) for c in captured if spec.name in c.origins]
-        known = sorted(((max(map(abs, ends)), ends, origin) for origin, ends in told if ends), key=itemgetter(0))
+        told = [
+            (c.origins[spec.name], c.origins[spec.name].range)
+            for c in captured
+            if spec.name in c.origins
+        ]
+        known = sorted(
+            ((max(map(abs, ends)), ends, origin) for origin, ends in told if ends),
+            key=itemgetter(0),
+        )
         if not known:
             continue
         (least, small, first), (most, large, last) = known[0], known[-1]
         is_image = len(spec.dims or ()) >= 3
-        if is_image and large[0] >= 0 and most <= PIXELS and 0 < least <= UNIT and most > FACTOR * UNIT:
+        if (
+            is_image
+            and large[0] >= 0
+            and most <= PIXELS
+            and 0 < least <= UNIT
+            and most > FACTOR * UNIT
+        ):
             log.warning(
-                "input %s: %s holds values in %s, %s in %s: is one of them not scaled (--scale, --mean)?",
-                clean(spec.name), clean(last.text), _ends(large), clean(first.text), _ends(small),
-            )  # fmt: skip
+                "input %s: %s holds values in %s, %s in %s: is one of them not scaled (--scale,"
+                " --mean)?",
+                clean(spec.name),
+                clean(last.text),
+                _ends(large),
+                clean(first.text),
+                _ends(small),
+            )
         elif spec.reach and most > FACTOR * max(map(abs, spec.reach)):
             log.warning(
-                "input %s: %s holds values in %s, and the model quantizes them to %s, which cuts them off",
-                clean(spec.name), clean(last.text), _ends(large), _ends(spec.reach),
-            )  # fmt: skip
+                "input %s: %s holds values in %s, and the model quantizes them to %s, which cuts"
+                " them off",
+                clean(spec.name),
+                clean(last.text),
+                _ends(large),
+                _ends(spec.reach),
+            )
 
 
 def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
@@ -125,8 +168,10 @@ def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
         if origin.range and Path(origin.text).suffix.lower() in IMAGES:
             log.warning(
                 "input %s: %s is fed as %s; does the model take other values (--mean, --scale)?",
-                clean(name), clean(origin.text), _ends(origin.range),
-            )  # fmt: skip
+                clean(name),
+                clean(origin.text),
+                _ends(origin.range),
+            )
 
 
 def _ends(ends: tuple[float, float]) -> str:
@@ -142,26 +187,33 @@ def loaded_ancestors(
     into: Path,
     types: Mapping[str, protobuf.TypeProto] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs that they take.
+    """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs
+    that they take.
 
-    They stay loaded: a later block that needs no others runs the same session. The model's file is in a folder below
-    `into` meanwhile. `types`: of inputs that are not inputs of the model.
+    They stay loaded: a later block that needs no others runs the same session. The model's file is
+    in a folder below `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
     held = reference.ancestors
     if held and not types and held.covers(graph, above, tensors):
         yield held.needed
         return
-    fed = [n for n in tensors if n in graph.inputs]  # among them are inputs that no node above reads
+    fed = [
+        n for n in tensors if n in graph.inputs
+    ]  # among them are inputs that no node above reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
-    model, _ = build_model(graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {})
+    model, _ = build_model(
+        graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {}
+    )
     folder = into / "above"
     folder.mkdir()
     try:
         reference.ancestors = None
         reference.load_model(KEY, model, graph.path, folder)
         if not types:
-            reference.ancestors = LoadedAncestors(graph, frozenset(above.nodes), frozenset(outputs), needed)
+            reference.ancestors = LoadedAncestors(
+                graph, frozenset(above.nodes), frozenset(outputs), needed
+            )
         yield needed
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -177,27 +229,33 @@ def capture(
 ) -> list[Tensors]:
     """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 
-    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are numpy arrays, lists
-    of arrays for sequences, None for empty optionals.
+    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are
+    numpy arrays, lists of arrays for sequences, None for empty optionals.
 
     >>> from subgraph import load
     >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape
     (1, 8, 32, 32)
 
     Raises:
-        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
+        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot
+            be run.
     """
     require_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
-    samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
+    samples = Feeding(tuple(inputs), shapes or {}, seed).plan(
+        graph, inputs_needed(graph, above, names)
+    )
     with folders.temporary() as folder, default_for(graph) as reference:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         captured = capture_samples(reference, graph, above, stems, samples, folder)
-        return [{n: load(c.tensors[n], folder / str(k)) for n in names} for k, c in enumerate(captured)]
+        return [
+            {n: load(c.tensors[n], folder / str(k)) for n in names} for k, c in enumerate(captured)
+        ]
 
 
 def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
-    """The model inputs that `tensors` depend on, in the model's order; `above`: `region.above` of the tensors."""
+    """The model inputs that `tensors` depend on, in the model's order; `above`: `region.above` of
+    the tensors."""
     needed = {*above.inputs, *above.shapes, *tensors}
     return [name for name in graph.inputs if name in needed]

@@ -1,8 +1,9 @@
-"""A command line: its words, the placeholders that are filled in, and the code that it reaches. Nothing is run.
+"""A command line: its words, the placeholders that are filled in, and the code that it reaches.
+Nothing is run.
 
-What a command line reaches is known only in part: the files and programs that it names, and all code below the folders
-of its scripts and below the folder that it runs in. What else its answers depend on is noticed when an answer is
-repeated.
+What a command line reaches is known only in part: the files and programs that it names, and all
+code below the folders of its scripts and below the folder that it runs in. What else its answers
+depend on is noticed when an answer is repeated.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ SCRIPTS = (".py", ".sh", ".bat", ".cmd", ".ps1")
 CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
 MAX_FILES, MAX_FOLDERS = 500, 1000  # of code, and that are looked into: reading them takes a second
 MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
-LEFT_OUT = {"subcut_out", "__pycache__", "node_modules", "site-packages", "dist-packages"}  # names of folders
+LEFT_OUT = {
+    "subcut_out",
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    "dist-packages",
+}  # names of folders
 RESULTS = {"repro.py", "CACHEDIR.TAG"}  # files in folders that subcut and others have made
 _PLACE = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<![{$])\{([A-Za-z_]\w*)\}")
 _TOKEN = re.compile(r"[\w.+@%~/-]+")
 _MODULE = re.compile(r"\s-[A-Za-z]*[mc]\b")  # `python -m MODULE`, `-c TEXT`
 _LIBRARIES = ("site-packages", "dist-packages")
 
-# ---------------------------------------------------------------------------------------------------- places
+# ------------------------------------------------------------ places
 
 
 def check_places(where: str, step: str, command: str) -> None:
@@ -47,12 +54,21 @@ def check_places(where: str, step: str, command: str) -> None:
         if m[2] and m[2] not in PLACES[step]:
             close = nearest(m[2], PLACES[step])[0]
             known = ", ".join(f"{{{place}}}" for place in PLACES[step])
-            hint = f"did you mean {{{close}}}? {step} has {known}; {{{{{m[2]}}}}} stands for {{{m[2]}}} itself"
-            raise UnknownName(f"{where}: {step} has no place {{{m[2]}}}", hint, [close], code="command.unknown-place")
+            hint = (
+                f"did you mean {{{close}}}? {step} has {known}; {{{{{m[2]}}}}} stands for"
+                f" {{{m[2]}}} itself"
+            )
+            raise UnknownName(
+                f"{where}: {step} has no place {{{m[2]}}}",
+                hint,
+                [close],
+                code="command.unknown-place",
+            )
 
 
 def fill(word: str, places: Mapping[str, str]) -> str:
-    """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes `{x}`.
+    """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes
+    `{x}`.
 
     >>> fill("--in={inputs} {{x}} ${HOME}", {"inputs": "/tmp/in"})
     '--in=/tmp/in {x} ${HOME}'
@@ -60,7 +76,7 @@ def fill(word: str, places: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda m: f"{{{m[1]}}}" if m[1] else places.get(m[2], m[0]), word)
 
 
-# ---------------------------------------------------------------------------------------------------- code
+# ------------------------------------------------------------ code
 
 
 def words_and_values(command: str) -> list[str]:
@@ -85,14 +101,20 @@ class Code:
 
 
 def code_of_command(command: str, folder: str = "") -> Code:
-    """The files that a command line names, and the code below the folders of its scripts; also below `folder`, in which
-    it runs, or where Python looks for modules by itself."""
+    """The files that a command line names, and the code below the folders of its scripts; also
+    below `folder`, in which it runs, or where Python looks for modules by itself."""
     import shutil
 
     base = Path(folder or ".").absolute()
-    inner = (base / word for word in _TOKEN.findall(command))  # of `sh -c`: other files may be written by it
+    inner = (
+        base / word for word in _TOKEN.findall(command)
+    )  # of `sh -c`: other files may be written by it
     named = {path for word in words_and_values(command) if is_file(path := base / word)}
-    named |= {path for path in inner if is_file(path) and (os.access(path, os.X_OK) or path.suffix in CODE)}
+    named |= {
+        path
+        for path in inner
+        if is_file(path) and (os.access(path, os.X_OK) or path.suffix in CODE)
+    }
     programs = (shutil.which(word) for word in _TOKEN.findall(command) if "/" not in word)
     folders = [base] if folder or _MODULE.search(command) else []
     below = code_below([*folders, *(path.parent for path in named if _is_script(path))])
@@ -105,8 +127,8 @@ def code_of_python(file: Path) -> Code:
 
 
 def code_below(folders: Iterable[Path]) -> Code:
-    """The files of code below some folders, and the interpreters of environments there; not in hidden folders, and not
-    subcut's own: its version is known."""
+    """The files of code below some folders, and the interpreters of environments there; not in
+    hidden folders, and not subcut's own: its version is known."""
     found: list[Path] = []
     roots = list(dict.fromkeys(folders))
     waiting = list(roots)
@@ -118,7 +140,9 @@ def code_below(folders: Iterable[Path]) -> Code:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
             continue
-        if folder == HOME or (folder not in roots and any(entry.name in RESULTS for entry in entries)):
+        if folder == HOME or (
+            folder not in roots and any(entry.name in RESULTS for entry in entries)
+        ):
             continue
         found += (Path(e.path) for e in entries if e.name.endswith(CODE) and e.is_file())
         for inner in (Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)):
@@ -130,7 +154,8 @@ def code_below(folders: Iterable[Path]) -> Code:
 
 
 def contents(path: Path) -> str:
-    """What tells a file's contents from others: its SHA-256, of a very large file size and time; "" without a file."""
+    """What tells a file's contents from others: its SHA-256, of a very large file size and time; ""
+    without a file."""
     try:
         stat = path.stat()
         return _contents(path, stat.st_size, stat.st_mtime_ns) if path.is_file() else ""
@@ -148,24 +173,35 @@ def _contents(path: Path, size: int, changed: int) -> str:
 
 
 def installed(files: Iterable[Path]) -> list[str]:
-    """The packages, with their versions, that are installed for the Python interpreters among these files, sorted."""
+    """The packages, with their versions, that are installed for the Python interpreters among these
+    files, sorted."""
     homes = {
-        home for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name) for home in (f.parent, f.resolve().parent)
+        home
+        for f in files
+        if re.match(r"python[\d.]*(\.exe)?$", f.name)
+        for home in (f.parent, f.resolve().parent)
     }
     libraries = {
         library
         for home in homes
         for name in _LIBRARIES
-        for library in (*home.parent.glob(f"lib/python3*/{name}"), home.parent / "Lib" / name, home / "Lib" / name)
-    }  # fmt: skip
+        for library in (
+            *home.parent.glob(f"lib/python3*/{name}"),
+            home.parent / "Lib" / name,
+            home / "Lib" / name,
+        )
+    }
     return sorted(
-        info.stem for library in libraries for end in ("dist", "egg") for info in library.glob(f"*.{end}-info")
+        info.stem
+        for library in libraries
+        for end in ("dist", "egg")
+        for info in library.glob(f"*.{end}-info")
     )
 
 
 def imported() -> dict[str, str]:
-    """The files, with their contents' digests, of all modules that this process has imported from outside subcut,
-    Python and the installed packages, wherever they lie."""
+    """The files, with their contents' digests, of all modules that this process has imported from
+    outside subcut, Python and the installed packages, wherever they lie."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))
     return {str(path): contents(path) for path in own if is_file(path)}
@@ -173,13 +209,17 @@ def imported() -> dict[str, str]:
 
 def is_users(name: str) -> bool:
     """Is it the name of a file of code outside subcut, Python and the installed packages?"""
-    libraries = (str(Path(os.__file__).parent), str(Path(sys.base_prefix, "DLLs")))  # the other one on Windows
+    libraries = (
+        str(Path(os.__file__).parent),
+        str(Path(sys.base_prefix, "DLLs")),
+    )  # the other one on Windows
     others = ("<", str(HOME), str(HOME.resolve()), *libraries)
     return not name.startswith(others) and not any(word in name for word in _LIBRARIES)
 
 
 def place_of(error: BaseException) -> str:
-    """` (FILE, line N)`: where the user's own code was last when it raised; "" if it was not there."""
+    """` (FILE, line N)`: where the user's own code was last when it raised; "" if it was not
+    there."""
     traceback = error.__traceback__
     place = ""
     while traceback:

@@ -1,4 +1,5 @@
-"""The time that a user gives a command: one object, from which all that runs for it takes its timeout."""
+"""The time that a user gives a command: one object, from which all that runs for it takes its
+timeout."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ class Deadline:
             OutOfTime: It is.
         """
         if self.has_passed:
-            raise OutOfTime("the time is used up", "the same command with more time goes on", code="time.used-up")
+            raise OutOfTime(
+                "the time is used up",
+                "the same command with more time goes on",
+                code="time.used-up",
+            )
 
 
 def if_time(explain: Callable[[], T], otherwise: T) -> T:

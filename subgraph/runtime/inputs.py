@@ -1,7 +1,9 @@
-"""The words after `-i` → samples: which file is which input, with which shape; random values for all other inputs.
+"""The words after `-i` → samples: which file is which input, with which shape; random values for
+all other inputs.
 
-Planned in the main process, without numpy and without opening a file. A planned `Sample` goes to the child process as
-JSON; there `load_inputs` reads the files, checks them against the input's type and shape, and draws random values.
+Planned in the main process, without numpy and without opening a file. A planned `Sample` goes to
+the child process as JSON; there `load_inputs` reads the files, checks them against the input's type
+and shape, and draws random values.
 """
 
 from __future__ import annotations
@@ -31,20 +33,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("subcut")
 
-IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
+IMAGES = frozenset(
+    (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+)
 RAW = frozenset((".bin", ".raw"))
 ARRAYS = RAW | {".npy", ".npz", ".pb"}
 # Operators that pass an index on unchanged, on its way to the table.
 CARRIERS = frozenset(
-    "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile Gather Clip Pad".split()
+    "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile"
+    " Gather Clip Pad".split()
 )
 
 
-InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
+InputFile = tuple[
+    str | None, str
+]  # the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
 NOTHING = ""  # in the place of a file: an empty sequence or optional
 NUMBERS = "="  # in the place of a file, this and what follows it: the numbers themselves
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# How floats are drawn -> the name in messages. The later ones are tried where outputs tell nothing of the first.
+# How floats are drawn -> the name in messages. The later ones are tried where outputs tell nothing
+# of the first.
 DRAWS = {
     "normal": "normal noise",
     "bars": "dark bars on a light ground, -1 to 1",
@@ -60,10 +68,12 @@ class InputSpec:
 
     Attributes:
         form, dtype: as of `storage.tensors.Record`.
-        dims: the declared shape: numbers, names of symbols, None for unknown sizes; None for an unknown rank.
+        dims: the declared shape: numbers, names of symbols, None for unknown sizes; None for an
+            unknown rank.
         high: random integers are drawn from [0, high); None for the default range of the type.
         why: where `high` comes from, in words.
-        reach: least and greatest value that the model quantizes this input to; None where it does not.
+        reach: least and greatest value that the model quantizes this input to; None where it does
+            not.
     """
 
     name: str
@@ -120,7 +130,8 @@ class Sample:
 
     Attributes:
         label: its name; empty if there is only one sample.
-        files: not opened yet. A file without an input's name goes by its own name, or to the only input.
+        files: not opened yet. A file without an input's name goes by its own name, or to the only
+            input.
         specs: the inputs that the run needs.
         names: all inputs of the model, in order: a file may be for one that this run does not need.
         origin: where the values in the files come from, in words; "" if their names say that.
@@ -153,13 +164,15 @@ class Feeding:
     """What the user feeds a model. `plan` makes samples of it.
 
     Attributes:
-        inputs: the words after `-i`: FILE, NAME=FILE, or a folder of samples, which may be NAME=FOLDER. A single file
-            goes into every sample.
-        shapes: by input, replaces the declared shape; a symbol that gets its size so has that size in all inputs.
+        inputs: the words after `-i`: FILE, NAME=FILE, or a folder of samples, which may be
+            NAME=FOLDER. A single file goes into every sample.
+        shapes: by input, replaces the declared shape; a symbol that gets its size so has that size
+            in all inputs.
         seed: of the random values.
         picture: how images become tensors.
-        records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
-            `inputs`, which then only names them in requests and manifests. A sequence is a file per element.
+        records: per sample, input values that lie on disk already, with absolute paths. They are
+            fed instead of `inputs`, which then only names them in requests and manifests. A
+            sequence is a file per element.
         origins: per sample of `records`, where its values come from, in words; labels: its name.
         setting: The settings of a project file that say this, for errors; "" if none does.
     """
@@ -181,23 +194,37 @@ class Feeding:
     @property
     def options(self) -> FeedingOptions:
         """Everything but the records."""
-        return FeedingOptions(inputs=self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture)
+        return FeedingOptions(
+            inputs=self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture
+        )
 
     def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
         """The samples to run, at least one; each feeds these inputs of the model.
 
         Raises:
-            InputError: a file or folder does not exist or is of no known kind, or a shape contradicts the model.
+            InputError: a file or folder does not exist or is of no known kind, or a shape
+                contradicts the model.
             UnknownName: the model has no input of that name.
         """
         has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
         with name_setting(self.setting if has_shapes_of_file else ""):
             specs = self._specs(graph, names)
         with name_setting(self.setting):
-            samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
+            samples = (
+                self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
+            )
         origins = self.origins or [""] * len(samples)
         return [
-            Sample(label, files, specs, list(graph.inputs), self.seed, self.picture, origin, self.setting)
+            Sample(
+                label,
+                files,
+                specs,
+                list(graph.inputs),
+                self.seed,
+                self.picture,
+                origin,
+                self.setting,
+            )
             for (label, files), origin in zip(samples, origins, strict=True)
         ]
 
@@ -205,17 +232,25 @@ class Feeding:
         sizes: dict[str, int] = {}
         for name, shape in self.shapes.items():
             _require_input(graph, name)
-            sizes.update(_symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
+            sizes.update(
+                _symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape))
+            )
         return [_spec(graph, name, self.shapes, sizes) for name in names]
 
     def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
-        numbered = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
-        files = [[(name, f) for name, r in sample.items() for f in r.files or (NOTHING,)] for sample in self.records]
+        numbered = (
+            [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
+        )
+        files = [
+            [(name, f) for name, r in sample.items() for f in r.files or (NOTHING,)]
+            for sample in self.records
+        ]
         return [(label, [*of]) for label, of in zip(self.labels or numbered, files, strict=True)]
 
 
 def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, list[InputFile]]]:
-    """Label and files of each sample. Folders are read in parallel: the k-th sample has the k-th files of each."""
+    """Label and files of each sample. Folders are read in parallel: the k-th sample has the k-th
+    files of each."""
     common: list[InputFile] = []
     folders: list[list[tuple[str, list[InputFile]]]] = []
     for word in words:
@@ -227,23 +262,31 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
             _require_kind(path)
             common.append((name, str(path)))
             continue
-        if (path / "manifest.json").is_file() and (path / "inputs").is_dir():  # a case as `subcut cut` writes it
+        if (path / "manifest.json").is_file() and (
+            path / "inputs"
+        ).is_dir():  # a case as `subcut cut` writes it
             path /= "inputs"
         try:
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
         except OSError as e:
             raise InputError(
-                f"cannot read the folder {path}: {e.strerror or e}", "check its permissions", code="file.unreadable"
+                f"cannot read the folder {path}: {e.strerror or e}",
+                "check its permissions",
+                code="file.unreadable",
             ) from e
     if not folders:
         return [("", common)]
     if len(counts := {len(samples) for samples in folders}) > 1:
         raise InputError(
-            f"the folders given hold different numbers of samples: {sorted(counts)}", code="input.sample-counts"
+            f"the folders given hold different numbers of samples: {sorted(counts)}",
+            code="input.sample-counts",
         )
     rows = list(zip(*folders, strict=True))
     labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
-    return [(label, common + [f for _, of in row for f in of]) for label, row in zip(labels, rows, strict=True)]
+    return [
+        (label, common + [f for _, of in row for f in of])
+        for label, row in zip(labels, rows, strict=True)
+    ]
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
@@ -272,20 +315,30 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
         return None
     dims = declared_type(graph.inputs[name].type)[2]
     if dims is not None and len(dims) > 1:
-        what = f"-i {word}: input '{name}' has {len(dims)} dimensions; only a scalar or a vector takes numbers"
+        what = (
+            f"-i {word}: input '{name}' has {len(dims)} dimensions; only a scalar or a vector takes"
+            " numbers"
+        )
         raise InputError(what, f"-i {name}=FILE.npy", code="input.takes-no-numbers")
     return name, f"{NUMBERS}{text}"
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
-    """(NAME, FILE) of `NAME=FILE` or `FILE`. Both may hold `=`: an input's name wins, then a file that exists."""
+    """(NAME, FILE) of `NAME=FILE` or `FILE`. Both may hold `=`: an input's name wins, then a file
+    that exists."""
     named = max((n for n in graph.inputs if word.startswith(f"{n}=")), key=len, default=None)
-    before, sep, after = word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
-    name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110 - never raises
+    before, sep, after = (
+        word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
+    )
+    name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110
     if name is not None:
         _require_input(graph, name)
     if not os.path.exists(file):  # noqa: PTH110
-        raise InputError(f"no input file or folder '{file}'", "check the path given with -i", code="file.not-found")
+        raise InputError(
+            f"no input file or folder '{file}'",
+            "check the path given with -i",
+            code="file.not-found",
+        )
     return name, Path(file)
 
 
@@ -300,19 +353,34 @@ def _require_input(graph: Graph, name: str) -> None:
         )
     from subgraph.text import nearest
 
-    raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs), code="input.unknown")
+    raise UnknownName(
+        f"the model has no input '{name}'",
+        nearest=nearest(name, graph.inputs),
+        code="input.unknown",
+    )
 
 
 def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
-        raise InputError(f"{path} is not a regular file", "save what it gives into a file", code="file.not-regular")
+        raise InputError(
+            f"{path} is not a regular file",
+            "save what it gives into a file",
+            code="file.not-regular",
+        )
     if path.suffix.lower() not in ARRAYS | IMAGES:
         kinds = " ".join(sorted(ARRAYS | IMAGES))
-        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {kinds}", code="input.unknown-kind")
+        raise InputError(
+            f"{path}: not a kind of file that can be fed",
+            f"known: {kinds}",
+            code="input.unknown-kind",
+        )
 
 
-def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[tuple[str, list[InputFile]]]:
-    """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files.
+def _samples(
+    folder: Path, name: str | None, stems: Mapping[str, str]
+) -> list[tuple[str, list[InputFile]]]:
+    """The samples in a folder: its sub-folders, or one if its files are named after several inputs,
+    or its files.
 
     Raises:
         InputError: the folder is empty, or only some of its files are named after inputs.
@@ -323,7 +391,9 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
         return [(p.name, [(name, str(f)) for f in _input_files(p.iterdir())]) for p in folders]
     files = _input_files(inside)
     twins = [p for p in inside if p.suffix.lower() in RAW and p.with_suffix(".npy") in files]
-    if twins and not (folder.parent / "manifest.json").is_file():  # in a case both are the same tensor
+    if (
+        twins and not (folder.parent / "manifest.json").is_file()
+    ):  # in a case both are the same tensor
         log.warning("%s is not read: a .npy of the same name lies beside it", clean(str(twins[0])))
     if not files:
         raise InputError(
@@ -336,7 +406,8 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
         if len(named) != len(files):
             other = next((f for f in files if f.stem not in stems), files[-1])
             raise InputError(
-                f"{folder} mixes files of {count(len(named), 'input')} with others, such as {other.name}",
+                f"{folder} mixes files of {count(len(named), 'input')} with others, such as"
+                f" {other.name}",
                 "put the files of each sample into a folder of its own, each named after its input",
                 code="input.mixed-folder",
             )
@@ -348,11 +419,13 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
 def _input_files(paths: Iterable[Path]) -> list[Path]:
     """The files that can be fed, in order.
 
-    Left out are the outputs in ONNX's own test folders, and raw files beside a .npy of the same name: `subcut cut`
-    writes each tensor in both formats.
+    Left out are the outputs in ONNX's own test folders, and raw files beside a .npy of the same
+    name: `subcut cut` writes each tensor in both formats.
     """
     kinds = ARRAYS | IMAGES
-    files = [p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")]
+    files = [
+        p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")
+    ]
     stems = {p.stem for p in files if p.suffix.lower() == ".npy"}
     files = [p for p in files if p.suffix.lower() not in RAW or p.stem not in stems]
     return sorted((p for p in files if not re.fullmatch(r"output_\d+\.pb", p.name)), key=_natural)
@@ -364,7 +437,8 @@ def _natural(path: Path) -> list[Any]:
 
 
 def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
-    """Input names by the stem of a file for them: an input's own name goes before all other stems."""
+    """Input names by the stem of a file for them: an input's own name goes before all other
+    stems."""
     stems = {name: name for name in names}
     for position, name in enumerate(names):
         for stem in (safe_name(name), f"input_{position}", f"input_{name}"):
@@ -372,10 +446,12 @@ def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
     return stems
 
 
-# ---------------------------------------------------------------------------------------------------- specs
+# ------------------------------------------------------------ specs
 
 
-def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> InputSpec:
+def _spec(
+    graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]
+) -> InputSpec:
     form, dtype, dims = declared_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
@@ -392,13 +468,16 @@ def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: M
 
 
 def _quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
-    """What 8-bit codes of this input can hold, where the model quantizes it by one constant scale."""
+    """What 8-bit codes of this input can hold, where the model quantizes it by one constant
+    scale."""
     for i in graph.readers.get(name, ()):
         node = graph.nodes[i]
         if node.op_type != "QuantizeLinear" or node.input[0] != name:
             continue
         zero = graph.constant(node.input[2]) if len(node.input) > 2 else None
-        lowest = {"uint8": 0, "int8": -128}.get(dtypes.name_of(zero.data_type) if zero is not None else "uint8")
+        lowest = {"uint8": 0, "int8": -128}.get(
+            dtypes.name_of(zero.data_type) if zero is not None else "uint8"
+        )
         scale = constant_scale(graph, node, 1, 2)
         if scale and len(scale.step) == 1 and lowest is not None:
             low = (lowest - scale.zero[0]) * scale.step[0]
@@ -420,13 +499,15 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
     for axis, (dim, size) in enumerate(zip(dims or shape, shape, strict=True)):
         if isinstance(dim, int) and dim != size:
             raise InputError(
-                f"--shape {name}: axis {axis} is {size}, the model fixes it at {dim}", code="shape.fixed-axis"
+                f"--shape {name}: axis {axis} is {size}, the model fixes it at {dim}",
+                code="shape.fixed-axis",
             )
     return {dim: size for dim, size in zip(dims or (), shape, strict=False) if isinstance(dim, str)}
 
 
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
-    """The number of rows of the smallest table that this integer input indexes, and why; (None, "") if none."""
+    """The number of rows of the smallest table that this integer input indexes, and why; (None, "")
+    if none."""
     tables: list[tuple[int, str]] = []
     seen = {name}
     stack = [name]
@@ -441,7 +522,10 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
                     unknown = graph.label(i)
                 else:
                     tables.append((size, str(node.input[0])))
-            elif node.op_type in CARRIERS and tensor in list(node.input)[: None if node.op_type == "Concat" else 1]:
+            elif (
+                node.op_type in CARRIERS
+                and tensor in list(node.input)[: None if node.op_type == "Concat" else 1]
+            ):
                 fresh = [n for n in graph.makes[i] if n not in seen]
                 seen.update(fresh)
                 stack += fresh

@@ -1,4 +1,5 @@
-"""A planned sample → its arrays, in the child process: the main one opens no hostile or huge file."""
+"""A planned sample → its arrays, in the child process: the main one opens no hostile or huge
+file."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
     """The value of each input, and where it came from.
 
     Raises:
-        InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is unknown.
+        InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is
+            unknown.
     """
     feeds: dict[str, Value] = {}
     origins: dict[str, InputOrigin] = {}
@@ -73,7 +75,11 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
             continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             value, conversion = _as_input(array, spec, file)
-            if isinstance(elements := feeds.get(spec.name), list) and isinstance(value, list) and name:
+            if (
+                isinstance(elements := feeds.get(spec.name), list)
+                and isinstance(value, list)
+                and name
+            ):
                 elements += value
                 continue
             if spec.name in feeds:
@@ -83,7 +89,9 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
                     code="input.given-twice",
                 )
             feeds[spec.name] = value
-            origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion, _range(value))
+            origins[spec.name] = computed or InputOrigin(
+                OriginKind.FILE, Path(file).name, conversion, _range(value)
+            )
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
@@ -106,7 +114,9 @@ def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     for spec in specs:
         value = feeds.get(spec.name)
         if spec.dims is not None and value is not None and not isinstance(value, list):
-            sizes.update((d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str))
+            sizes.update(
+                (d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str)
+            )
     for spec in specs:
         if spec.dims and isinstance(spec.dims[0], str):
             sizes.setdefault(spec.dims[0], 1)
@@ -129,7 +139,8 @@ def _parse_numbers(text: str, spec: InputSpec) -> Array:
 
 
 def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]:
-    """Yield a phrase per integer input among `names`: its name, and the values that are drawn for it.
+    """Yield a phrase per integer input among `names`: its name, and the values that are drawn for
+    it.
 
     An input of more than `MAX_SHOWN` numbers is described instead.
     """
@@ -149,8 +160,11 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
         yield f"{spec.name} = {values}"
 
 
-def generate_input(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[Value, InputOrigin]:
-    """Seeded values: floats as the sample says, booleans, indices within their table, other wide integers 0 or 1.
+def generate_input(
+    spec: InputSpec, sizes: Mapping[str, int], sample: Sample
+) -> tuple[Value, InputOrigin]:
+    """Seeded values: floats as the sample says, booleans, indices within their table, other wide
+    integers 0 or 1.
 
     Raises:
         InputError: the shape is unknown, or takes more than `MAX_RANDOM`.
@@ -168,13 +182,17 @@ def generate_input(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) ->
             f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
             code="input.too-large",
         )
-    rng = np.random.default_rng([sample.seed, zlib.crc32(spec.name.encode()), zlib.crc32(sample.label.encode())])
+    rng = np.random.default_rng(
+        [sample.seed, zlib.crc32(spec.name.encode()), zlib.crc32(sample.label.encode())]
+    )
     array, how = _draw(spec, shape, rng, sample.draw)
     origin = InputOrigin(OriginKind.RANDOM, f"random {how}, seed {sample.seed}")
     return ([array] if "sequence" in spec.form else array), origin
 
 
-def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, draw: str) -> tuple[Array, str]:
+def _draw(
+    spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, draw: str
+) -> tuple[Array, str]:
     import numpy as np
 
     dtype = np_dtype(spec.dtype)
@@ -183,11 +201,18 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, dra
         return _draw_in_pieces(lambda size: rng.integers(low, high, size), shape, dtype)
 
     if spec.dtype == "string":
-        return np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(shape), "words"
+        return (
+            np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(
+                shape
+            ),
+            "words",
+        )
     if spec.dtype == "bool":
         return draw_integers(0, 2), "booleans"
     if spec.dtype.startswith("complex"):
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(
+            dtype
+        ), "normal"
     if "float" in spec.dtype:
         name = draw if draw == "normal" else DRAWS[draw]
         if draw == "bars":
@@ -202,8 +227,11 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, dra
     return draw_integers(0, 2), "integers 0 or 1"
 
 
-def _draw_in_pieces(draw: Callable[[int], Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8 bits."""
+def _draw_in_pieces(
+    draw: Callable[[int], Array], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8
+    bits."""
     import numpy as np
 
     array = np.empty(math.prod(shape), dtype)
@@ -228,7 +256,8 @@ def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
 
 
 def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1 to 1."""
+    """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1
+    to 1."""
     import numpy as np
 
     ground = np.ones(shape, np.float32)
@@ -251,7 +280,8 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
             code="input.no-shape",
         )
     shape = [
-        d if isinstance(d, int) else sizes.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
+        d if isinstance(d, int) else sizes.get(d or "", 1 if axis == 0 else None)
+        for axis, d in enumerate(spec.dims)
     ]
     if None in shape:
         axis = shape.index(None)
@@ -286,7 +316,8 @@ class _InputFile:
     def target(self, key: str = "") -> InputSpec | None:
         """The input that the file's array `key` is for; None if the run does not need it.
 
-        The name that the user gave decides, then the array's own, then the file's; else it is the only input.
+        The name that the user gave decides, then the array's own, then the file's; else it is the
+        only input.
         """
         name = self.name or (key if self.is_input(key) else None) or self.stems.get(self.path.stem)
         if name is not None:
@@ -302,12 +333,15 @@ class _InputFile:
 
 
 def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec, Array]]:
-    """The arrays in one file, each with the input that it is for, without inputs that this run does not need."""
+    """The arrays in one file, each with the input that it is for, without inputs that this run does
+    not need."""
     kind = file.path.suffix.lower()
     if kind == ".npz":
         arrays = _load_npz(file.path)
         named = {key: array for key, array in arrays.items() if file.is_input(key)}
-        return [(spec, array) for key, array in (named or arrays).items() if (spec := file.target(key))]
+        return [
+            (spec, array) for key, array in (named or arrays).items() if (spec := file.target(key))
+        ]
     if kind == ".pb":
         key, array = _load_pb(file.path)
         spec = file.target(key)
@@ -328,14 +362,22 @@ def _load_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) for key in archive.files}
-    except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:  # RuntimeError: it wants a password
+    except (
+        *NPY_ERRORS,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as e:  # RuntimeError: it wants a password
         raise InputError(
-            f"cannot read {path}: {e}", "is it a .npz file without Python objects?", code="tensor.unreadable"
+            f"cannot read {path}: {e}",
+            "is it a .npz file without Python objects?",
+            code="tensor.unreadable",
         ) from e
 
 
 def _load_raw(path: Path, spec: InputSpec) -> Array:
-    """A headerless file, in the input's type and shape. One unknown dimension follows from the file's size.
+    """A headerless file, in the input's type and shape. One unknown dimension follows from the
+    file's size.
 
     If several dimensions are unknown, the first dimension counts as 1.
     """
@@ -343,7 +385,9 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
 
     if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
         raise InputError(
-            f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy", code="tensor.no-raw-form"
+            f"{path}: {spec.dtype} cannot be read from a headerless file",
+            "give a .npy",
+            code="tensor.no-raw-form",
         )
     dtype = np_dtype(spec.dtype)
     try:
@@ -366,8 +410,9 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
         dims[unknown[0]] = flat.size // step
     if any(not isinstance(d, int) for d in dims) or math.prod(dims) * dtype.itemsize != flat.size:
         raise InputError(
-            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} {shape_text(tuple(spec.dims or ()))}) "
-            f"takes {f'a multiple of {step}' if unknown else step}",
+            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype}"
+            f" {shape_text(tuple(spec.dims or ()))}) takes"
+            f" {f'a multiple of {step}' if unknown else step}",
             f"check type and layout, or give --shape {spec.name}=…",
             code="tensor.wrong-size",
         )
@@ -383,18 +428,27 @@ def _load_pb(path: Path) -> tuple[str, Array]:
         tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
         if protobuf.on_disk(tensor):
             raise InputError(
-                f"{path}: a tensor whose data lies in another file is not read", code="input.external-data"
+                f"{path}: a tensor whose data lies in another file is not read",
+                code="input.external-data",
             )
         return str(tensor.name), onnx.numpy_helper.to_array(tensor)
-    except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:  # KeyError: an element type of no name
+    except (
+        OSError,
+        DecodeError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ) as e:  # KeyError: an element type of no name
         raise InputError(f"{path} holds no ONNX tensor: {e}", code="tensor.unreadable") from e
 
 
 def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
-    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C.
+    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last
+    dimension is C.
 
     Raises:
-        InputError: the input's type, rank or channels are not those of an image, or the file is damaged.
+        InputError: the input's type, rank or channels are not those of an image, or the file is
+            damaged.
     """
     import numpy as np
     from PIL import Image, UnidentifiedImageError
@@ -407,8 +461,9 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
     of_image = len(dims) == 4 and (channels in (1, 3, 4) or not isinstance(channels, int))
     if not (of_image or (len(dims) == 3 and channels in (3, 4))) or spec.dtype not in IMAGE_TYPES:
         raise InputError(
-            f"{path}: input '{spec.name}' ({spec.dtype} {shape_text(tuple(dims))}) takes no image: an image has "
-            "1, 3 or 4 channels, height and width, and floats or whole numbers of 8 to 32 bits",
+            f"{path}: input '{spec.name}' ({spec.dtype} {shape_text(tuple(dims))}) takes no image:"
+            " an image has 1, 3 or 4 channels, height and width, and floats or whole numbers of 8"
+            " to 32 bits",
             f"give it a .npy: -i {spec.name}=FILE.npy",
             code="input.takes-no-image",
         )
@@ -418,10 +473,15 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
             image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
         raise InputError(f"cannot read the image {path}: {e}", code="input.unreadable-image") from e
-    size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
+    size = (
+        width if isinstance(width, int) else image.width,
+        height if isinstance(height, int) else image.height,
+    )
     pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
     if options.bgr:
-        pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
+        pixels = (
+            pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
+        )
     if options.mean != (0.0,) or options.scale != (1.0,):
         pixels = (pixels - _per_channel(options.mean, pixels)) * _per_channel(options.scale, pixels)
     array = pixels if last else pixels.transpose(2, 0, 1)
@@ -443,7 +503,8 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
 
     if len(values) not in (1, pixels.shape[2]):
         raise InputError(
-            f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}", code="input.channel-numbers"
+            f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}",
+            code="input.channel-numbers",
         )
     return np.asarray(values, np.float32)
 
@@ -475,7 +536,9 @@ def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
     return [array] if "sequence" in spec.form else array, conversion
 
 
-def _wrong_shape(file: str | Path, array: Array, name: str, dims: Sequence[int | str | None]) -> InputError:
+def _wrong_shape(
+    file: str | Path, array: Array, name: str, dims: Sequence[int | str | None]
+) -> InputError:
     """The error about a file of another shape; one in the order NHWC is called that."""
     shapes = f"{shape_text(array.shape)}; input '{name}' takes {shape_text(tuple(dims))}"
     orders = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
@@ -486,7 +549,9 @@ def _wrong_shape(file: str | Path, array: Array, name: str, dims: Sequence[int |
                 f"numpy.transpose(array, {order}) reorders it",
                 code="input.wrong-layout",
             )
-    return InputError(f"{file} has shape {shapes}", "reshape it, or name another file", code="input.wrong-shape")
+    return InputError(
+        f"{file} has shape {shapes}", "reshape it, or name another file", code="input.wrong-shape"
+    )
 
 
 def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
@@ -510,11 +575,14 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """numpy's letter for a type: b, i, u, f, …; that of ml_dtypes' types follows from their names."""
+    """numpy's letter for a type: b, i, u, f, …; that of ml_dtypes' types follows from their
+    names."""
     if dtype.name in NOT_NUMPY:
         return "f" if "float" in dtype.name else dtype.name[0]
     return dtype.kind
 
 
 def _agree(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
-    return len(dims) == len(shape) and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))
+    return len(dims) == len(shape) and all(
+        d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int)
+    )

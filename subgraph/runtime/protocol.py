@@ -1,9 +1,11 @@
-"""What a worker's process replies to its parent, as dataclasses; on the pipe they are sealed JSON lines.
+"""What a worker's process replies to its parent, as dataclasses; on the pipe they are sealed JSON
+lines.
 
-A backend's code runs in the worker's process and can write into every descriptor of it. So each reply begins with a
-random word, which went through the pipe before the backend was imported, and its number. A line without them is not
-believed: neither one made up nor one written again. This protects from faults and from code that writes blindly. Code
-that searches the process's memory for the word can still forge a reply.
+A backend's code runs in the worker's process and can write into every descriptor of it. So each
+reply begins with a random word, which went through the pipe before the backend was imported, and
+its number. A line without them is not believed: neither one made up nor one written again. This
+protects from faults and from code that writes blindly. Code that searches the process's memory for
+the word can still forge a reply.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from subgraph.runtime.inputs import InputOrigin
 from subgraph.storage.tensors import Record
 
 WORD_BYTES = 16
-SCRATCH = "SUBCUT_SCRATCH"  # in a worker's environment: a folder for its temporary files, removed when it ends
-CHANNEL_LOST = 76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
+# in a worker's environment: a folder for its temporary files, removed when it ends
+SCRATCH = "SUBCUT_SCRATCH"
+CHANNEL_LOST = (
+    76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
+)
 
 
 def seal(word: bytes, number: int) -> bytes:
@@ -27,9 +32,11 @@ def seal(word: bytes, number: int) -> bytes:
     return b"%s %d " % (word, number)
 
 
-def process_end(lines: Sequence[str], signal: str | None = None, code: int | None = None) -> dict[str, object]:
-    """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a limit was exceeded.
-    `lines`: the last of standard error."""
+def process_end(
+    lines: Sequence[str], signal: str | None = None, code: int | None = None
+) -> dict[str, object]:
+    """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a
+    limit was exceeded. `lines`: the last of standard error."""
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 
 
@@ -41,8 +48,10 @@ class BackendInfo:
         precision: what it computes in: fp32, tf32, fp16, bf16 or int8.
         multi: it takes several disconnected pieces in one model.
         caveat: what a user must know before anything runs; "" if nothing.
-        exact: the options with which it computes in full precision, or without optimisations; empty where these do.
-        switches: by name, what it does that may make a difference -> the options with which it does not.
+        exact: the options with which it computes in full precision, or without optimisations; empty
+            where these do.
+        switches: by name, what it does that may make a difference -> the options with which it does
+            not.
         passes: the option that turns passes of its optimiser off, `A+B`; "" if there is none.
     """
 
@@ -55,7 +64,9 @@ class BackendInfo:
     passes: str = ""
 
 
-def not_thrown(switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def not_thrown(
+    switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
     """The switches that change something: without those that the options have thrown already."""
     named = {str(name): _texts(changed) for name, changed in switches.items()}
     return {name: changed for name, changed in named.items() if changed != _texts(options)}
@@ -70,8 +81,10 @@ class ModelRun:
     """One run of a loaded model.
 
     Attributes:
-        tensors: the requested outputs that it gave, with files relative to the folder that was written into.
-        fed: the inputs, without files; origins: by input, where its value came from, if a sample was fed.
+        tensors: the requested outputs that it gave, with files relative to the folder that was
+            written into.
+        fed: the inputs, without files; origins: by input, where its value came from, if a sample
+            was fed.
         others: names of outputs that it gave and nobody requested.
         seconds: for the run alone, without reading the inputs and writing the outputs.
     """

@@ -33,7 +33,9 @@ from subgraph.text import clean
 
 PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
-LITERT = "litert:kernels=builtin"  # runs operators of TensorFlow Lite; without delegates, which fuse
+LITERT = (  # runs operators of TensorFlow Lite; without delegates, which fuse
+    "litert:kernels=builtin"
+)
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
 OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
 STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
@@ -44,18 +46,21 @@ MAX_THREADS = 8  # more give nothing for one small run, and other bits on each m
 
 
 def threads() -> int:
-    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
+    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with
+    every result."""
     return min(cores(), MAX_THREADS)
 
 
 def fixed_options(backend: str = PLAIN) -> dict[str, Any]:
-    """The options with which a backend gives the same values on every machine; none if it has no such options."""
+    """The options with which a backend gives the same values on every machine; none if it has no
+    such options."""
     options = capabilities(backend).reference
     return {**options, "threads": threads()} if options else {}
 
 
 def parse_limit(text: str | None) -> int | None:
-    """Bytes that each of subcut's own processes may use, as `--memory` names them; None for what is free.
+    """Bytes that each of subcut's own processes may use, as `--memory` names them; None for what is
+    free.
 
     Raises:
         UsageError: it is not a size, or less than the process takes without a model.
@@ -64,7 +69,10 @@ def parse_limit(text: str | None) -> int | None:
         return None
     size = parse_memory(text)
     if size < MIN_LIMIT:
-        what = f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by itself"
+        what = (
+            f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by"
+            " itself"
+        )
         raise UsageError(what, "256M or more", code="option.out-of-range")
     return size
 
@@ -94,9 +102,12 @@ class LoadedAncestors:
     needed: tuple[str, ...]
 
     def covers(self, graph: Graph, above: Region, tensors: Iterable[str]) -> bool:
-        """Return whether a run of these nodes returns the tensors of a region of the model, and runs no other node."""
+        """Return whether a run of these nodes returns the tensors of a region of the model, and
+        runs no other node."""
         made = {name for name in tensors if name in graph.maker}
-        is_fed_alike = {*above.inputs, *above.shapes} <= {*self.needed}  # else with values of random nodes
+        is_fed_alike = {*above.inputs, *above.shapes} <= {
+            *self.needed
+        }  # else with values of random nodes
         is_same = self.nodes == frozenset(above.nodes) and made <= self.outputs
         return graph is self.graph and bool(made) and is_fed_alike and is_same
 
@@ -104,20 +115,24 @@ class LoadedAncestors:
 class Reference:
     """The reference process: onnxruntime on the CPU, optimisations off, a fixed number of threads.
 
-    The process starts with the constructor, so that the runtime is imported while the caller still reads the model.
-    Another backend, or a library of custom operators (option `ops`), serves models that plain onnxruntime cannot run.
-    Several threads may share a reference if each uses keys of its own.
+    The process starts with the constructor, so that the runtime is imported while the caller still
+    reads the model. Another backend, or a library of custom operators (option `ops`), serves models
+    that plain onnxruntime cannot run. Several threads may share a reference if each uses keys of
+    its own.
 
-    A model whose weights need more than `limit` is run in stretches (`stretches.model`), of which the process holds one
-    at a time.
+    A model whose weights need more than `limit` is run in stretches (`stretches.model`), of which
+    the process holds one at a time.
 
     Attributes:
         backend, options: as given, with the backend's fixed options added.
-        fixed: has it such options, as onnxruntime does? Then it runs models in stretches, within a limit of memory.
-        python: the interpreter of a release that is installed apart; None for the one beside subcut.
+        fixed: has it such options, as onnxruntime does? Then it runs models in stretches, within a
+            limit of memory.
+        python: the interpreter of a release that is installed apart; None for the one beside
+            subcut.
         limit: bytes of memory that the process may use; None for what is free.
         exceeded: was there a model that did not fit?
-        ancestors: the nodes that are loaded to capture tensors (`runtime.capture`); None if there are none.
+        ancestors: the nodes that are loaded to capture tensors (`runtime.capture`); None if there
+            are none.
         deadline: when the last request must have ended, as of `Workers`; `share` sets it.
     """
 
@@ -132,8 +147,8 @@ class Reference:
         python: Path | None = None,
         limit: int | None = None,
     ) -> None:
-        """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process when a model has ended
-        the last one, and models that were loaded in that one are lost."""
+        """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process
+        when a model has ended the last one, and models that were loaded in that one are lost."""
         self.backend = backend
         self.limit = limit
         self.fixed = bool(capabilities(backend).reference)
@@ -175,15 +190,21 @@ class Reference:
         except ModelError as e:
             if not (self.fixed and lacks_memory(e)):
                 raise
-            what = f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it may use"
-            hint = "is the model damaged? else give smaller inputs (--shape, -i), or free some memory"
+            what = (
+                f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
+                " may use"
+            )
+            hint = (
+                "is the model damaged? else give smaller inputs (--shape, -i), or free some memory"
+            )
             raise OutOfMemory(f"{what}: {e.what}", hint, code="memory.exceeded") from e
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
 
         Args:
-            reuse: plan which tensors share memory, in time quadratic in the nodes that small tensors pass through.
+            reuse: plan which tensors share memory, in time quadratic in the nodes that small
+                tensors pass through.
 
         Raises:
             Refused: the runtime does not accept it.
@@ -194,12 +215,20 @@ class Reference:
             self._load(key, model, None, reuse)
 
     def load_model(
-        self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, *, reuse: bool = True
+        self,
+        key: str,
+        model: protobuf.ModelProto,
+        source: Path,
+        folder: Path,
+        *,
+        reuse: bool = True,
     ) -> None:
-        """As `load`, of a model whose large weights are still those of the file `source`; it is written into `folder`.
+        """As `load`, of a model whose large weights are still those of the file `source`; it is
+        written into `folder`.
 
-        onnxruntime reads external weights in place where all are aligned. Else they are copied to aligned offsets:
-        kernels give other last bits on unaligned memory (`docs/why/alignment.md`). `model` is changed.
+        onnxruntime reads external weights in place where all are aligned. Else they are copied to
+        aligned offsets: kernels give other last bits on unaligned memory (`docs/why/alignment.md`).
+        `model` is changed.
         """
 
         def graph() -> Graph:
@@ -210,7 +239,9 @@ class Reference:
         if not self._stretch(key, on_disk, graph, reuse):
             self._place(key, model, source, folder, reuse)
 
-    def _place(self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, reuse: bool) -> None:
+    def _place(
+        self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, reuse: bool
+    ) -> None:
         path = folder / "model.onnx"
         weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
         if weights and self.fixed and all(_in_place(t, source) for t in weights):
@@ -236,12 +267,16 @@ class Reference:
             with self._within_memory():
                 self._worker.load(key, model, options)
 
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
-        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
+    def run(
+        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample
+    ) -> ModelRun:
+        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are
+        relative to it.
 
         Raises:
             InputError: an input does not fit.
-            ModelError: the run failed, or `key` was lost with the process that another model ended (`restart`).
+            ModelError: the run failed, or `key` was lost with the process that another model ended
+                (`restart`).
             WorkerDied: the process crashed.
         """
         try:
@@ -257,12 +292,14 @@ class Reference:
             raise ModelError(f"the reference lost the model: {e.what}", code=e.code) from e
         if missing := [name for name in outputs if name not in run.by_name]:
             raise ModelError(
-                f"the reference, {self.backend}, gives no value of '{missing[0]}'", code="reference.no-value"
+                f"the reference, {self.backend}, gives no value of '{missing[0]}'",
+                code="reference.no-value",
             )
         return run
 
     def tensors(self, model: Path) -> frozenset[str] | None:
-        """The tensors of a model that it has values of; None for all. From now on it runs cuts of this model.
+        """The tensors of a model that it has values of; None for all. From now on it runs cuts of
+        this model.
 
         Raises:
             BackendError: it cannot be used.
@@ -275,7 +312,8 @@ class Reference:
         return known
 
     def identity(self) -> dict[str, Any]:
-        """Backend, options and version: all that its values depend on, beside the model and its inputs."""
+        """Backend, options and version: all that its values depend on, beside the model and its
+        inputs."""
         if not self._version:
             with self._lock:
                 self._version = self._worker.about(self.options).version
@@ -287,11 +325,11 @@ class Reference:
             if self._stretched.pop(key, None) is None:
                 self._worker.drop(key)
 
-    # ------------------------------------------------------------------------------------------------ stretches
+    # ------------------------------------------------------------ stretches
 
     def _stretch(self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool) -> bool:
-        """Is the model run in stretches? With a limit every model is, often in one; else those that do not fit into
-        what is free. `weights`: their bytes, roughly."""
+        """Is the model run in stretches? With a limit every model is, often in one; else those that
+        do not fit into what is free. `weights`: their bytes, roughly."""
         if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
@@ -305,16 +343,25 @@ class Reference:
         return True
 
     def hold(
-        self, token: object, build: Callable[[], protobuf.ModelProto], source: Path, folder: Path, *, reuse: bool
+        self,
+        token: object,
+        build: Callable[[], protobuf.ModelProto],
+        source: Path,
+        folder: Path,
+        *,
+        reuse: bool,
     ) -> None:
-        """Load what `build` gives in the place of the stretch that the process holds, unless it has this one's token.
+        """Load what `build` gives in the place of the stretch that the process holds, unless it has
+        this one's token.
 
         `source`, `folder`: as of `load_model`.
         """
         if self._held == token and self._worker.alive:
             return
         self.release()
-        with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:  # the process has its files open
+        with tempfile.TemporaryDirectory(
+            prefix="model-", dir=folder
+        ) as inner:  # the process has its files open
             self._place(HELD, build(), source, Path(inner), reuse)
         self._held = token
 
@@ -324,7 +371,9 @@ class Reference:
             self._worker.drop(HELD)
         self._held = None
 
-    def run_held(self, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+    def run_held(
+        self, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample
+    ) -> ModelRun:
         """As `run`, of what it holds."""
         return self._worker.run(HELD, into, outputs, feeds)
 

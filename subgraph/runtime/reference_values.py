@@ -1,4 +1,5 @@
-"""Reference values of a model's tensors for all samples: computed once, when they are needed, and kept on disk."""
+"""Reference values of a model's tensors for all samples: computed once, when they are needed, and
+kept on disk."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from subgraph.storage.watched import Watched
 class ReferenceValues:
     """Records per sample, with absolute paths.
 
-    The first run stores the model's inputs and the outputs of its random nodes. Later runs are fed from these files, so
-    that all values belong to the same inputs, however open dimensions and unnamed files are resolved.
+    The first run stores the model's inputs and the outputs of its random nodes. Later runs are fed
+    from these files, so that all values belong to the same inputs, however open dimensions and
+    unnamed files are resolved.
 
     Attributes:
         records: per sample, record by tensor; every sample has the same tensors.
@@ -31,8 +33,15 @@ class ReferenceValues:
         watched: the values' files; whoever gets others from the store adds these.
     """
 
-    def __init__(self, graph: Graph, reference: Reference, samples: Sequence[Sample], folder: Path) -> None:
-        self.graph, self.reference, self.samples, self.folder = graph, reference, samples, folder.resolve()
+    def __init__(
+        self, graph: Graph, reference: Reference, samples: Sequence[Sample], folder: Path
+    ) -> None:
+        self.graph, self.reference, self.samples, self.folder = (
+            graph,
+            reference,
+            samples,
+            folder.resolve(),
+        )
         self.records: list[dict[str, Record]] = [{} for _ in samples]
         self.captured: list[Captured] = []
         self.watched = Watched()
@@ -40,22 +49,33 @@ class ReferenceValues:
         self._lock = threading.RLock()
         self._batch = 0
 
-    def with_input(self, name: str, values: Sequence[Mapping[str, Record]], origin: str) -> ReferenceValues:
-        """The same samples with another value of one input; of `values`, that one is taken. `origin`: what it is.
+    def with_input(
+        self, name: str, values: Sequence[Mapping[str, Record]], origin: str
+    ) -> ReferenceValues:
+        """The same samples with another value of one input; of `values`, that one is taken.
+        `origin`: what it is.
 
         What does not depend on it is kept. Nothing runs before a value is needed.
         """
         graph = self.graph
         below = graph.descendants(graph.readers.get(name, ()))
-        other = ReferenceValues(graph, self.reference, self.samples, Path(tempfile.mkdtemp(dir=self.folder)))
-        kept = ({n: r for n, r in records.items() if graph.maker.get(n) not in below} for records in self.records)
-        other.records = [{**records, name: value[name]} for records, value in zip(kept, values, strict=True)]
+        other = ReferenceValues(
+            graph, self.reference, self.samples, Path(tempfile.mkdtemp(dir=self.folder))
+        )
+        kept = (
+            {n: r for n, r in records.items() if graph.maker.get(n) not in below}
+            for records in self.records
+        )
+        other.records = [
+            {**records, name: value[name]} for records, value in zip(kept, values, strict=True)
+        ]
         told = {name: InputOrigin(OriginKind.COMPUTED, origin)}
         other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
         return other
 
     def with_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> ReferenceValues:
-        """The values for other inputs of the model, a sample each. Nothing runs before a value is needed."""
+        """The values for other inputs of the model, a sample each. Nothing runs before a value is
+        needed."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         other = ReferenceValues(self.graph, self.reference, [self.samples[0]] * len(inputs), folder)
         other.records = [dict(sample) for sample in inputs]
@@ -68,9 +88,12 @@ class ReferenceValues:
         return not any(sample.files for sample in self.samples)
 
     def redrawn(self, draw: str) -> ReferenceValues:
-        """The values for floats that are drawn in another way. Nothing runs before a value is needed."""
+        """The values for floats that are drawn in another way. Nothing runs before a value is
+        needed."""
         samples = [replace(sample, draw=draw) for sample in self.samples]
-        return ReferenceValues(self.graph, self.reference, samples, Path(tempfile.mkdtemp(dir=self.folder)))
+        return ReferenceValues(
+            self.graph, self.reference, samples, Path(tempfile.mkdtemp(dir=self.folder))
+        )
 
     @property
     def labels(self) -> list[str]:
@@ -80,11 +103,13 @@ class ReferenceValues:
     def need(self, names: Collection[str], *, near: bool = False) -> None:
         """Capture the tensors that have no values yet, in one run of their ancestors.
 
-        `near`: run only ancestors between these tensors and tensors with values; many such calls in topological order
-        cost no more than one. So it is always where the model does not fit into memory.
+        `near`: run only ancestors between these tensors and tensors with values; many such calls in
+        topological order cost no more than one. So it is always where the model does not fit into
+        memory.
 
         Raises:
-            InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+            InputError: an input does not fit. ModelError: the reference cannot run the model.
+                WorkerDied: it crashed.
         """
         with self._lock:
             stored = self.records[0]
@@ -94,7 +119,9 @@ class ReferenceValues:
             into = self.folder / f"batch{self._batch}"
             into.mkdir(parents=True)
             self._batch += 1
-            missing += [n for n in self._random_outputs(missing) if n not in stored and n not in missing]
+            missing += [
+                n for n in self._random_outputs(missing) if n not in stored and n not in missing
+            ]
             if not self.captured:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
                 self._run_first(missing, into)
@@ -113,24 +140,38 @@ class ReferenceValues:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         above = region.above(self.graph, names)
         with self.reference.exclusive():
-            self.captured = capture_samples(self.reference, self.graph, above, stems, self.samples, into)
+            self.captured = capture_samples(
+                self.reference, self.graph, above, stems, self.samples, into
+            )
         for k, captured in enumerate(self.captured):
             self._keep(k, captured.tensors, into / str(k))
 
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph = self.graph
         made = [n for n in names if n in self.graph.maker]
-        nodes = self._nodes_after_stored(made) if near else graph.ancestors(graph.maker[n] for n in made)
-        stored_random = {i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])}
-        above = region.of_nodes(graph, nodes - stored_random, [(n,) for n in made], keep_random=True)
-        types = boundary_types(graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {})
+        nodes = (
+            self._nodes_after_stored(made)
+            if near
+            else graph.ancestors(graph.maker[n] for n in made)
+        )
+        stored_random = {
+            i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])
+        }
+        above = region.of_nodes(
+            graph, nodes - stored_random, [(n,) for n in made], keep_random=True
+        )
+        types = boundary_types(
+            graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {}
+        )
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         runs = []
         loaded = loaded_ancestors(self.reference, graph, above, names, into, types)
         with self.reference.exclusive(), loaded as needed:
             for k, records in enumerate(self.records):
                 (into / str(k)).mkdir()
-                runs.append(self.reference.run(KEY, into / str(k), stems, [records[n] for n in needed]))
+                runs.append(
+                    self.reference.run(KEY, into / str(k), stems, [records[n] for n in needed])
+                )
         for k, run in enumerate(runs):  # after the last run: every sample has the same tensors
             self._keep(k, run.by_name, into / str(k))
 
@@ -144,11 +185,14 @@ class ReferenceValues:
             i = stack.pop()
             if i not in nodes:
                 nodes.add(i)
-                stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in stored]
+                stack += [
+                    graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in stored
+                ]
         return nodes
 
     def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
-        """The result of `capture.capture_samples` for these tensors and this folder, by copying files."""
+        """The result of `capture.capture_samples` for these tensors and this folder, by copying
+        files."""
         self.need(stems)
         samples = []
         for k, (captured, records) in enumerate(zip(self.captured, self.records, strict=True)):

@@ -41,7 +41,8 @@ class Job:
     """A model that is to be loaded, and run once per sample.
 
     Attributes:
-        feeds: per sample, its inputs, with absolute paths. outputs: names of the tensors that are wanted.
+        feeds: per sample, its inputs, with absolute paths. outputs: names of the tensors that are
+            wanted.
         into: the folder that these are written into.
         fresh: in a process that has run nothing before.
         options: of the backend's `load`; None for those of the candidate.
@@ -67,8 +68,8 @@ class RunResult:
     """What a candidate gave for a model.
 
     Attributes:
-        tensors: per sample, records by name; missing outputs are absent. Files are absolute, or relative to the folder
-            that was written into as long as the result is not stored.
+        tensors: per sample, records by name; missing outputs are absent. Files are absolute, or
+            relative to the folder that was written into as long as the result is not stored.
         others: per sample, names of outputs that it gave and nobody requested.
         failure: why there are no tensors: a verdict without outputs.
         build, run: seconds; `run` over all samples.
@@ -76,8 +77,10 @@ class RunResult:
         made: when it was run, in seconds since 1970.
         sources: files that the candidate imported, where it is a Python file: path → digest.
         ended: its process did not survive it; not stored.
-        later: what further passes of its session gave, in their order; empty where they gave the same bits.
-        number: of its pass in its session. first: what the first pass gave, where this is a later one.
+        later: what further passes of its session gave, in their order; empty where they gave the
+            same bits.
+        number: of its pass in its session. first: what the first pass gave, where this is a later
+            one.
     """
 
     tensors: tuple[Mapping[str, Record], ...] = ()
@@ -113,11 +116,14 @@ class RunResult:
         return replace(change(self), later=tuple(map(change, self.later)))
 
     def differing(self, other: RunResult) -> set[str]:
-        """Names of the tensors that only one of two runs gave, or that differ in type, shape or any bit."""
+        """Names of the tensors that only one of two runs gave, or that differ in type, shape or any
+        bit."""
         different: set[str] = set()
         for one, two in zip(self.tensors, other.tensors, strict=True):
             different |= one.keys() ^ two.keys()
-            different |= {name for name in one.keys() & two.keys() if not _equal(one[name], two[name])}
+            different |= {
+                name for name in one.keys() & two.keys() if not _equal(one[name], two[name])
+            }
         return different
 
     def to_json(self) -> dict[str, Any]:
@@ -129,10 +135,14 @@ class RunResult:
         samples = zip(self.tensors, self.others, strict=True)
         later = tuple(one._stored() for one in self.later)
         return StoredResult(
-            self.build, self.run, tuple(StoredSample(tuple(of.values()), others) for of, others in samples),
-            StoredFailure(v.status, v.signature, v.why, v.process) if v else None, self.made, self.sources,
+            self.build,
+            self.run,
+            tuple(StoredSample(tuple(of.values()), others) for of, others in samples),
+            StoredFailure(v.status, v.signature, v.why, v.process) if v else None,
+            self.made,
+            self.sources,
             later or None,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,8 @@ class StoredResult:
 
 def _equal(one: Record, other: Record) -> bool:
     return (one.type_text, one.shapes) == (other.type_text, other.shapes) and all(
-        a == b or filecmp.cmp(a, b, shallow=False) for a, b in zip(one.files, other.files, strict=True)
+        a == b or filecmp.cmp(a, b, shallow=False)
+        for a, b in zip(one.files, other.files, strict=True)
     )
 
 
@@ -181,7 +192,12 @@ def _within(result: RunResult, folder: Path) -> RunResult:
     """The result, whose files are relative, with paths in this folder."""
 
     def placed(one: RunResult) -> RunResult:
-        return replace(one, tensors=tuple({n: r.within(folder) for n, r in sample.items()} for sample in one.tensors))
+        return replace(
+            one,
+            tensors=tuple(
+                {n: r.within(folder) for n, r in sample.items()} for sample in one.tensors
+            ),
+        )
 
     return result.changed(placed)
 
@@ -203,7 +219,14 @@ def _result_of(stored: StoredResult) -> RunResult:
     others = tuple(sample.others for sample in stored.samples)
     later = tuple(map(_result_of, stored.later or ()))
     return RunResult(
-        tensors, others, verdict, stored.build, stored.run, made=stored.made, sources=stored.sources, later=later
+        tensors,
+        others,
+        verdict,
+        stored.build,
+        stored.run,
+        made=stored.made,
+        sources=stored.sources,
+        later=later,
     )
 
 
@@ -213,10 +236,12 @@ def unresolved(why: str) -> RunResult:
 
 
 def run_model(worker: Worker, job: Job) -> RunResult:
-    """Load a model, run it once per sample and pass, and write its outputs. A failure is a result as well.
+    """Load a model, run it once per sample and pass, and write its outputs. A failure is a result
+    as well.
 
     Raises:
-        BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+        BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
+            written.
         OutOfTime: the worker's deadline came.
     """
     result = _run_model(worker, job)
@@ -243,33 +268,46 @@ def _run_model(worker: Worker, job: Job) -> RunResult:
     with suppress(OutOfTime):  # what is known of the first pass stays known
         while not (first, *later)[-1].failure and len(later) + 1 < job.passes:
             later.append(_run_pass(worker, job, build, len(later) + 2, first.tensors))
-    return replace(first, later=tuple(later) if any(one.tensors != first.tensors for one in later) else ())
+    return replace(
+        first, later=tuple(later) if any(one.tensors != first.tensors for one in later) else ()
+    )
 
 
 def _run_pass(
-    worker: Worker, job: Job, build: float, number: int = 1, first: Sequence[Mapping[str, Record]] = ()
+    worker: Worker,
+    job: Job,
+    build: float,
+    number: int = 1,
+    first: Sequence[Mapping[str, Record]] = (),
 ) -> RunResult:
-    """Run each sample once. A later pass keeps the files that the first one wrote, where it gives the same bits."""
+    """Run each sample once. A later pass keeps the files that the first one wrote, where it gives
+    the same bits."""
     seconds = 0.0
     runs = []
     prefix = f"p{number - 1}-" if first else ""  # of the files' names
     try:
         for k, sample in enumerate(job.feeds):
             stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
-            runs.append(worker.run(MODEL, job.into, stems, sample, first[k].values() if first else ()))
+            runs.append(
+                worker.run(MODEL, job.into, stems, sample, first[k].values() if first else ())
+            )
             seconds += runs[-1].seconds
     except OutOfTime:
         raise
     except OutputError as e:
         if os.strerror(errno.ENOSPC) in e.what or not can_write(job.into):
             raise
-        why = f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
+        why = (
+            f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
+        )
         failure = _failure(ModelError(why, code="worker.no-values"), worker, build, seconds)
         worker.close()  # its next run would fail as well
         return RunResult(failure=failure, build=build, run=seconds)
     except SubcutError as e:
         return RunResult(failure=_failure(e, worker, build, seconds), build=build, run=seconds)
-    return RunResult(tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds)
+    return RunResult(
+        tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds
+    )
 
 
 def can_write(folder: Path) -> bool:
@@ -303,7 +341,9 @@ def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> Run
     """The results of groups of samples as one; each part comes with the numbers of its samples."""
     passes = max((len(part.later) for _, part in parts), default=0)
     first = _merged([(group, replace(part, later=())) for group, part in parts], samples)
-    later = [_merged([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)]
+    later = [
+        _merged([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)
+    ]
     return replace(first, later=tuple(later))
 
 
@@ -319,4 +359,6 @@ def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> R
     build = sum(part.build for _, part in parts)
     run = sum(part.run for _, part in parts)
     made = min((part.made for _, part in parts), default=0.0)
-    return RunResult(tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts), made)
+    return RunResult(
+        tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts), made
+    )

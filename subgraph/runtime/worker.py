@@ -1,10 +1,11 @@
-"""A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors are .npy
-files. Replies are sealed (`runtime.protocol`).
+"""A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors
+are .npy files. Replies are sealed (`runtime.protocol`).
 
-This is the parent's half, `worker_main` is the child's. The child leads a session (process group) of its own, so that
-killing the group kills all that it started. It ends when its lifeline or its standard input closes: a killed parent
-leaves no child behind, even in the middle of a run (`docs/why/lifeline.md`). The parent enforces the limits of time and
-memory. One loop does all the waiting: it sends, receives, keeps the end of the child's output, and checks the limits.
+This is the parent's half, `worker_main` is the child's. The child leads a session (process group)
+of its own, so that killing the group kills all that it started. It ends when its lifeline or its
+standard input closes: a killed parent leaves no child behind, even in the middle of a run
+(`docs/why/lifeline.md`). The parent enforces the limits of time and memory. One loop does all the
+waiting: it sends, receives, keeps the end of the child's output, and checks the limits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
+from subgraph.runtime.protocol import (
+    CHANNEL_LOST,
+    SCRATCH,
+    WORD_BYTES,
+    BackendInfo,
+    ModelRun,
+    process_end,
+    seal,
+)
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
 from subgraph.system import Pipes, ProcessGroup, crash_name
@@ -47,34 +56,49 @@ SHOWN_LINES = 8  # of these bytes
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
-EXIT_SECONDS = 1.0  # from the end of a pipe to the end of the process; processes close their files first
+EXIT_SECONDS = (
+    1.0  # from the end of a pipe to the end of the process; processes close their files first
+)
 START_SECONDS = 120.0  # for importing the runtime, before the first request's own time begins
 
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
-TASKS = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
+TASKS = {
+    "load": "load the model",
+    "run": "run the model",
+    "drop": "drop a model",
+    "about": "say what the backend is",
+}
 TASKS |= {"sources": "say what it imported", "names": "say what it knows of the model"}
 
 
 class Worker:
-    """One child process that loads models on one backend and runs them. Use it as a context manager.
+    """One child process that loads models on one backend and runs them. Use it as a context
+    manager.
 
-    The process starts with the constructor and imports the runtime while the parent goes on. Requests of several
-    threads wait for each other; any thread may close the worker. Every request raises WorkerDied if the process
-    crashed, exceeded a limit or was closed; the error says how, with the end of standard error.
+    The process starts with the constructor and imports the runtime while the parent goes on.
+    Requests of several threads wait for each other; any thread may close the worker. Every request
+    raises WorkerDied if the process crashed, exceeded a limit or was closed; the error says how,
+    with the end of standard error.
 
-    `timeout`: seconds per request, counted once the runtime is imported. `memory`: bytes of resident memory of the
-    child and all that it started. `bounded`: as `memory`, but of what the child may allocate at all; it breaks runtimes
-    that reserve addresses. `python`: of another environment, with numpy and the runtime.
+    `timeout`: seconds per request, counted once the runtime is imported. `memory`: bytes of
+    resident memory of the child and all that it started. `bounded`: as `memory`, but of what the
+    child may allocate at all; it breaks runtimes that reserve addresses. `python`: of another
+    environment, with numpy and the runtime.
 
     Raises:
         BackendError: the process, or a folder for its files, cannot be created.
     """
 
     def __init__(
-        self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None,
-        bounded: int | None = None, python: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        backend: str = "ort",
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+        bounded: int | None = None,
+        python: Path | None = None,
+    ) -> None:
         self.timeout = timeout
         self.memory = memory
         self.deadline = Deadline()  # of all requests
@@ -97,7 +121,9 @@ class Worker:
         except OSError as e:
             self._cleanup.close()
             raise BackendError(
-                f"cannot start a process: {e.strerror or e}", "are there too many?", code="process.not-started"
+                f"cannot start a process: {e.strerror or e}",
+                "are there too many?",
+                code="process.not-started",
             ) from e
         self._cleanup.callback(self._process.close)
         self._pipes = Pipes(self._process)
@@ -111,7 +137,7 @@ class Worker:
         self._ended = self._closing = self._closed = False
         self._request_lock, self._kill_lock = threading.Lock(), threading.Lock()
 
-    # ------------------------------------------------------------------------------------------------ requests
+    # ------------------------------------------------------------ requests
 
     def about(self, options: Mapping[str, Any]) -> BackendInfo:
         """What the backend says about itself.
@@ -136,16 +162,26 @@ class Worker:
             BackendError: the backend cannot be used.
         """
         return self._ask(
-            lambda reply: list(map(str, reply["names"])), "names", of=of, model=str(model), options=dict(options)
+            lambda reply: list(map(str, reply["names"])),
+            "names",
+            of=of,
+            model=str(model),
+            options=dict(options),
         )
 
     def run(
-        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample,
+        self,
+        key: str,
+        into: Path,
+        outputs: Mapping[str, str],
+        feeds: Iterable[Record] | Sample,
         earlier: Iterable[Record] = (),
-    ) -> ModelRun:  # fmt: skip
-        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
+    ) -> ModelRun:
+        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are
+        relative to it.
 
-        Of an output that is bit for bit as an `earlier` run of the same sample gave it, that record is the answer.
+        Of an output that is bit for bit as an `earlier` run of the same sample gave it, that record
+        is the answer.
 
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
@@ -153,11 +189,21 @@ class Worker:
         fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
         fed["earlier"] = to_json(tuple(earlier))
         with name_setting(getattr(feeds, "setting", "")):
-            return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
+            return self._ask(
+                partial(from_json, ModelRun),
+                "run",
+                key=key,
+                into=str(into),
+                outputs=dict(outputs),
+                **fed,
+            )
 
     def sources(self) -> dict[str, str]:
-        """What the backend's Python file has imported from outside the installed packages: file → digest."""
-        return self._ask(lambda reply: dict(reply["sources"]), "sources") if self._has_sources else {}
+        """What the backend's Python file has imported from outside the installed packages: file →
+        digest."""
+        return (
+            self._ask(lambda reply: dict(reply["sources"]), "sources") if self._has_sources else {}
+        )
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again. Once the time is used up, nothing is asked."""
@@ -168,8 +214,9 @@ class Worker:
         """Send one request, wait for its reply; `read` makes of its document what the caller wants.
 
         Raises:
-            SubcutError: the error that the child reports. WorkerDied: there is no reply. BackendError: the runtime, or
-                what it has started, says that a disk is full: that tells nothing about it. OutOfTime: the deadline
+            SubcutError: the error that the child reports. WorkerDied: there is no reply.
+                BackendError: the runtime, or what it has started, says that a disk is full: that
+                    tells nothing about it. OutOfTime: the deadline
                 has passed; a request that was under way was ended.
         """
         self.deadline.require()
@@ -181,7 +228,9 @@ class Worker:
                     raise
                 hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
                 raise BackendError(
-                    f"a disk that the runtime writes to is full: {e.what}", hint, code="output.disk-full"
+                    f"a disk that the runtime writes to is full: {e.what}",
+                    hint,
+                    code="output.disk-full",
                 ) from e
 
     def _exchange(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
@@ -197,23 +246,30 @@ class Worker:
         self._pending = True  # before it is sent: Ctrl-C may come at once
         self._pipes.send(request)
         if self._starting:
-            self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
+            self._receive_reply(
+                do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict
+            )
             self._starting = False
         reply = self._receive_reply(do, self.timeout, lambda found: _error(found) or read(found))
         self._pending = False
         if not isinstance(reply, SubcutError):
             return reply
         error = reply
-        if isinstance(error, WorkerDied):  # a process that the child started; what it printed arrived here
+        if isinstance(
+            error, WorkerDied
+        ):  # a process that the child started; what it printed arrived here
             error.process = process_end(self.last_lines()) | error.process
         raise error
 
-    def _receive_reply(self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]) -> T:
+    def _receive_reply(
+        self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]
+    ) -> T:
         """What `read` makes of the next reply, which must be the child's own.
 
         Raises:
-            WorkerDied: code of the backend has written into the pipe. RuntimeError: `worker_main` and this module do
-                not agree about the form of a reply, which says nothing about a candidate.
+            WorkerDied: code of the backend has written into the pipe. RuntimeError: `worker_main`
+                and this module do not agree about the form of a reply, which says nothing about a
+                candidate.
         """
         line = self._read_line(do, limit)
         expected = seal(self._word, self._replies)
@@ -305,11 +361,13 @@ class Worker:
 
     def _check_memory(self, do: str) -> None:
         if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
-            error = self._died(do, f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}")
+            error = self._died(
+                do, f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}"
+            )
             error.process["memory"] = self.memory
             raise error
 
-    # ------------------------------------------------------------------------------------------------ the end
+    # ------------------------------------------------------------ the end
 
     def _pipe_closed(self, do: str) -> WorkerDied:
         end = time.monotonic() + EXIT_SECONDS
@@ -320,9 +378,13 @@ class Worker:
         if not exited:
             return self._died(do, f"closed {CHANNEL}")
         self._kill()
-        return self._died(do, _how_it_ended(self._process.returncode), code=self._process.returncode)
+        return self._died(
+            do, _how_it_ended(self._process.returncode), code=self._process.returncode
+        )
 
-    def _died(self, do: str, how: str, *, signature: str = "crash", code: int | None = None) -> WorkerDied:
+    def _died(
+        self, do: str, how: str, *, signature: str = "crash", code: int | None = None
+    ) -> WorkerDied:
         """The error, once it is ended; `code`: how it ended by itself, as `subprocess` says it."""
         self._kill()
         lines = self.last_lines()
@@ -339,15 +401,16 @@ class Worker:
         )
 
     def _kill(self) -> None:
-        """End the child and everything that it started, in other sessions too. Only once: the system uses its number
-        again."""
+        """End the child and everything that it started, in other sessions too. Only once: the
+        system uses its number again."""
         with self._kill_lock:
             if not self._ended:
                 self._process.end(strays=not self._is_alone)
                 self._ended = True
 
     def close(self) -> None:
-        """End the child and everything that it started; a thread that waits for a reply gets WorkerDied."""
+        """End the child and everything that it started; a thread that waits for a reply gets
+        WorkerDied."""
         self._closing = True
         self._kill()
         with self._request_lock:  # a waiting thread notices the end before the pipes are closed
@@ -380,9 +443,11 @@ def _how_it_ended(code: int) -> str:
 
 
 def _import_path(python: Path | None, scratch: str) -> str:
-    """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same code.
+    """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same
+    code.
 
-    The interpreter of another environment sees this package and what reads models, linked into a folder, no more.
+    The interpreter of another environment sees this package and what reads models, linked into a
+    folder, no more.
     """
     if python:
         folder = Path(scratch, "import")
@@ -401,5 +466,7 @@ def _scratch() -> Iterator[Path]:
             yield folder
     except OutputError as e:
         raise BackendError(
-            f"no temporary folder: {e.what}", "free some space, or set $TMPDIR", code="output.no-temporary-folder"
+            f"no temporary folder: {e.what}",
+            "free some space, or set $TMPDIR",
+            code="output.no-temporary-folder",
         ) from e

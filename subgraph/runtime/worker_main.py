@@ -1,9 +1,11 @@
-"""The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
+"""The child's half of `worker`: loads models on one backend and runs them, on requests from
+standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the word that its replies
-begin with (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request
-follows. What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The
-process ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
+Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the word
+that its replies begin with (`runtime.protocol`). The first line that it writes says that the
+runtime is imported; one reply per request follows. What a backend prints goes to standard error;
+its processes inherit neither the requests nor the replies. The process ends with its parent, even
+while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -78,13 +80,15 @@ def _use_scratch(folder: str) -> None:
 
 
 def _exit_if_forked(process: int) -> None:
-    """End a fork that came back from the backend: only the first process may write outputs and reply."""
+    """End a fork that came back from the backend: only the first process may write outputs and
+    reply."""
     if os.getpid() != process:
         os._exit(0)
 
 
 def _take_pipes() -> tuple[int, io.BufferedWriter]:
-    """Move the two pipes to other descriptors; a backend and its children read nothing and print to standard error."""
+    """Move the two pipes to other descriptors; a backend and its children read nothing and print to
+    standard error."""
     requests = os.dup(0)
     replies = os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
@@ -99,7 +103,8 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
 
 
 def _restore_import_path() -> None:
-    """Remove this package's folder from $PYTHONPATH: a backend's own commands may run another Python."""
+    """Remove this package's folder from $PYTHONPATH: a backend's own commands may run another
+    Python."""
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == str(HOME.resolve().parent):
         os.environ["PYTHONPATH"] = rest
@@ -117,7 +122,8 @@ def _replies(server: Server, lines: Iterator[bytes]) -> Iterator[object]:
 
 
 def _import_numpy() -> None:
-    """Import numpy without its thread pool, which takes half the CPU time; numpy only carries arrays here."""
+    """Import numpy without its thread pool, which takes half the CPU time; numpy only carries
+    arrays here."""
     key = "OPENBLAS_NUM_THREADS"
     users = os.environ.get(key)
     os.environ.setdefault(key, "1")
@@ -135,28 +141,41 @@ def _reply(server: Server, line: bytes) -> object:
         return {"error": e.to_json()}
     except MemoryError:
         return {
-            "error": OutOfMemory("running the model needs more memory than is free", code="memory.exceeded").to_json()
+            "error": (
+                OutOfMemory(
+                    "running the model needs more memory than is free", code="memory.exceeded"
+                ).to_json()
+            )
         }
     except OSError as e:  # while writing; functions that read raise InputError
         if e.errno in (errno.ENOMEM, errno.EMFILE):
             return {
-                "error": ModelError(
-                    f"the process that runs the model has used up a limit: {e.strerror}", code="worker.limit"
-                ).to_json()
+                "error": (
+                    ModelError(
+                        f"the process that runs the model has used up a limit: {e.strerror}",
+                        code="worker.limit",
+                    ).to_json()
+                )
             }
-        what = f"cannot write the tensors in {request.get('into', '')}: {e.strerror or e}"  # numpy may give no number
+        # numpy may give no number
+        what = f"cannot write the tensors in {request.get('into', '')}: {e.strerror or e}"
         return {
-            "error": OutputError(
-                what, "free some space, or choose another folder with -o", code="output.unwritable"
-            ).to_json()
+            "error": (
+                OutputError(
+                    what,
+                    "free some space, or choose another folder with -o",
+                    code="output.unwritable",
+                ).to_json()
+            )
         }
-    except Exception as e:  # noqa: BLE001 - a bug; leaving the loop would end the process without a message
+    except Exception as e:  # noqa: BLE001
         what = f"the process that runs the model failed: {type(e).__name__}: {e}"
         return {"error": BackendError(what, "please report it", code="internal.failure").to_json()}
 
 
 def _requests(pipe: int) -> Iterator[bytes]:
-    """Lines from the pipe. A thread reads them from now on, and ends the process group when the pipe closes."""
+    """Lines from the pipe. A thread reads them from now on, and ends the process group when the
+    pipe closes."""
     import queue
     import threading
 
@@ -198,14 +217,17 @@ class Server:
         """The backend's module.
 
         Raises:
-            BackendError: it cannot be imported. UnknownName, UsageError: there is none, or it has no `load`.
+            BackendError: it cannot be imported. UnknownName, UsageError: there is none, or it has
+                no `load`.
         """
         if self._module is None:
             try:
                 module = plugins.load("backends", self.backend)
             except ImportError as e:
                 raise BackendError(
-                    f"backend {self.backend} cannot be imported: {e}", "subcut doctor", code="backend.not-loadable"
+                    f"backend {self.backend} cannot be imported: {e}",
+                    "subcut doctor",
+                    code="backend.not-loadable",
                 ) from e
             if not callable(getattr(module, "load", None)):
                 raise UsageError(
@@ -217,11 +239,14 @@ class Server:
         return self._module
 
     @contextlib.contextmanager
-    def _of_backend(self, kind: type[SubcutError], fails: str, hint: str = "", *, code: str) -> Iterator[None]:
+    def _of_backend(
+        self, kind: type[SubcutError], fails: str, hint: str = "", *, code: str
+    ) -> Iterator[None]:
         """A block in which the backend's own code runs, which may raise anything, and fork.
 
         Raises:
-            SubcutError: of this kind and code, and says what the backend `fails` to do; or as it came.
+            SubcutError: of this kind and code, and says what the backend `fails` to do; or as it
+                came.
         """
         try:
             try:
@@ -238,7 +263,9 @@ class Server:
                     f"{self.backend} cannot be used: {e}", "subcut doctor", code="backend.unusable"
                 ) from e
             own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
-            raise kind(f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint, code=code) from e
+            raise kind(
+                f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint, code=code
+            ) from e
 
     def _require_device(self, error: BaseException) -> None:
         """
@@ -246,9 +273,14 @@ class Server:
             BackendError: The runtime's message says that the device lacks a feature.
         """
         lacks: Mapping[str, str] = getattr(self._module, "DEVICE_LACKS", {})
-        if missing := next((feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""):
+        if missing := next(
+            (feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""
+        ):
             what = f"not measurable on this device (no {missing}): {str(error)[:400]}"
-            hint = f"run it on a device that has {missing}; or convert the model to types that this device computes"
+            hint = (
+                f"run it on a device that has {missing}; or convert the model to types that this"
+                " device computes"
+            )
             raise BackendError(what, hint, code="backend.lacks-feature") from error
 
     def warm(self) -> None:
@@ -257,7 +289,8 @@ class Server:
             getattr(self.module, "warm", lambda: None)()
 
     def answer(self, request: dict[str, Any]) -> object:
-        """The reply to a request; its `do` is the name of a method below, the rest are the arguments."""
+        """The reply to a request; its `do` is the name of a method below, the rest are the
+        arguments."""
         known = (self.about, self.load, self.run, self.sources, self.drop, self.names)
         methods: dict[str, Callable[..., object]] = {method.__name__: method for method in known}
         arguments = {key: value for key, value in request.items() if key != "do"}
@@ -270,14 +303,27 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
-        with self._of_backend(BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"):
+        with self._of_backend(
+            BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
+        ):
             return BackendInfo(
                 _version(module, options),
-                Precision(module.precision(options)) if hasattr(module, "precision") else Precision.FP32,
+                (
+                    Precision(module.precision(options))
+                    if hasattr(module, "precision")
+                    else Precision.FP32
+                ),
                 bool(getattr(module, "MULTI", False)),
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),
-                {k: str(v) for k, v in (module.exact(options) or {} if hasattr(module, "exact") else {}).items()},
-                not_thrown(module.switches(options) if hasattr(module, "switches") else {}, options),
+                {
+                    k: str(v)
+                    for k, v in (
+                        module.exact(options) or {} if hasattr(module, "exact") else {}
+                    ).items()
+                },
+                not_thrown(
+                    module.switches(options) if hasattr(module, "switches") else {}, options
+                ),
                 str(getattr(module, "PASSES", "")),
             )
 
@@ -293,7 +339,10 @@ class Server:
         with self._of_backend(Refused, "refuses the model", code="backend.refused-model"):
             run = build(Path(model), options)
         if not callable(run):
-            what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
+            what = (
+                f"{self.backend}: load gave {type(run).__name__}, not a function that runs the"
+                " model"
+            )
             raise BackendError(what, "return run(feeds)", code="plugin.wrong-return")
         self.models[key] = run
         return {"seconds": time.perf_counter() - begin}
@@ -313,17 +362,23 @@ class Server:
         return {}
 
     def run(
-        self, key: str, into: str, outputs: Mapping[str, str],
-        feeds: Sequence[Mapping[str, Any]] = (), sample: Mapping[str, Any] | None = None,
+        self,
+        key: str,
+        into: str,
+        outputs: Mapping[str, str],
+        feeds: Sequence[Mapping[str, Any]] = (),
+        sample: Mapping[str, Any] | None = None,
         earlier: Sequence[Mapping[str, Any]] = (),
-    ) -> ModelRun:  # fmt: skip
-        """Run once on `feeds` (records as JSON) or on a `sample`; write the requested outputs that the model gave.
+    ) -> ModelRun:
+        """Run once on `feeds` (records as JSON) or on a `sample`; write the requested outputs that
+        the model gave.
 
-        Six parameters: the fields of the request. Of an output that is bit for bit as an `earlier` run gave it, that
-        record is the answer, and nothing is written.
+        Six parameters: the fields of the request. Of an output that is bit for bit as an `earlier`
+        run gave it, that record is the answer, and nothing is written.
 
         Raises:
-            InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
+            InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot
+                be written.
         """
         from subgraph.storage import tensors
 
@@ -369,17 +424,24 @@ class Server:
 
     def _save(
         self, name: str, value: Any, declared: str, folder: Path, stem: str, earlier: Record | None
-    ) -> Record:  # fmt: skip
+    ) -> Record:
         """Write one output, which may be any object, unless an earlier record holds it.
 
         Raises:
-            ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError: the disk is full.
+            ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError:
+                the disk is full.
         """
         from subgraph.storage import tensors
 
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
-            value = [_array(v) for v in value] if isinstance(value, list) else None if value is None else _array(value)
+            value = (
+                [_array(v) for v in value]
+                if isinstance(value, list)
+                else None
+                if value is None
+                else _array(value)
+            )
             text = _type_of(value, declared, form)
             if earlier and tensors.holds(earlier, value, text, folder):
                 return earlier
@@ -389,7 +451,8 @@ class Server:
         except BaseException as e:
             why = e.what if isinstance(e, InputError) else _one_line(e)
             raise ModelError(
-                f"{self.backend} gave for {name} what is not a tensor: {why}", code="plugin.wrong-return"
+                f"{self.backend} gave for {name} what is not a tensor: {why}",
+                code="plugin.wrong-return",
             ) from e
 
 
@@ -402,7 +465,9 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     array = np.asarray(value)
-    if array.dtype.kind == "O" and (odd := [v for v in array.flat if not isinstance(v, (str, bytes))]):
+    if array.dtype.kind == "O" and (
+        odd := [v for v in array.flat if not isinstance(v, (str, bytes))]
+    ):
         raise TypeError(f"it holds {type(odd[0]).__name__}")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -1,7 +1,7 @@
 """Warm workers of one candidate: borrowed, returned, replaced.
 
-A long-lived process can go wrong silently (one runtime does after some 360 models), so each is replaced after a number
-of loads. A run that must not depend on earlier ones gets a fresh process.
+A long-lived process can go wrong silently (one runtime does after some 360 models), so each is
+replaced after a number of loads. A run that must not depend on earlier ones gets a fresh process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ MAX_HOSTS = 3  # that one run is tried on
 
 
 class Cancel:
-    """Lets another thread end the run of this one: in its block, what `borrow` lent ends, and nothing more is lent."""
+    """Lets another thread end the run of this one: in its block, what `borrow` lent ends, and
+    nothing more is lent."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -101,15 +102,20 @@ def ended_by_cancel(end: Callable[[], None]) -> Iterator[None]:
 class Workers:
     """The processes of one candidate: as many as are needed at once; spare ones are kept warm.
 
-    Use it as a context manager. A candidate that a person runs, or that has run already, has no process.
+    Use it as a context manager. A candidate that a person runs, or that has run already, has no
+    process.
 
     Attributes:
         memory: bytes that each process tree may hold; None without a limit.
-        deadline: when the last request must have ended; shared with the reference, and whoever runs more for a command.
-        turns: what each run waits for and holds: a semaphore where more threads share them than may run at once.
+        deadline: when the last request must have ended; shared with the reference, and whoever runs
+            more for a command.
+        turns: what each run waits for and holds: a semaphore where more threads share them than may
+            run at once.
     """
 
-    def __init__(self, candidate: Candidate, *, start: bool = True, deadline: Deadline | None = None) -> None:
+    def __init__(
+        self, candidate: Candidate, *, start: bool = True, deadline: Deadline | None = None
+    ) -> None:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
         self.deadline = deadline or Deadline()
@@ -121,7 +127,9 @@ class Workers:
         self._hosts = Hosts(candidate.hosts)
         self._python = installed(candidate, self.deadline) if start else None
         if start and candidate.has_process:
-            self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
+            self._put(
+                self._start(), 0
+            )  # imports the runtime while the caller still reads the model
 
     def about(self) -> BackendInfo:
         """What the backend says about itself, with the candidate's options.
@@ -138,10 +146,15 @@ class Workers:
         except WorkerDied as e:
             if not processor:
                 raise
-            raise BackendError(f"under {emulated.version(processor)}, {e.what}", emulated.HINT, code=e.code) from e
+            raise BackendError(
+                f"under {emulated.version(processor)}, {e.what}", emulated.HINT, code=e.code
+            ) from e
         if not processor:
             return about
-        told = f"computed by the kernels for {processor} under {emulated.version(processor)}, not on such a processor"
+        told = (
+            f"computed by the kernels for {processor} under {emulated.version(processor)}, not on"
+            " such a processor"
+        )
         return replace(about, caveat="; ".join(filter(None, (about.caveat, told))))
 
     def tensors(self, model: Path) -> frozenset[str] | None:
@@ -158,11 +171,12 @@ class Workers:
     def run(self, job: Job) -> RunResult:
         """As `run_model`, with the candidate's options where the job has none.
 
-        A candidate with hosts runs on one that is free. Where it does not answer, or takes too long, another is tried:
-        only a model that takes too long on two of them takes too long.
+        A candidate with hosts runs on one that is free. Where it does not answer, or takes too
+        long, another is tried: only a model that takes too long on two of them takes too long.
 
         Raises:
-            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
+                written.
             Unreachable: no host that was tried answered. WorkerDied: as `borrow`.
         """
         options = self.candidate.options if job.options is None else job.options
@@ -189,7 +203,9 @@ class Workers:
         if self._hosts.none_answers:
             names = ", ".join(map(clean, self._hosts.names))
             raise BackendError(
-                f"none of the hosts answers: {names}", "the same command goes on once one does", code="hosts.no-answer"
+                f"none of the hosts answers: {names}",
+                "the same command goes on once one does",
+                code="hosts.no-answer",
             )
         raise Unreachable(f"no answer from {', '.join(map(clean, tried))}", code="hosts.no-answer")
 
@@ -211,10 +227,12 @@ class Workers:
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
-        """A worker for this block, which loads `loads` models in it; `fresh`: one that has loaded none so far.
+        """A worker for this block, which loads `loads` models in it; `fresh`: one that has loaded
+        none so far.
 
         Raises:
-            WorkerDied: the workers were closed, before or in the block; a verdict made in it would mean nothing.
+            WorkerDied: the workers were closed, before or in the block; a verdict made in it would
+                mean nothing.
         """
         if self._closed:
             raise stopped()
@@ -224,7 +242,9 @@ class Workers:
             with ended_by_cancel(worker.close):
                 yield worker
         finally:
-            enough = fresh and self._spare  # no more stay than runs at once need: each may hold memory
+            enough = (
+                fresh and self._spare
+            )  # no more stay than runs at once need: each may hold memory
             if enough or not worker.alive or loaded + loads >= RECYCLE or self._closed:
                 self._end(worker)
             else:
@@ -233,7 +253,12 @@ class Workers:
             raise stopped()
 
     def _start(self) -> Worker:
-        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self.memory, python=self._python)
+        worker = Worker(
+            self.candidate.backend,
+            timeout=self.candidate.timeout,
+            memory=self.memory,
+            python=self._python,
+        )
         with self._lock:
             if not self._closed:
                 self._all.add(worker)
@@ -249,8 +274,8 @@ class Workers:
         return self._start(), 0
 
     def _spare_one(self, fresh: bool) -> tuple[Worker, int] | None:
-        """A spare worker that has loaded nothing, if it is to be `fresh`, else the one that has loaded most; None
-        where there is none."""
+        """A spare worker that has loaded nothing, if it is to be `fresh`, else the one that has
+        loaded most; None where there is none."""
         with self._lock:
             fit = [spare for spare in self._spare if not (fresh and spare[1])]
             found = max(fit, key=itemgetter(1), default=None)
@@ -283,7 +308,8 @@ class Workers:
 
 
 def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | None:
-    """The interpreter of its release, or of the user's; installed, after that was logged, where it is not there.
+    """The interpreter of its release, or of the user's; installed, after that was logged, where it
+    is not there.
 
     None where it names none.
 
@@ -292,7 +318,11 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
     """
     lacks = devices.device(candidate.device).missing() if candidate.device else ""
     lacks = (
-        f"{candidate.device} {lacks}" if lacks else emulated.missing(candidate.processor) if candidate.processor else ""
+        f"{candidate.device} {lacks}"
+        if lacks
+        else emulated.missing(candidate.processor)
+        if candidate.processor
+        else ""
     )
     if lacks and not candidate.executor:
         raise BackendError(lacks, "subcut doctor", code="backend.no-device")
@@ -309,4 +339,6 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
 
 def stopped() -> WorkerDied:
     """The error of a run that was ended because nobody waits for it."""
-    return WorkerDied("the processes that run the candidate were stopped", "", code="worker.stopped")
+    return WorkerDied(
+        "the processes that run the candidate were stopped", "", code="worker.stopped"
+    )

@@ -1,10 +1,19 @@
 """Items with predecessors and a question -> Steps -> Findings. Knows no ONNX, files or processes.
 
-`search` narrows "the whole disagrees" to certified smallest regions. It queries through one seam (`Oracle`), yields a
-`Step` per answer, and returns `Findings`.
+`search` narrows "the whole disagrees" to certified smallest regions. It queries through one seam
+(`Oracle`), yields a `Step` per answer, and returns `Findings`.
 """
 
-from subgraph.search.findings import Counts, Finding, FindingKind, Findings, Observation, Outcome, Purpose, Step
+from subgraph.search.findings import (
+    Counts,
+    Finding,
+    FindingKind,
+    Findings,
+    Observation,
+    Outcome,
+    Purpose,
+    Step,
+)
 from subgraph.search.oracle import Answer, Oracle, Query, QueryKind
 from subgraph.search.state import Settings
 from subgraph.search.strategy import search

@@ -1,9 +1,11 @@
-"""One culprit after the other: find a failing region by the cheapest means, shrink it, confirm it; then peel it off.
+"""One culprit after the other: find a failing region by the cheapest means, shrink it, confirm it;
+then peel it off.
 
-Insights: the means differ in cost and in what they need (a profile that shows something), but each gives a region that
-fails, so everything after is the same. The error that is looked for is not the whole's for ever: once a
-culprit is known, it is the error of what is left without it (the *tail*), until that agrees. So a refusal does not hide
-wrong numbers, nor a large error a small one, and errors that cancel are both found.
+Insights: the means differ in cost and in what they need (a profile that shows something), but each
+gives a region that fails, so everything after is the same. The error that is looked for is not the
+whole's for ever: once a culprit is known, it is the error of what is left without it (the *tail*),
+until that agrees. So a refusal does not hide wrong numbers, nor a large error a small one, and
+errors that cancel are both found.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ NOTHING_LEFT: Items = ()
 NOT_ASKED = "not known whether these agree, which the candidate runs only behind a culprit: "
 
 
-# A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other means may find one.
+# A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other
+# means may find one.
 Found: TypeAlias = Items | Finding | None
 
 
@@ -51,13 +54,16 @@ class Progress:
     """How far the search for culprits has come.
 
     Attributes:
-        scope: items still in question, ascending. base: items that are the candidate's in the target.
+        scope: items still in question, ascending. base: items that are the candidate's in the
+            target.
         searched: so many of the scope's first items hold no further culprit.
         unconfirmed: the last culprit, until the rest without it was asked about.
         profile: of the scope; None where there is none. profile_led: it led to the last culprit.
         misleading: hints of the profile that led to no culprit.
-        skipped: items that the rest lacks, because the candidate does not run them without a culprit that they read.
-        rest: what is known of the rest; a search that ends otherwise than with `AGREES` is not complete.
+        skipped: items that the rest lacks, because the candidate does not run them without a
+            culprit that they read.
+        rest: what is known of the rest; a search that ends otherwise than with `AGREES` is not
+            complete.
         elsewhere: the region that the user asked about agrees alone.
         claimed: the whole agrees at the claimed precision.
         probe_sensitive: reading intermediate tensors made the fault vanish.
@@ -134,28 +140,38 @@ def find_culprits(progress: Progress) -> Search[None]:
 
 
 def acquit(progress: Progress) -> Search[None]:
-    """Of several findings, drop a single item that gives no output alone, if all agrees with it put back: the candidate
-    does not run it alone, and that is all. A run for each such item."""
+    """Of several findings, drop a single item that gives no output alone, if all agrees with it put
+    back: the candidate does not run it alone, and that is all. A run for each such item."""
     state = progress.state
     if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
         return
     for finding in [f for f in progress.findings if f.signature in NO_OUTPUT and len(f.items) == 1]:
         whole = tuple(sorted({*progress.scope, *progress.skipped, *finding.items}))
-        if len(progress.findings) > 1 and (yield from state.tail(Purpose.TAIL, whole)).status is Status.AGREE:
+        if (
+            len(progress.findings) > 1
+            and (yield from state.tail(Purpose.TAIL, whole)).status is Status.AGREE
+        ):
             progress.findings.remove(finding)
             progress.scope = whole
 
 
 def _off_everywhere(progress: Progress) -> Search[bool]:
-    """Is nearly every item off? Then the last culprit stands for all, and no other one is looked for."""
+    """Is nearly every item off? Then the last culprit stands for all, and no other one is looked
+    for."""
     state = progress.state
     last = progress.findings[-1]
-    culprits = [f.items for f in progress.findings if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS]
+    culprits = [
+        f.items
+        for f in progress.findings
+        if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS
+    ]
     if last.items not in culprits:
         return False
     off = yield from everywhere(state, progress.scope, culprits)
     if off:
-        progress.findings = [replace(last, share_of_model=None, alike=tuple(k for k in off if k not in last.items))]
+        progress.findings = [
+            replace(last, share_of_model=None, alike=tuple(k for k in off if k not in last.items))
+        ]
         progress.rest = Rest.FAILS
     return bool(off)
 
@@ -187,7 +203,7 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
     return finding.items, finding
 
 
-# ---------------------------------------------------------------------------------------------------- a failing region
+# ------------------------------------------------------------ a failing region
 
 
 def _failing_region(progress: Progress) -> Search[Found]:
@@ -200,7 +216,8 @@ def _failing_region(progress: Progress) -> Search[Found]:
 
 
 def _from_profile(progress: Progress) -> Search[Found]:
-    """A region to which the profile leads; once it leads to none, the one of what is left without the last culprit."""
+    """A region to which the profile leads; once it leads to none, the one of what is left without
+    the last culprit."""
     region = yield from _follow_profile(progress)
     while region is None and progress.unconfirmed:
         if not (yield from _rest_fails(progress)):
@@ -211,15 +228,25 @@ def _from_profile(progress: Progress) -> Search[Found]:
 
 
 def _everywhere(progress: Progress) -> Search[Found]:
-    """Is so much wrong that the reason is the precision that the candidate claims, or an error that accumulates?"""
+    """Is so much wrong that the reason is the precision that the candidate claims, or an error that
+    accumulates?"""
     state = progress.state
     shown = progress.profile
-    everywhere = shown is not None and shown.everywhere and state.signature is not None and not progress.findings
+    everywhere = (
+        shown is not None
+        and shown.everywhere
+        and state.signature is not None
+        and not progress.findings
+    )
     if state.signature is not Signature.PRECISION and not everywhere:
         return None
     (answer,) = yield from state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
     progress.claimed = answer.status is Status.AGREE
-    return NOTHING_LEFT if progress.claimed else (yield from accumulated.accumulated(state, progress.scope))
+    return (
+        NOTHING_LEFT
+        if progress.claimed
+        else (yield from accumulated.accumulated(state, progress.scope))
+    )
 
 
 def _by_halving(progress: Progress) -> Search[Found]:
@@ -236,8 +263,8 @@ MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (_from_profile, _everyw
 
 
 def _follow_profile(progress: Progress) -> Search[Items | None]:
-    """A failing region that ends at an item that is wrong in place; or such an item that fails alone and accounts for
-    what it gives there."""
+    """A failing region that ends at an item that is wrong in place; or such an item that fails
+    alone and accounts for what it gives there."""
     state = progress.state
     failing = []
     while progress.hints:
@@ -261,7 +288,7 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
     return None
 
 
-# ---------------------------------------------------------------------------------------------------- the rest
+# ------------------------------------------------------------ the rest
 
 
 def _peel(progress: Progress, region: Items, alike: Items) -> Search[bool]:
@@ -289,7 +316,9 @@ def _rest_fails(progress: Progress) -> Search[bool]:
                 if (yield from _overlap_fails(progress, region)):
                     return True
             break
-        cut_off = answer.signature in NO_OUTPUT and not state.no_output  # it is refused because of what was cut out
+        cut_off = (
+            answer.signature in NO_OUTPUT and not state.no_output
+        )  # it is refused because of what was cut out
         if not cut_off and answer.signature is not None:
             if _scattered(progress):
                 progress.rest = Rest.FAILS
@@ -311,14 +340,19 @@ def _scattered(progress: Progress) -> bool:
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
-    """Does what is left fail with all items of a small culprit but one? Another culprit may share items with it."""
+    """Does what is left fail with all items of a small culprit but one? Another culprit may share
+    items with it."""
     state = progress.state
     if not 1 < len(region) <= MAX_SHARED or state.settings.steady:
         return False
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))
         answer = yield from state.tail(Purpose.CONFIRM, rest)
-        if answer.status is Status.FAIL and answer.signature is not None and answer.signature not in NO_OUTPUT:
+        if (
+            answer.status is Status.FAIL
+            and answer.signature is not None
+            and answer.signature not in NO_OUTPUT
+        ):
             yield from _go_on_with(progress, rest, answer.signature)
             return True
     return False
@@ -339,8 +373,8 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
 
 
 def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
-    """What is left without a culprit, so that it can be run: without all of it; without one of its items; without its
-    readers too, which then are not examined."""
+    """What is left without a culprit, so that it can be run: without all of it; without one of its
+    items; without its readers too, which then are not examined."""
     inside = set(region)
     readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
@@ -362,8 +396,8 @@ def _suspect_same_kind(progress: Progress, region: Items) -> None:
 
 
 def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
-    """The other items of the kind of one that is refused, if there are several and one more is refused: they are not
-    asked one by one."""
+    """The other items of the kind of one that is refused, if there are several and one more is
+    refused: they are not asked one by one."""
     state = progress.state
     alike = _of_kind(progress, region)
     if state.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:

@@ -21,7 +21,8 @@ class Purpose(StrEnum):
     GALLOP = "gallop"
     HALVE = "halve"
     SHRINK = "shrink"  # dropping items, and certifying that none can be dropped
-    TAIL = "tail"  # does the rest, or a region, fail at all? asked before a search in it and after a culprit
+    # does the rest, or a region, fail at all? asked before a search in it and after a culprit
+    TAIL = "tail"
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
     EVERYWHERE = "everywhere"  # single items of all kinds, where none was right so far
@@ -35,9 +36,10 @@ class Step:
     """One answer and its effect.
 
     Attributes:
-        outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
-            that fails and explains little is MINOR.
-        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so far.
+        outcome: meaning for this search: FAIL only if the region fails as what is looked for does
+            and explains it; one that fails and explains little is MINOR.
+        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so
+            far.
 
     >>> import subgraph
     >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
@@ -74,14 +76,16 @@ class Finding:
 
     Attributes:
         items: the region; for `unresolved` the smallest one still in doubt.
-        certified: 1-minimal: the region failed alone in a fresh process, and agreed without any single item.
+        certified: 1-minimal: the region failed alone in a fresh process, and agreed without any
+            single item.
         share_of_model: of the whole model's error; None if unknown or meaningless.
         runs: (failed runs, all runs) of the region in fresh processes.
         neighbour: the region without one item, where that agrees; None for a single item.
         doubtful: items without which the region could not be run, so that it is not certified.
-        minor: items without which the region still fails, though it explains little, so that it is not certified.
-        alike: items of the same kind, that are refused as well as far as they were asked about; or items of all kinds,
-            each of which is off alone.
+        minor: items without which the region still fails, though it explains little, so that it is
+            not certified.
+        alike: items of the same kind, that are refused as well as far as they were asked about; or
+            items of all kinds, each of which is off alone.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -149,7 +153,10 @@ class Counts:
 
     def without(self, *purposes: Purpose) -> Counts:
         """For all purposes but these."""
-        kept = ({p: n for p, n in counted.items() if p not in purposes} for counted in (self.runs, self.compiled))
+        kept = (
+            {p: n for p, n in counted.items() if p not in purposes}
+            for counted in (self.runs, self.compiled)
+        )
         return Counts(*kept)
 
     def total(self, *without: Purpose) -> int:
@@ -171,8 +178,10 @@ class Findings:
         irrelevant: regions that fail alone and explain little.
         unresolved: regions that could not be run or compared.
         probe_sensitive: reading intermediate tensors made the fault vanish.
-        complete: the model agrees with the culprits on the reference: seen in one run of all other items.
-        stopped: why the search ended early, or "". budget_spent: because the runs or the time were used up.
+        complete: the model agrees with the culprits on the reference: seen in one run of all other
+            items.
+        stopped: why the search ended early, or "". budget_spent: because the runs or the time were
+            used up.
         notes: for the reader of a report: a text, and the items that it ends with.
         names: per item, what stands for it, for people; empty where nobody named them.
 

@@ -1,7 +1,8 @@
 """How often must a region of a flaky candidate pass, before it counts as passing?
 
-A fault that shows with probability p hides n times in a row with probability (1−p)^n, so ln(α)/ln(1−p) passes keep the
-error below α. p is unknown; it is estimated from runs that should have failed, less one standard deviation.
+A fault that shows with probability p hides n times in a row with probability (1−p)^n, so
+ln(α)/ln(1−p) passes keep the error below α. p is unknown; it is estimated from runs that should
+have failed, less one standard deviation.
 """
 
 from __future__ import annotations
@@ -45,4 +46,7 @@ def wilson(failed: int, runs: int, z: float = WILSON_Z) -> tuple[float, float]:
 
 def reproduces(failed: int, runs: int, whole_failed: int, whole_runs: int) -> bool:
     """Can this region's rate be `KEPT_RATE` of the whole's? Never if it hardly ever failed."""
-    return failed >= MIN_RATE * runs and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]
+    return (
+        failed >= MIN_RATE * runs
+        and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]
+    )

@@ -1,9 +1,10 @@
 """What a search is likely to ask next, so that idle workers can run it before it is asked.
 
-Insight: a search is a pure function of its answers. Run again on the answers so far, and on guesses at those to come,
-it tells what it would ask then; guesses that are likelier come first. What ran ahead changes no answer and no step: the
-search with many workers is the search with one, which finds some of its answers made. So it ends in the same findings,
-whatever was guessed and however long each trial takes.
+Insight: a search is a pure function of its answers. Run again on the answers so far, and on guesses
+at those to come, it tells what it would ask then; guesses that are likelier come first. What ran
+ahead changes no answer and no step: the search with many workers is the search with one, which
+finds some of its answers made. So it ends in the same findings, whatever was guessed and however
+long each trial takes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from subgraph.verdict import Signature, Status
 
 SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
 AS_BEFORE = 0.95  # that a repetition ends as the run before
-PASS_ODDS = {Purpose.SHRINK: 0.9, Purpose.TAIL: 0.8, Purpose.GROWTH: 0.9}  # that a region passes; else 1/2
+PASS_ODDS = {
+    Purpose.SHRINK: 0.9,
+    Purpose.TAIL: 0.8,
+    Purpose.GROWTH: 0.9,
+}  # that a region passes; else 1/2
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
 MIN_CHANCE = 1 / 64  # of a query that is named
 MAX_REPLAYS = 128  # searches over the answers so far, for one look ahead
@@ -62,9 +67,11 @@ class Lookahead:
     begin: Callable[[], tuple[SearchState, Search[object]]]
     answers_sent: Sequence[Sequence[Answer]]
 
-    def wanted(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
-        """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers so far,
-        O(queries · items)."""
+    def wanted(
+        self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
+    ) -> Iterator[Query]:
+        """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers
+        so far, O(queries · items)."""
         named: set[Query] = set()
         for future in self._futures(seen, known):
             for run in (query.run for query in future.queries):
@@ -72,7 +79,9 @@ class Lookahead:
                     named.add(run)
                     yield run
 
-    def _futures(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[_Future]:
+    def _futures(
+        self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
+    ) -> Iterator[_Future]:
         """What the search may become, the likeliest first."""
         order = itertools.count()
         guesses: list[tuple[float, int, Batches, _Future | None]] = [(-1.0, next(order), (), None)]
@@ -91,13 +100,17 @@ class Lookahead:
                 continue
             yield future
             options = [
-                [(1.0, known[q.once])] if q.once in known else _guesses(future.state, q, future.earlier, seen)
+                [(1.0, known[q.once])]
+                if q.once in known
+                else _guesses(future.state, q, future.earlier, seen)
                 for q in future.queries
             ]
             goes_on: _Future | None = future  # with the likeliest answers; others take a new one
             for likely, answers in _combined(options):
                 if -chance * likely >= MIN_CHANCE:
-                    heapq.heappush(guesses, (chance * likely, next(order), (*assumed, answers), goes_on))
+                    heapq.heappush(
+                        guesses, (chance * likely, next(order), (*assumed, answers), goes_on)
+                    )
                 goes_on = None
 
 
@@ -106,8 +119,8 @@ def plan(
 ) -> tuple[list[Query], set[Query]]:
     """The runs to begin now, and those to end because no likely path of the search needs them.
 
-    `wanted`: as `Lookahead.wanted` names them; the first is needed now, and begins even if a less likely one has to end
-    for it.
+    `wanted`: as `Lookahead.wanted` names them; the first is needed now, and begins even if a less
+    likely one has to end for it.
     """
     ranked: list[Query] = []
     obsolete = set(going)
@@ -150,7 +163,9 @@ def _guesses(
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
 
 
-def _combined(guesses: Sequence[Sequence[tuple[float, Answer]]]) -> Iterator[tuple[float, Sequence[Answer]]]:
+def _combined(
+    guesses: Sequence[Sequence[tuple[float, Answer]]],
+) -> Iterator[tuple[float, Sequence[Answer]]]:
     """The likeliest answers to a batch, then the batch with one answer changed."""
     likeliest = [some[0] for some in guesses]
     chance = math.prod(p for p, _ in likeliest)

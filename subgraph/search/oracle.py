@@ -1,7 +1,7 @@
 """Query, answer, and the oracle that answers: all that a search knows of the outside.
 
-Insight: each query and each answer is one immutable value. Batches, stored answers, interrupted searches and simulated
-candidates therefore need no more than one method.
+Insight: each query and each answer is one immutable value. Batches, stored answers, interrupted
+searches and simulated candidates therefore need no more than one method.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class QueryKind(StrEnum):
 
     WHOLE = "whole"  # run the whole model on the model's inputs
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
-    PROFILE = "profile"  # run these items with every intermediate tensor as an output: which items are wrong?
+    # run these items with every intermediate tensor as an output: which items are wrong?
+    PROFILE = "profile"
     ISOLATED = "isolated"  # run only these items, on captured reference values
     REST = "rest"  # the same run, judged at the model's outputs when all other items are right
     PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?
@@ -33,10 +34,12 @@ class Query:
 
     Attributes:
         items: ascending; empty for WHOLE and CLAIMED.
-        repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower ones.
+        repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower
+            ones.
         fresh: run in a process that has run nothing before; no part of what is asked.
         explain: determine the share even where the region agrees.
-        target: ISOLATED and REST: the items whose error is to be explained; () for the whole model's.
+        target: ISOLATED and REST: the items whose error is to be explained; () for the whole
+            model's.
     """
 
     kind: QueryKind
@@ -64,10 +67,11 @@ class ErrorShare:
 
     Attributes:
         of_target: share of the target's error; None if unknown.
-        made_of_target: share of it that the items make alone, if that is known apart from what is healed without them.
+        made_of_target: share of it that the items make alone, if that is known apart from what is
+            healed without them.
         of_model: share of the full model's error; None if unknown.
-        is_culprit: whether the items explain the target's failure; None if unknown. For REST: whether the error that
-            disappeared is the one that the removed items make alone.
+        is_culprit: whether the items explain the target's failure; None if unknown. For REST:
+            whether the error that disappeared is the one that the removed items make alone.
         largest_error: the largest relative error of an output; None if unknown.
     """
 
@@ -80,7 +84,8 @@ class ErrorShare:
 
 @dataclass(frozen=True)
 class ClaimedAgreement:
-    """The candidate agrees, but only at the precision that it claims: detail of an answer to WHOLE or CLAIMED."""
+    """The candidate agrees, but only at the precision that it claims: detail of an answer to WHOLE
+    or CLAIMED."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,8 @@ class ItemStatuses:
 
     Attributes:
         statuses: status of each item that could be compared.
-        local_errors: relative error of each item whose outputs are not what the reference computes from the values
-            that it is fed there; None if unknown.
+        local_errors: relative error of each item whose outputs are not what the reference computes
+            from the values that it is fed there; None if unknown.
     """
 
     statuses: Mapping[int, Status] = field(default_factory=dict)
@@ -118,8 +123,8 @@ class Answer:
     """Answer of an oracle to one query.
 
     Attributes:
-        status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or `timeout`, or
-            UNRESOLVED with one of them; both mean the same.
+        status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or
+            `timeout`, or UNRESOLVED with one of them; both mean the same.
         signature: how the candidate fails.
         why: one line for people.
         seconds: duration of the run; for a stored answer, of the run that was stored.
@@ -158,11 +163,14 @@ class Answer:
 class Ahead(Protocol):
     """Tells which runs a search may still need."""
 
-    def __call__(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
-        """The runs, most likely first: those that the search waits for, then those that it would ask for next.
+    def __call__(
+        self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
+    ) -> Iterator[Query]:
+        """The runs, most likely first: those that the search waits for, then those that it would
+        ask for next.
 
-        `seen`: how runs ended that nobody has asked about yet. `known`: answers that the search was not yet told, by
-        the query without its repetition.
+        `seen`: how runs ended that nobody has asked about yet. `known`: answers that the search was
+        not yet told, by the query without its repetition.
         """
 
 
@@ -170,4 +178,5 @@ class Oracle(Protocol):
     """Answers the queries of a search, in any order and several at once."""
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query, in their order. A query that cannot be answered is UNRESOLVED, never an exception."""
+        """One answer per query, in their order. A query that cannot be answered is UNRESOLVED,
+        never an exception."""

@@ -1,6 +1,8 @@
-"""Regions of a DAG whose items are in topological order: their ends, connected components, and what lies above.
+"""Regions of a DAG whose items are in topological order: their ends, connected components, and what
+lies above.
 
-Insight: consecutive items of a topological order are closed under paths, so each such interval is a legal cut.
+Insight: consecutive items of a topological order are closed under paths, so each such interval is a
+legal cut.
 """
 
 from __future__ import annotations
@@ -19,18 +21,22 @@ def require_topological(parents: Parents) -> None:
     """
     for i, row in enumerate(parents):
         if any(p >= i for p in row):
-            raise ValueError(f"item {i} reads item {max(row)}: items must come in topological order")
+            raise ValueError(
+                f"item {i} reads item {max(row)}: items must come in topological order"
+            )
 
 
 def ends(parents: Parents, items: Iterable[int]) -> set[int]:
-    """Sources and sinks of a region: they read, or are read by, no other item of the region. O(its edges)."""
+    """Sources and sinks of a region: they read, or are read by, no other item of the region. O(its
+    edges)."""
     inside = set(items)
     readers = {p for i in inside for p in parents[i] if p in inside}
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
 
 
 def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
-    """The weakly connected components of a region, the one with the last item first. O(its edges)."""
+    """The weakly connected components of a region, the one with the last item first. O(its
+    edges)."""
     inside = sorted(set(items))
     adjacent: dict[int, list[int]] = {i: [] for i in inside}
     for i in inside:

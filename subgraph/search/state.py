@@ -1,12 +1,12 @@
 """State of a search: the queries asked, their answers, and what follows from them.
 
 Concepts:
-- *pass*: a generator that yields batches of queries, is sent their answers and returns its result. `run` drives the
-  outermost one; it alone calls the oracle.
-- *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky, say) takes its old
-  answers from the memo.
-- *repetitions*: a region of a flaky candidate passes only after several passes. The first run of a region may share a
-  process with others, any further one gets its own.
+- *pass*: a generator that yields batches of queries, is sent their answers and returns its result.
+  `run` drives the outermost one; it alone calls the oracle.
+- *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky,
+  say) takes its old answers from the memo.
+- *repetitions*: a region of a flaky candidate passes only after several passes. The first run of a
+  region may share a process with others, any further one gets its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
 Steps: TypeAlias = Generator[Step, None, T]
 
 WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
-STILL_REPETITION = 1000  # from this repetition on, the whole is run only to see whether it still gives output
-MAX_WITHOUT_OUTPUT = 4  # regions in a row without output, before the whole is run again; doubled each time
+STILL_REPETITION = (
+    1000  # from this repetition on, the whole is run only to see whether it still gives output
+)
+MAX_WITHOUT_OUTPUT = (
+    4  # regions in a row without output, before the whole is run again; doubled each time
+)
 _AGREED_ITEMS = 2_000_000  # of agreeing regions looked through for contradictions
 
 
 def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
-    """The same search, each step of which is changed on its way; one that becomes None is left out."""
+    """The same search, each step of which is changed on its way; one that becomes None is left
+    out."""
     while True:
         try:
             step = change(next(search))
@@ -44,7 +49,8 @@ def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
 
 
 class SearchStopped(Exception):
-    """The search ends early: a budget is used up, or the candidate has changed. The message says which."""
+    """The search ends early: a budget is used up, or the candidate has changed. The message says
+    which."""
 
 
 class BudgetSpent(SearchStopped):
@@ -61,13 +67,16 @@ class Settings:
 
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: runs that the oracle may make at once; the search takes the same steps with any number.
-        expect: called before the first query with what tells which runs are likely to be needed: an oracle with several
-            workers may run them before they are asked.
+        workers: runs that the oracle may make at once; the search takes the same steps with any
+            number.
+        expect: called before the first query with what tells which runs are likely to be needed: an
+            oracle with several workers may run them before they are asked.
         within: only these items are suspects; they are asked whatever the whole says.
         inside: if the whole agrees, its items are asked as well.
-        repeat: runs of the whole that must agree before the whole does; None: as many as cost little, two at least.
-        steady: the candidate always gives the same: two runs of the whole and one confirmation are enough.
+        repeat: runs of the whole that must agree before the whole does; None: as many as cost
+            little, two at least.
+        steady: the candidate always gives the same: two runs of the whole and one confirmation are
+            enough.
         clock: seconds, rising.
     """
 
@@ -121,17 +130,21 @@ class SearchState:
         prior: how likely each item is guilty. weights: the same, with what was learned since.
         labels: kind of each item; None if unknown.
         whole: how the whole fails, and how often.
-        target: the items whose error is looked for: () for the whole model, later what the known culprits leave.
+        target: the items whose error is looked for: () for the whole model, later what the known
+            culprits leave.
         signature: how the target fails, once known.
         proven: regions that are culprits whatever share they have, and why.
         any_failure: a region that fails at all counts as failing, whatever it explains.
-        first: the repetition that counts as the first. repeats: how often a region must pass to count as passed.
+        first: the repetition that counts as the first. repeats: how often a region must pass to
+            count as passed.
         estimated_runs, only_repeats: as in `Step`, for the next steps.
         suspect: the smallest region that failed since the last culprit.
-        agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is one.
+        agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is
+            one.
         notes: as in `Findings`.
         asking: the purpose of the last queries. answers_sent: all answers, by batch.
-        without_output: regions in a row without output. max_without_output: at this many, the whole is run again.
+        without_output: regions in a row without output. max_without_output: at this many, the whole
+            is run again.
     """
 
     oracle: Oracle
@@ -183,7 +196,7 @@ class SearchState:
         """Does the target give no output at all?"""
         return self.signature in NO_OUTPUT
 
-    # ------------------------------------------------------------------------------------------------ asking
+    # ------------------------------------------------------------ asking
 
     def run(self, search: Search[T]) -> Steps[T]:
         """Drive a search to its end: yields a Step per answer, returns its result.
@@ -212,7 +225,9 @@ class SearchState:
     def _new_steps(self) -> Iterator[Step]:
         for purpose, query, answer, outcome in self._unreported:
             self._steps += 1
-            yield Step(self._steps, purpose, query, answer, outcome, self.estimated_runs, self.only_repeats)
+            yield Step(
+                self._steps, purpose, query, answer, outcome, self.estimated_runs, self.only_repeats
+            )
         self._unreported.clear()
 
     def ask(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
@@ -241,7 +256,9 @@ class SearchState:
         if explained is not None:
             return explained
         answer = self.memo.get(replace(query, explain=False))
-        return None if answer is None or (query.explain and answer.share.of_target is None) else answer
+        return (
+            None if answer is None or (query.explain and answer.share.of_target is None) else answer
+        )
 
     def _require_output(self) -> Search[None]:
         """Run the whole again: does it still give output?"""
@@ -249,7 +266,9 @@ class SearchState:
         query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.max_without_output, True)
         (answer,) = yield from self.ask(Purpose.AGAIN, [query])
         if answer.signature in NO_OUTPUT:
-            raise SearchStopped(f"the candidate has stopped working: {answer.why or answer.signature}")
+            raise SearchStopped(
+                f"the candidate has stopped working: {answer.why or answer.signature}"
+            )
 
     def _accept(self, purpose: Purpose, query: Query, answer: Answer) -> None:
         if query.run not in self._ran and query.kind not in WITHOUT_RUN:
@@ -269,7 +288,7 @@ class SearchState:
                 self.unresolved[query.items] = answer
         self._unreported.append((purpose, query, answer, outcome))
 
-    # ------------------------------------------------------------------------------------------------ regions
+    # ------------------------------------------------------------ regions
 
     def regions(
         self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False
@@ -277,16 +296,26 @@ class SearchState:
         """Outcome of each region: one failure is enough, a pass takes `repeats` passes."""
         outcomes: dict[Items, RegionOutcome] = {}
         for repetition in self._passes:
-            undecided = [r for r in dict.fromkeys(regions) if outcomes.get(r, RegionOutcome.AGREE) in NOT_HERE]
+            undecided = [
+                r
+                for r in dict.fromkeys(regions)
+                if outcomes.get(r, RegionOutcome.AGREE) in NOT_HERE
+            ]
             if not undecided:
                 break
             queries = [self.isolated(r, repetition, explain=explain) for r in undecided]
-            for region, answer in zip(undecided, (yield from self.ask(purpose, queries)), strict=True):
+            for region, answer in zip(
+                undecided, (yield from self.ask(purpose, queries)), strict=True
+            ):
                 outcome = self.outcome(region, answer)
-                minor = outcomes.get(region) is RegionOutcome.MINOR and outcome is RegionOutcome.AGREE
+                minor = (
+                    outcomes.get(region) is RegionOutcome.MINOR and outcome is RegionOutcome.AGREE
+                )
                 outcomes[region] = RegionOutcome.MINOR if minor else outcome
         for region, outcome in outcomes.items():
-            if outcome is RegionOutcome.FAIL and (not self.suspect or len(region) < len(self.suspect)):
+            if outcome is RegionOutcome.FAIL and (
+                not self.suspect or len(region) < len(self.suspect)
+            ):
                 self.suspect = region
         return [outcomes[r] for r in regions]
 
@@ -297,7 +326,9 @@ class SearchState:
 
     def isolated(self, region: Items, repetition: int, *, explain: bool = False) -> Query:
         """The query about a region on captured values."""
-        return Query(QueryKind.ISOLATED, region, repetition, repetition > 0, explain, target=self.target)
+        return Query(
+            QueryKind.ISOLATED, region, repetition, repetition > 0, explain, target=self.target
+        )
 
     def in_place(self, kind: QueryKind, items: Items) -> Query:
         """The query about what items give inside the model."""
@@ -314,8 +345,8 @@ class SearchState:
         return (yield from self.regions(purpose, [items]))[0]
 
     def tail(self, purpose: Purpose, rest: Items) -> Search[Answer]:
-        """The answer about what is left without some items: the first that does not agree; if all do, the last. Where
-        the model's outputs agree anyway, its own outputs are judged."""
+        """The answer about what is left without some items: the first that does not agree; if all
+        do, the last. Where the model's outputs agree anyway, its own outputs are judged."""
         if self.signature is None and rest:
             yield from self.region(purpose, rest)
             return self.answer_to(rest)
@@ -331,7 +362,10 @@ class SearchState:
         """Outcome of each region, this many times more in fresh processes, to confirm it."""
         queries = [self.isolated(r, self.first + t) for r in regions for t in range(1, 1 + times)]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
-        return [self.outcome(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
+        return [
+            self.outcome(query.items, answer)
+            for query, answer in zip(queries, answers, strict=True)
+        ]
 
     def one_by_one(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
         """As `ask`, so that a budget that ends leaves the answers before it."""
@@ -341,16 +375,21 @@ class SearchState:
         return answers
 
     def answer_to(self, region: Items) -> Answer:
-        """The decisive answer about a region that was asked about: a failing one, else the first."""
-        known = [a for repetition in self._passes if (a := self.known(region, repetition)) is not None]
+        """The decisive answer about a region that was asked about: a failing one, else the
+        first."""
+        known = [
+            a for repetition in self._passes if (a := self.known(region, repetition)) is not None
+        ]
         return next((a for a in known if self.outcome(region, a) is RegionOutcome.FAIL), known[0])
 
     def known(self, region: Items, repetition: int) -> Answer | None:
-        """The answer about a region, if it was asked about; with the share of the present target."""
+        """The answer about a region, if it was asked about; with the share of the present
+        target."""
         return self._answer(self.isolated(region, repetition))
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
-        """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
+        """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky?
+        O(their size)."""
         inside = set(region)
         budget = _AGREED_ITEMS
         supersets = []

@@ -1,10 +1,12 @@
 """The whole search, from "does the whole fail?" to 1-minimal regions.
 
-baseline → profile → gallop back from the first wrong item → shrink and certify → confirm in fresh processes → does the
-rest agree? If the profile shows nothing, overlapped halving takes its place. See the modules of `passes`.
+baseline → profile → gallop back from the first wrong item → shrink and certify → confirm in fresh
+processes → does the rest agree? If the profile shows nothing, overlapped halving takes its place.
+See the modules of `passes`.
 
-Insight: a search is a pure function of its answers. It may be stopped at any time and run again over the stored
-answers; it takes the same path. It changes its mind in the same way: it starts over.
+Insight: a search is a pure function of its answers. It may be stopped at any time and run again
+over the stored answers; it takes the same path. It changes its mind in the same way: it starts
+over.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from subgraph.search.passes.baseline import baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import BudgetSpent, Search, SearchRestart, SearchState, SearchStopped, Settings, Steps
+from subgraph.search.state import (
+    BudgetSpent,
+    Search,
+    SearchRestart,
+    SearchState,
+    SearchStopped,
+    Settings,
+    Steps,
+)
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved
 
@@ -41,7 +51,8 @@ def search(
 
     Args:
         parents: the items that each item 0 … n−1 reads; all of them come earlier.
-        weights: how likely each item is guilty, in any unit; asked once the whole disagrees. None: all equally.
+        weights: how likely each item is guilty, in any unit; asked once the whole disagrees. None:
+            all equally.
         labels: the kind of each item; a guilty item makes others of its kind likelier.
 
     Yields a Step per answer, returns the Findings. The same answers give the same path.
@@ -56,7 +67,9 @@ def search(
     prior = weights or partial(_alike, n)
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
-        state = SearchState(oracle, parents, prior, settings, labels, estimated_runs=n.bit_length() + 4)
+        state = SearchState(
+            oracle, parents, prior, settings, labels, estimated_runs=n.bit_length() + 4
+        )
         return state, _narrow(state)
 
     state, narrowing = begin(settings)
@@ -86,9 +99,16 @@ def _narrow(state: SearchState) -> Search[Findings]:
             for _ in range(MAX_STARTS):
                 if state.flaky and state.whole.rate < MIN_RATE:
                     often = f"{state.whole.failed} of {state.whole.runs} runs"
-                    stopped = f"the whole failed in {often}: too rarely to narrow it down, or the candidate changed"
+                    stopped = (
+                        f"the whole failed in {often}: too rarely to narrow it down, or the"
+                        " candidate changed"
+                    )
                     break
-                state.target, state.signature, state.weights = (), whole.signature, list(state.prior())
+                state.target, state.signature, state.weights = (
+                    (),
+                    whole.signature,
+                    list(state.prior()),
+                )
                 progress = Progress(state, scope, scope)
                 try:
                     yield from _search_scope(progress)
@@ -104,7 +124,8 @@ def _narrow(state: SearchState) -> Search[Findings]:
 
 
 def _search_scope(progress: Progress) -> Search[None]:
-    """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is wanted."""
+    """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is
+    wanted."""
     state = progress.state
     scope = progress.scope
     settings = state.settings
@@ -120,15 +141,21 @@ def _search_scope(progress: Progress) -> Search[None]:
         if outcome is RegionOutcome.AGREE:
             progress.rest = Rest.AGREES
             progress.elsewhere = True
-        if outcome is RegionOutcome.MINOR:  # it fails, and explains little of the whole: its own error is looked for
+        if (
+            outcome is RegionOutcome.MINOR
+        ):  # it fails, and explains little of the whole: its own error is looked for
             tail = yield from state.tail(Purpose.TAIL, scope)
-            state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
+            state.target, state.signature = (
+                (scope, tail.signature) if tail.signature else ((), None)
+            )
     if fails:
         yield from find_culprits(progress)
         yield from acquit(progress)
         if any(f.everywhere for f in progress.findings):
             return
-        if progress.rest is Rest.FAILS or (progress.rest is Rest.UNKNOWN and len(progress.findings) == 1):
+        if progress.rest is Rest.FAILS or (
+            progress.rest is Rest.UNKNOWN and len(progress.findings) == 1
+        ):
             progress.findings = accumulated.scattered(state, scope, progress.findings)
     elif settings.inside:
         yield from look_inside(progress)
@@ -144,7 +171,9 @@ def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Fi
     if whole.signature is None and not findings:
         if stopped or not whole.agrees or not (progress is None or complete):
             why = stopped or (
-                whole.why if not whole.agrees else "the outputs agree, but intermediate tensors could not be read"
+                whole.why
+                if not whole.agrees
+                else "the outputs agree, but intermediate tensors could not be read"
             )
             nothing = Finding(FindingKind.UNRESOLVED, suspects, None, why=why)
             return ends(Outcome.UNRESOLVED, findings=(nothing,), unresolved=unresolved)
@@ -161,7 +190,9 @@ def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Fi
         Outcome.DISAGREE,
         signature=whole.signature,
         findings=tuple(sorted(findings, key=_rank)),
-        irrelevant=() if any(f.everywhere for f in findings) else _smallest(state.irrelevant, named),
+        irrelevant=(
+            () if any(f.everywhere for f in findings) else _smallest(state.irrelevant, named)
+        ),
         unresolved=unresolved,
         probe_sensitive=bool(progress and progress.probe_sensitive and not state.flaky),
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
@@ -173,10 +204,16 @@ _KINDS = list(FindingKind)
 
 def _rank(finding: Finding) -> tuple[int, float, Items]:
     blames = finding.kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
-    return 0 if blames else _KINDS.index(finding.kind), -(finding.share_of_model or 0.0), finding.items
+    return (
+        0 if blames else _KINDS.index(finding.kind),
+        -(finding.share_of_model or 0.0),
+        finding.items,
+    )
 
 
-def _smallest(answers: Mapping[Items, Answer], named: Collection[int] = ()) -> tuple[Observation, ...]:
+def _smallest(
+    answers: Mapping[Items, Answer], named: Collection[int] = ()
+) -> tuple[Observation, ...]:
     """Regions that contain no other one, and no item that is part of a finding."""
     observations = [
         Observation(items, answer.signature, answer.why, answer.share.of_model)

@@ -1,4 +1,5 @@
-"""Folders in the user's cache, for what is kept from one command to the next and may be deleted at any time."""
+"""Folders in the user's cache, for what is kept from one command to the next and may be deleted at
+any time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ log = logging.getLogger("subcut")
 
 
 def cache_folder(name: str) -> Path:
-    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing can be written.
+    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing
+    can be written.
 
     A folder that another user can write is not used: what is in it may be run.
     """
@@ -38,8 +40,13 @@ def cache_folder(name: str) -> Path:
 
 @functools.cache
 def _warn(home: Path) -> None:
-    what = "%s is not used as a cache, because another user owns it or subcut/ in it, or can write there"
-    log.warning(f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder of yours", clean(str(home)))
+    what = (
+        "%s is not used as a cache, because another user owns it or subcut/ in it, or can write"
+        " there"
+    )
+    log.warning(
+        f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder of yours", clean(str(home))
+    )
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Tensors in a device's format: headerless .bin, another element type, another layout; losses are counted."""
+"""Tensors in a device's format: headerless .bin, another element type, another layout; losses are
+counted."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ BIG_ENDIAN = "big"
 class TensorFormat:
     """Element type and layout of tensors on a device; an empty one means the model's.
 
-    `scale`: one step and zero point, of the codes of an integer type; None: values are rounded as they are.
-    `only_floats`: indices and masks stay in their own element type.
+    `scale`: one step and zero point, of the codes of an integer type; None: values are rounded as
+    they are. `only_floats`: indices and masks stay in their own element type.
     """
 
     dtype: str = ""
@@ -41,18 +42,24 @@ class TensorFormat:
     @property
     def words(self) -> str:
         """As it is typed: `int8:scale=0.02:zero=-3:NHWC`."""
-        scale = (f"scale={self.scale.step[0]:g}", f"zero={self.scale.zero[0]}") if self.scale else ()
+        scale = (
+            (f"scale={self.scale.step[0]:g}", f"zero={self.scale.zero[0]}") if self.scale else ()
+        )
         return ":".join(filter(None, (self.dtype, *scale, self.layout)))
 
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
         if self.dtype and self.dtype not in names:
             raise UnknownName(
-                f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names), code="tensor.unknown-type"
+                f"no element type '{self.dtype}'",
+                nearest=nearest(self.dtype, names),
+                code="tensor.unknown-type",
             )
         if self.layout and self.layout not in WRITTEN_LAYOUTS:
             raise UsageError(
-                f"no layout '{self.layout}'", f"known: {', '.join(WRITTEN_LAYOUTS)}", code="layout.unknown"
+                f"no layout '{self.layout}'",
+                f"known: {', '.join(WRITTEN_LAYOUTS)}",
+                code="layout.unknown",
             )
         if self.scale and "int" not in self.dtype:
             raise UsageError(
@@ -65,7 +72,9 @@ class TensorFormat:
             low = 0 if self.dtype.startswith("u") else -codes // 2
             if not all(low <= zero < low + codes for zero in self.scale.zero):
                 what = f"zero point {self.scale.zero[0]} is no {self.dtype}"
-                raise UsageError(what, f"it is from {low} to {low + codes - 1}", code="option.out-of-range")
+                raise UsageError(
+                    what, f"it is from {low} to {low + codes - 1}", code="option.out-of-range"
+                )
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:
@@ -81,14 +90,17 @@ class TensorFormat:
         layouts = [w.upper() for w in given if w.upper() in LAYOUTS]
         dtypes = [w for w in given if w.upper() not in LAYOUTS]
         if len(layouts) > 1 or len(dtypes) > 1:
-            raise UsageError(f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC", code="option.malformed")
+            raise UsageError(
+                f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC", code="option.malformed"
+            )
         dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
         return cls(dtype, layout, only_floats="float" in dtype)
 
 
 @dataclass(frozen=True)
 class DeviceForm:
-    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing is said."""
+    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing
+    is said."""
 
     form: TensorFormat = field(default_factory=TensorFormat)
     big: bool = False
@@ -104,7 +116,11 @@ class DeviceForm:
 
     def dtype(self, own: str) -> str:
         """The element type of a tensor of that type in the model."""
-        return own if not self.form.dtype or (self.form.only_floats and "float" not in own) else self.form.dtype
+        return (
+            own
+            if not self.form.dtype or (self.form.only_floats and "float" not in own)
+            else self.form.dtype
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,8 @@ class Loss:
     Attributes:
         overflowed: finite values that became infinite or NaN, or were clipped to the type's range.
         vanished: non-zero values that became zero.
-        invalid: NaN or infinite values that the type does not have (they became 0 or the range's end).
+        invalid: NaN or infinite values that the type does not have (they became 0 or the range's
+            end).
         max_abs: largest difference among the others; scale: the largest magnitude of the original.
     """
 
@@ -141,7 +158,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of a tensor, as manifests list it: `format` npy or bin; `layout` is empty for the model's own."""
+    """One file of a tensor, as manifests list it: `format` npy or bin; `layout` is empty for the
+    model's own."""
 
     file: str
     format: str
@@ -167,7 +185,9 @@ def formats(text: str) -> tuple[str, ...]:
     return names
 
 
-def with_layout(array: Array, source: str, target: str, shape: tuple[int, ...] | None = None) -> tuple[Array, str]:
+def with_layout(
+    array: Array, source: str, target: str, shape: tuple[int, ...] | None = None
+) -> tuple[Array, str]:
     """The array in another layout, and that layout; as it is where its rank has none.
 
     Args:
@@ -192,7 +212,8 @@ def with_layout(array: Array, source: str, target: str, shape: tuple[int, ...] |
 
 
 def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...] | None:
-    """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have a layout."""
+    """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have
+    a layout."""
     if not target or source == target or len(shape) not in (4, 5):
         return None
     inner = tuple(range(2, len(shape)))
@@ -200,9 +221,13 @@ def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...
 
 
 def convert(
-    array: Array, tensor_format: TensorFormat, layout: str = "NCHW", shape: tuple[int, ...] | None = None
+    array: Array,
+    tensor_format: TensorFormat,
+    layout: str = "NCHW",
+    shape: tuple[int, ...] | None = None,
 ) -> tuple[Array, Loss | None, str]:
-    """The array in another format, what was lost (None where the type stays), and its layout afterwards.
+    """The array in another format, what was lost (None where the type stays), and its layout
+    afterwards.
 
     `shape`: in NCHW, of an array in a blocked layout.
     """
@@ -210,7 +235,11 @@ def convert(
     loss = None
     if dtype and array.dtype != tensors.np_dtype(dtype):
         if array.dtype == object:
-            raise UsageError("texts cannot be converted to numbers", "leave --dtype out", code="export.not-numbers")
+            raise UsageError(
+                "texts cannot be converted to numbers",
+                "leave --dtype out",
+                code="export.not-numbers",
+            )
         array, loss = _cast(array, dtype, tensor_format.scale)
     array, layout = with_layout(array, layout, tensor_format.layout, shape)
     return array, loss, layout
@@ -222,7 +251,9 @@ def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
     wanted = tensors.np_dtype(dtype)
     if np.iscomplexobj(array) and wanted.kind != "c":
         raise UsageError(
-            f"complex values cannot be converted to {dtype}", "leave --dtype out", code="export.not-numbers"
+            f"complex values cannot be converted to {dtype}",
+            "leave --dtype out",
+            code="export.not-numbers",
         )
     wide = array.astype(np.complex128 if wanted.kind == "c" else np.float64)
     finite = np.isfinite(wide)
@@ -249,20 +280,25 @@ def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
 
 
 def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
-    """(rounded to nearest, half to even, and clipped to the type's range, NaN as 0; where it was clipped).
+    """(rounded to nearest, half to even, and clipped to the type's range, NaN as 0; where it was
+    clipped).
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
     import numpy as np
 
     bits = dtypes.bits_of(dtype)
-    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = (
+        (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
     if array.dtype.kind in "iu":
         over = array > high
         under = array < low
         whole = array
     else:
-        rounded = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+        rounded = np.rint(
+            np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        )
         over = rounded >= float(high + 1)
         under = rounded < float(low)
         whole = np.where(over | under, 0, rounded)
@@ -272,13 +308,16 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
 
 
 def _beyond(wide: Array, dtype: str) -> Array:
-    """Which values exceed a float type's largest by more than half a step: some types saturate silently."""
+    """Which values exceed a float type's largest by more than half a step: some types saturate
+    silently."""
     import ml_dtypes
     import numpy as np
 
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
     largest = float(info.max)
-    step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)  # between the largest and the one below it
+    step = math.ldexp(
+        float(info.eps), math.frexp(largest)[1] - 1
+    )  # between the largest and the one below it
     beyond: Array = np.abs(wide) > largest + step / 2
     return beyond
 
@@ -291,7 +330,9 @@ def raw_bytes(array: Array, dtype: str) -> bytes:
     return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 
 
-def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tuple[list[StoredFile], list[str]]:
+def write_bin(
+    record: Record, folder: Path, tensor_format: TensorFormat
+) -> tuple[list[StoredFile], list[str]]:
     """Write the .bin beside each .npy of a record; return the files, and what was lost in words.
 
     Without a conversion the bytes are copied behind the header, without loading them.
@@ -306,14 +347,22 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
             continue
         target = Path(file).with_suffix(".bin").as_posix()
         stored = StoredFile(target, "bin", record.dtype, shape)
-        if not tensor_format.dtype and not relayout(shape, "NCHW", tensor_format.layout) and record.dtype not in PACKED:
+        if (
+            not tensor_format.dtype
+            and not relayout(shape, "NCHW", tensor_format.layout)
+            and record.dtype not in PACKED
+        ):
             _strip_header(folder / file, folder / target)
         else:
-            array: Any = tensors.load(Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder)
+            array: Any = tensors.load(
+                Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder
+            )
             converted, loss, layout = convert(array, tensor_format)
             dtype = tensor_format.dtype or record.dtype
             (folder / target).write_bytes(raw_bytes(converted, dtype))
-            stored = StoredFile(target, "bin", dtype, converted.shape, layout if tensor_format.layout else "")
+            stored = StoredFile(
+                target, "bin", dtype, converted.shape, layout if tensor_format.layout else ""
+            )
             if loss:
                 losses.append(f"{record.name} as {dtype}: {loss.text}")
         written.append(stored)
@@ -325,6 +374,8 @@ def _strip_header(source: Path, target: Path) -> None:
     with source.open("rb") as file, target.open("wb") as out:
         head = file.read(12)
         file.seek(
-            10 + int.from_bytes(head[8:10], "little") if head[6] == 1 else 12 + int.from_bytes(head[8:12], "little")
+            10 + int.from_bytes(head[8:10], "little")
+            if head[6] == 1
+            else 12 + int.from_bytes(head[8:12], "little")
         )
         shutil.copyfileobj(file, out, 1 << 20)

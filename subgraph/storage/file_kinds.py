@@ -1,7 +1,7 @@
 """A file that is not an ONNX model -> what it is, and what to do with it.
 
-The first bytes decide, of a zip the names of its members; the suffix decides only for formats without a mark of their
-own.
+The first bytes decide, of a zip the names of its members; the suffix decides only for formats
+without a mark of their own.
 """
 
 from __future__ import annotations
@@ -22,22 +22,38 @@ MAX_PICKLE = 16 << 20  # bytes of a data.pkl that is looked through
 _OF_TENSORS = {"collections", "torch", "torch._utils"}  # what a dictionary of tensors imports
 TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
 
-_BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
+_BUILT = (
+    "it was built for one device: name the .onnx that it was built from; the build belongs to a"
+    " candidate (-c)"
+)
 _CONVERT = "subcut convert FILE -o model.onnx"  # which says what it installs for that, and asks
 _CONVERT_FOLDER = "subcut convert FOLDER -o model.onnx"
-_TEXT_GRAPH = "save the graph as a binary .pb (tf.io.write_graph with as_text=False): subcut convert reads that"
+_TEXT_GRAPH = (
+    "save the graph as a binary .pb (tf.io.write_graph with as_text=False): subcut convert reads"
+    " that"
+)
 
 _TFLITE = "name it as the model: subcut reads it (pip install ai-edge-litert)"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
-_TORCH_SCRIPT = "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"
+_TORCH_SCRIPT = (
+    "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"
+)
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
-_STATE = "it holds weights without a graph: load it into its module (load_state_dict), and " + _TORCH
-_WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
+_STATE = (
+    "it holds weights without a graph: load it into its module (load_state_dict), and " + _TORCH
+)
+_WEIGHTS = (
+    "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx`"
+    " does"
+)
 _ONNX_AS = "every command takes it by a name that does not end in .onnx"
 _INPUTS = "name the model first, then the inputs with -i"
 _ORIGINAL = "name the .onnx that it was converted from"
-_MXNET = "mxnet.onnx.export_model('SYMBOL.json', 'WEIGHTS.params', [input shape]) of MXNet 1.9 writes it as ONNX"
+_MXNET = (
+    "mxnet.onnx.export_model('SYMBOL.json', 'WEIGHTS.params', [input shape]) of MXNet 1.9 writes it"
+    " as ONNX"
+)
 
 
 class Family(StrEnum):
@@ -81,7 +97,8 @@ _DLC = FileKind("a Qualcomm .dlc model", _BUILT)
 _TNN = FileKind("a TNN model", _ORIGINAL)
 _CORE_ML = FileKind("a Core ML model", "name the .onnx or PyTorch model that it was converted from")
 _DARKNET = FileKind(
-    "a Darknet network", "Darknet writes no ONNX: a converter does, such as demo_darknet2onnx.py of pytorch-YOLOv4"
+    "a Darknet network",
+    "Darknet writes no ONNX: a converter does, such as demo_darknet2onnx.py of pytorch-YOLOv4",
 )
 _KMODEL = FileKind("a Kendryte .kmodel", _BUILT)
 _STATE_DICT = FileKind("a state_dict of PyTorch", _STATE)
@@ -91,7 +108,10 @@ _COMMENTS = r"(?:\s*#[^\n]*\n)*\s*"  # as they stand before a model as text
 # How the file begins -> what it is. The first pattern that matches decides.
 _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"\Z", FileKind("an empty file", "")),
-    (r"version https://git-lfs", FileKind("a git-lfs pointer", "run `git lfs pull` to get the model itself")),
+    (
+        r"version https://git-lfs",
+        FileKind("a git-lfs pointer", "run `git lfs pull` to get the model itself"),
+    ),
     (r".{4}ORTM", FileKind("onnxruntime's .ort format", "use the .onnx it was made from")),
     (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
     (r".{4}ET\d\d", FileKind("an ExecuTorch program (.pte)", _TORCH)),
@@ -114,49 +134,71 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"IMOD", _OM),
     (r"[a-z]trt", _ENGINE),
     (r"7767517\s", FileKind("an ncnn .param file", _ORIGINAL)),
-    (r"(<\?xml[^>]*>\s*)?<net\s",
-     FileKind("OpenVINO's IR (.xml)",
-              "name the .onnx that it was converted from; openvino reads that itself (-c openvino)")),
-    (_COMMENTS + r"(ir_version|opset_import)\b[^\0]*:",
-     FileKind("an ONNX model as protobuf's text", _ONNX_AS, Family.ONNX_TEXTPROTO)),
-    (_COMMENTS + r"<\s*(ir_version|opset_import)\s*:",
-     FileKind("an ONNX model as text", _ONNX_AS, Family.ONNX_TEXT)),
-    (r"(?i)(\xef\xbb\xbf)?\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
-     FileKind("an ONNX model as JSON", _ONNX_AS, Family.ONNX_JSON)),
+    (
+        r"(<\?xml[^>]*>\s*)?<net\s",
+        FileKind(
+            "OpenVINO's IR (.xml)",
+            "name the .onnx that it was converted from; openvino reads that itself (-c openvino)",
+        ),
+    ),
+    (
+        _COMMENTS + r"(ir_version|opset_import)\b[^\0]*:",
+        FileKind("an ONNX model as protobuf's text", _ONNX_AS, Family.ONNX_TEXTPROTO),
+    ),
+    (
+        _COMMENTS + r"<\s*(ir_version|opset_import)\s*:",
+        FileKind("an ONNX model as text", _ONNX_AS, Family.ONNX_TEXT),
+    ),
+    (
+        r"(?i)(\xef\xbb\xbf)?\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
+        FileKind("an ONNX model as JSON", _ONNX_AS, Family.ONNX_JSON),
+    ),
     (r"\s*([#;][^\n]*\s+)*\[(net|network)\]", _DARKNET),
-    (r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:", FileKind("a network of MXNet (symbol.json)", _MXNET)),
-    (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
-     FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE)),
+    (
+        r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:",
+        FileKind("a network of MXNet (symbol.json)", _MXNET),
+    ),
+    (
+        r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
+        FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE),
+    ),
     (r"[^\0]*\bnode\s*\{", FileKind("a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH)),
     (r"\s*\{\s*\"base_code\"", _PADDLE_MODEL),
     (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", _PADDLE_MODEL),
     (r"\s*[<{]", FileKind("text (a web page or JSON), not a model", "download it again")),
-    (r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
-     FileKind("a Caffe model (.caffemodel)", _CAFFE, Family.CAFFE)),
-    (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)",
-     FileKind("a TensorFlow graph (.pb)", _CONVERT, Family.TENSORFLOW)),
-    (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)",
-     _SAVED_MODEL),
-)  # fmt: skip
+    (
+        r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
+        FileKind("a Caffe model (.caffemodel)", _CAFFE, Family.CAFFE),
+    ),
+    (
+        r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)",
+        FileKind("a TensorFlow graph (.pb)", _CONVERT, Family.TENSORFLOW),
+    ),
+    (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", _SAVED_MODEL),
+)
 # The members of a zip, one on a line -> what it is.
 _MEMBERS: tuple[tuple[str, FileKind], ...] = (
     (r"^(model\.params|dlc\.metadata)", _DLC),
-    (r"/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program|models/model\.json",
-     FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM)),
+    (
+        r"/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program|models/model\.json",
+        FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM),
+    ),
     (r"/code/__torch__", FileKind("a TorchScript file", _TORCH_SCRIPT)),
     (r"/(data\.pkl|byteorder)$", _PYTORCH_FILE),
     (r"\.npy$", FileKind("a .npz of arrays", _INPUTS)),
     (r"^(model\.weights\.h5|metadata\.json)$", FileKind("a Keras model", _CONVERT, Family.KERAS)),
     (r"Data/com\.apple\.CoreML/", _CORE_ML),
     (r"", FileKind("a zip archive", "unpack it first")),
-)  # fmt: skip
+)
 CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
     ".pb": FileKind("a TensorFlow graph", _CONVERT, Family.TENSORFLOW),
     ".caffemodel": FileKind("a Caffe model", _CAFFE, Family.CAFFE),
     ".pdmodel": _PADDLE_MODEL,
     ".pdiparams": FileKind("the weights of a Paddle model", _CONVERT, Family.PADDLE),
-    ".mnn": FileKind("an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
+    ".mnn": FileKind(
+        "an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"
+    ),
     ".engine": _ENGINE,
     ".plan": _ENGINE,
     ".trt": _ENGINE,
@@ -168,7 +210,9 @@ _SUFFIXES = {
     ".kmodel": _KMODEL,
     ".hef": FileKind("a Hailo .hef model", _BUILT),
     ".mlmodel": _CORE_ML,
-    ".bin": FileKind("the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),
+    ".bin": FileKind(
+        "the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"
+    ),
     ".pt": _PYTORCH_FILE,
     ".pth": _PYTORCH_FILE,
 }
@@ -183,7 +227,8 @@ _FOLDERS = (
 
 
 def family_of(path: Path) -> Family | None:
-    """The format of a model, by its first bytes, Caffe's also by its name; None for ONNX, and for what is unknown.
+    """The format of a model, by its first bytes, Caffe's also by its name; None for ONNX, and for
+    what is unknown.
 
     A file called `.onnx` may only be TensorFlow Lite's instead.
     """
@@ -197,7 +242,8 @@ def family_of(path: Path) -> Family | None:
 
 
 def is_of_tflite(path: Path) -> bool:
-    """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first bytes?"""
+    """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first
+    bytes?"""
     return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _head(path)[:64]
 
 
@@ -219,20 +265,29 @@ def recognise(path: Path, head: bytes | None = None) -> FileKind | None:
     head = _head(path) if head is None else head
     # compiled only when a file is not a model
     kind = _zipped(path) if head.startswith(b"PK\x03\x04") else None
-    kind = kind or next((kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None)
+    kind = kind or next(
+        (kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None
+    )
     if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
         kind = kind._replace(by_suffix=True)
     return _named(kind, path.parent, path.name) if kind else None
 
 
 def _zipped(path: Path) -> FileKind:
-    """What a zip is, by its members; what PyTorch saved, by the names that its pickle would import."""
+    """What a zip is, by its members; what PyTorch saved, by the names that its pickle would
+    import."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            kind = next(kind for mark, kind in _MEMBERS if re.search(mark, "\n".join(names), re.MULTILINE))
+            kind = next(
+                kind for mark, kind in _MEMBERS if re.search(mark, "\n".join(names), re.MULTILINE)
+            )
             pickled = next((name for name in names if name.endswith("/data.pkl")), "")
-            if kind is _PYTORCH_FILE and pickled and archive.getinfo(pickled).file_size < MAX_PICKLE:
+            if (
+                kind is _PYTORCH_FILE
+                and pickled
+                and archive.getinfo(pickled).file_size < MAX_PICKLE
+            ):
                 return _STATE_DICT if _imports(archive.read(pickled)) <= _OF_TENSORS else kind
             return kind
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
@@ -256,7 +311,7 @@ def _imports(pickle: bytes) -> set[str]:
 def recognise_folder(folder: Path) -> FileKind | None:
     """As `recognise`, of a folder that holds one model of TensorFlow or Paddle."""
     for pattern, kind in _FOLDERS:
-        if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112 - a name may be too long
+        if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112
             return _named(kind, folder, found[0].name)
     return None
 
@@ -264,4 +319,6 @@ def recognise_folder(folder: Path) -> FileKind | None:
 def _named(kind: FileKind, folder: Path, file: str) -> FileKind:
     """The advice with the names of this file and folder in it, quoted for a shell."""
     names = {"FILE": str(folder / file), "FOLDER": str(folder)}
-    return kind._replace(advice=re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), kind.advice))
+    return kind._replace(
+        advice=re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), kind.advice)
+    )

@@ -1,9 +1,9 @@
 """Result folders: written aside, renamed when complete, never half replaced; and safe file names.
 
-A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its process
-lives, and renamed into place. An older result is renamed first (`.NAME.XXXX.subcut-old`), then removed. So a kill at
-any moment leaves the old result or the new one: the next run puts an old one back where there is no new one, and
-removes hidden folders.
+A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as
+long as its process lives, and renamed into place. An older result is renamed first
+(`.NAME.XXXX.subcut-old`), then removed. So a kill at any moment leaves the old result or the new
+one: the next run puts an old one back where there is no new one, and removes hidden folders.
 """
 
 from __future__ import annotations
@@ -25,13 +25,22 @@ from subgraph.errors import OutputError
 from subgraph.system import LONGEST_PATH, SPECIAL_NAMES, Lock, interrupts_delayed, move
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
-DEVICES = {"con", "conin$", "conout$", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
+DEVICES = {
+    "con",
+    "conin$",
+    "conout$",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)),
+}
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
 
 def safe_name(name: str) -> str:
-    """A file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`, `+`; not hidden, not long.
+    """A file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`, `+`; not
+    hidden, not long.
 
     A name that had to change ends in eight hex digits of its hash.
     """
@@ -41,7 +50,7 @@ def safe_name(name: str) -> str:
         plain = f"x_{plain}"
     if plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME:
         return plain
-    return f"{plain[: MAX_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+    return f"{plain[: MAX_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"  # noqa: E501
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
@@ -69,10 +78,11 @@ def is_device(part: str) -> bool:
 
 
 def leads_out(name: str) -> bool:
-    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a device, or a stream.
+    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a
+    device, or a stream.
 
-    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
-    [False, False, True, True, True, True, True]
+    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x",
+    r"\\host\share\x")] [False, False, True, True, True, True, True]
     """
     path = PureWindowsPath(name)  # it knows both separators
     special = SPECIAL_NAMES and (":" in name or any(map(is_device, path.parts)))
@@ -81,12 +91,14 @@ def leads_out(name: str) -> bool:
 
 @contextmanager
 def aside(place: Path) -> Iterator[Path]:
-    """A fresh folder beside `place`, renamed to `place` when the block ends, removed when it raises.
+    """A fresh folder beside `place`, renamed to `place` when the block ends, removed when it
+    raises.
 
     The caller has decided whether an older folder at `place` may be replaced.
 
     Raises:
-        OutputError: the folder cannot be made or renamed (permission, full disk, a file in the way).
+        OutputError: the folder cannot be made or renamed (permission, full disk, a file in the
+            way).
     """
     with scratch(place.parent, place.name) as work:
         yield work
@@ -104,13 +116,14 @@ def aside(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
-    """A fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was made here and is empty.
+    """A fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was made
+    here and is empty.
 
     Raises:
         OutputError: the folder cannot be made or written (permission, full disk).
     """
     lock = work = None
-    existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
+    existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110
     try:
         sweep(parent)
         with interrupts_delayed():
@@ -128,12 +141,14 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
 
 
 def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
-    """As `scratch`, in the system's folder for temporary files: what a killed run left there is removed with it."""
+    """As `scratch`, in the system's folder for temporary files: what a killed run left there is
+    removed with it."""
     return scratch(Path(tempfile.gettempdir()), name)
 
 
 def numbered_folder(parent: Path, stem: str) -> Path:
-    """A new, empty folder: `stem0`, or the first number that is free. For any number of threads; `parent` is made."""
+    """A new, empty folder: `stem0`, or the first number that is free. For any number of threads;
+    `parent` is made."""
     for number in itertools.count():
         with contextlib.suppress(FileExistsError):
             (parent / f"{stem}{number}").mkdir(parents=True)
@@ -145,16 +160,24 @@ def unwritable(folder: Path, e: OSError) -> OutputError:
     """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
         return OutputError(
-            f"cannot write in {folder}: it is not a folder", "choose another one with -o", code="output.not-folder"
+            f"cannot write in {folder}: it is not a folder",
+            "choose another one with -o",
+            code="output.not-folder",
         )
     length = len(str(folder.absolute()))
     if LONGEST_PATH and length + MAX_NAME > LONGEST_PATH:
         what = f"cannot write in {folder}: {e.strerror or e}; its path has {length} characters"
         hint = (
-            f"name a shorter one with -o: Windows takes {LONGEST_PATH}, with the file's name; or set LongPathsEnabled"
+            f"name a shorter one with -o: Windows takes {LONGEST_PATH}, with the file's name; or"
+            " set LongPathsEnabled"
         )
         return OutputError(what, f"{hint} in its registry", code="output.path-too-long")
-    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
+    full = e.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        None,
+    )  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",
         f"{'free some space, or ' if full else ''}name another folder with -o",
@@ -173,7 +196,8 @@ def _remove_empty(folder: Path, existing: Path) -> None:
 
 
 def fresh(parent: Path, name: str) -> tuple[Path, Lock]:
-    """A new folder and its lock, tried again where other runs remove it before it is locked, or an empty `parent`."""
+    """A new folder and its lock, tried again where other runs remove it before it is locked, or an
+    empty `parent`."""
     for left in reversed(range(MAX_TRIES)):
         parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -215,7 +239,8 @@ def _put(work: Path, place: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the hidden folders of killed runs from `parent`, whose locks are free; put old results back."""
+    """Remove the hidden folders of killed runs from `parent`, whose locks are free; put old results
+    back."""
     for work in (*parent.glob(f".*{NEW}"), *parent.glob(f".*{OLD}")):
         try:
             lock = Lock(work, wait=False)

@@ -1,8 +1,10 @@
-"""Arrays in a device's layout <-> in the model's: NHWC, NC1HWC0, FRACTAL_Z, FRACTAL_NZ and the like.
+"""Arrays in a device's layout <-> in the model's: NHWC, NC1HWC0, FRACTAL_Z, FRACTAL_NZ and the
+like.
 
-Insight: each of these layouts splits some axes into blocks (C into C1 blocks of C0 values, the last one padded with
-zeros), permutes the parts, and may join several parts into one dimension. So a row of a table describes a layout, and
-two functions serve all. Sources: Ascend's CANN documentation and msaccucmp's `builtin_format_convert`.
+Insight: each of these layouts splits some axes into blocks (C into C1 blocks of C0 values, the last
+one padded with zeros), permutes the parts, and may join several parts into one dimension. So a row
+of a table describes a layout, and two functions serve all. Sources: Ascend's CANN documentation and
+msaccucmp's `builtin_format_convert`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ AS_THEY_ARE = ("", "ND", "NCHW", "NCDHW", "NC", "MD")
 MAX_AXES = 6  # of an array whose axes are tried in all orders: 720 of them
 C0 = 16  # values of float16 in one block of Ascend's matrix unit; 32 of int8
 
-# Layout -> (its parts in the order of storage, the model's axes, how many leading parts are one stored dimension).
+# Layout -> (its parts in the order of storage, the model's axes, how many leading parts are one
+# stored dimension).
 BLOCKED = {
     "NC1HWC0": ("N C1 H W C0", "N C H W", 1),
     "NHWC1C0": ("N H W C1 C0", "N C H W", 1),
@@ -38,11 +41,14 @@ _ALIASES = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the shape has the 
 KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 
 
-def axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[tuple[int, ...]]:
-    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
+def axis_orders(
+    shape: Sequence[int], dims: Sequence[int | str | None]
+) -> Iterator[tuple[int, ...]]:
+    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order
+    comes first.
 
-    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
-    more than MAX_AXES axes. Complexity: factorial in the number of axes.
+    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size.
+    None of arrays with more than MAX_AXES axes. Complexity: factorial in the number of axes.
 
     >>> list(axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(axis_orders((2, 3), ("n", None)))
     ([(0, 3, 1, 2), (0, 3, 2, 1)], [(0, 1), (1, 0)])
@@ -86,7 +92,9 @@ class _Blocks:
         return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
 
 
-def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, model: str = "") -> Array:
+def to_model(
+    array: Array, layout: str, shape: tuple[int, ...] | None = None, model: str = ""
+) -> Array:
     """The array in the model's order of axes, without padding.
 
     Args:
@@ -109,13 +117,18 @@ def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, mo
         return _from_blocks(array, layout, shape, model)
     if layout not in PLAIN or (layout in AS_THEY_ARE and model in AS_THEY_ARE):
         if layout not in AS_THEY_ARE:
-            raise InputError(f"values in layout {layout} cannot be read", _hint(layout), code="layout.unsupported")
+            raise InputError(
+                f"values in layout {layout} cannot be read",
+                _hint(layout),
+                code="layout.unsupported",
+            )
         return _fitted(array, shape, layout)
     return _permuted(array, layout, shape, model)
 
 
 def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
-    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ); padded with 0.
+    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ);
+    padded with 0.
 
     Raises:
         InputError: the layout is unknown or the array cannot have it.
@@ -131,24 +144,33 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
         filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
         split = filled.reshape([blocks.split[i] for i in blocks.order])
         stored = split.transpose(_inverse(blocks.order)).reshape(blocks.stored)
-        return stored.reshape((*array.shape[:-2], *stored.shape[1:])) if layout == "FRACTAL_NZ" else stored
+        return (
+            stored.reshape((*array.shape[:-2], *stored.shape[1:]))
+            if layout == "FRACTAL_NZ"
+            else stored
+        )
     if layout in AS_THEY_ARE:
         return array
     if layout in PLAIN and array.ndim == len(layout):
         return array.transpose(_inverse(_axes(layout, "")))
     raise InputError(
-        f"an array of shape {list(array.shape)} has no layout {layout}", _hint(layout), code="layout.wrong-shape"
+        f"an array of shape {list(array.shape)} has no layout {layout}",
+        _hint(layout),
+        code="layout.wrong-shape",
     )
 
 
 def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int, ...]:
-    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
+    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has
+    none.
 
     >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
     ((1, 4, 5, 3), (1, 1, 4, 5, 16))
     """
     layout = _ALIASES.get(layout, layout)
-    if layout == "FRACTAL_NZ" or (layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())):
+    if layout == "FRACTAL_NZ" or (
+        layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())
+    ):
         stored = _blocks(layout, _padded(shape, layout), c0, 16).stored
         return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
     if layout in PLAIN and len(layout) == len(shape):
@@ -183,7 +205,8 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
-    """A plain layout's axes in the model's order. An array of another rank, or of the model's shape, is unchanged."""
+    """A plain layout's axes in the model's order. An array of another rank, or of the model's
+    shape, is unchanged."""
     turned = array.transpose(_axes(layout, model)) if array.ndim == len(layout) else array
     if shape is None or turned.shape == tuple(shape):
         return turned
@@ -192,7 +215,8 @@ def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: s
     if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
         return turned.reshape(shape)
     raise InputError(
-        f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}", code="layout.wrong-shape"
+        f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",
+        code="layout.wrong-shape",
     )
 
 
@@ -206,7 +230,8 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
         return array
     if array.size != math.prod(shape):
         raise InputError(
-            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, do not fill {list(shape)}",
+            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, do not fill"
+            f" {list(shape)}",
             "another layout, another shape?",
             code="layout.wrong-shape",
         )
@@ -214,13 +239,16 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
 
 
 def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a batch."""
+    """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a
+    batch."""
     rank = len(BLOCKED[layout][1].split())
     if layout == "FRACTAL_NZ":
         matrix = (1, 1, *shape)[-2:] if len(shape) < 2 else shape[-2:]
         return (math.prod(shape[:-2]), *matrix)
     if len(shape) > rank:
-        raise InputError(f"a tensor of shape {list(shape)} has no layout {layout}", code="layout.wrong-shape")
+        raise InputError(
+            f"a tensor of shape {list(shape)} has no layout {layout}", code="layout.wrong-shape"
+        )
     return (*shape, *(1,) * (rank - len(shape)))
 
 
@@ -241,16 +269,25 @@ def _from_blocks(array: Array, layout: str, shape: tuple[int, ...] | None, model
     rank = len(BLOCKED[layout][0].split()) - BLOCKED[layout][2] + 1
     if array.ndim != rank and not (layout == "FRACTAL_NZ" and array.ndim >= 4):
         raise InputError(
-            f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}", code="layout.wrong-shape"
+            f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}",
+            code="layout.wrong-shape",
         )
     turned = shape is not None and _is_turned(shape, layout, model)
     order = "".join(a for a in "NCDHW" if a in model)
     own = tuple(shape[model.index(a)] for a in order) if shape is not None and turned else shape
-    flat = array.reshape((math.prod(array.shape[:-4]), *array.shape[-4:])) if layout == "FRACTAL_NZ" else array
+    flat = (
+        array.reshape((math.prod(array.shape[:-4]), *array.shape[-4:]))
+        if layout == "FRACTAL_NZ"
+        else array
+    )
     blocks = _stored(flat, layout, own)
     merged = flat.reshape(blocks.split).transpose(blocks.order).reshape(blocks.full)
     if own is None:
-        return merged.reshape((*array.shape[:-4], *merged.shape[-2:])) if layout == "FRACTAL_NZ" else merged
+        return (
+            merged.reshape((*array.shape[:-4], *merged.shape[-2:]))
+            if layout == "FRACTAL_NZ"
+            else merged
+        )
     cut = merged[tuple(slice(0, d) for d in _padded(own, layout))]
     return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
 
@@ -272,11 +309,19 @@ def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks
     if shape is None:
         if joined > 1:
             raise InputError(
-                f"values in layout {layout} need the tensor's shape", "give the model", code="layout.no-shape"
+                f"values in layout {layout} need the tensor's shape",
+                "give the model",
+                code="layout.no-shape",
             )
-        return _Blocks(tuple(names), tuple(axes.split()), joined, dict(zip(names, array.shape, strict=True)))
-    sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | ({} if joined > 1 else {names[0]: array.shape[0]})
-    blocks = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
+        return _Blocks(
+            tuple(names), tuple(axes.split()), joined, dict(zip(names, array.shape, strict=True))
+        )
+    sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | (
+        {} if joined > 1 else {names[0]: array.shape[0]}
+    )
+    blocks = _blocks(
+        layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1)
+    )
     if blocks.stored != array.shape:
         raise InputError(
             f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",

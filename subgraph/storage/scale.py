@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scale:
-    """real = (stored − zero) · step. One value each for the whole tensor, or one per channel along `axis`."""
+    """real = (stored − zero) · step. One value each for the whole tensor, or one per channel along
+    `axis`."""
 
     step: tuple[float, ...]
     zero: tuple[int, ...]
@@ -30,14 +31,19 @@ class Scale:
         import numpy as np
 
         rank = stored.ndim
-        real = (stored.astype(np.float64) - self._shaped(self.zero, rank)) * self._shaped(self.step, rank)
+        real = (stored.astype(np.float64) - self._shaped(self.zero, rank)) * self._shaped(
+            self.step, rank
+        )
         return real.astype(np.float32)
 
     def steps(self, real: Array) -> Array:
-        """Quantized values, rounded half to even, before they are clipped to the range of a type."""
+        """Quantized values, rounded half to even, before they are clipped to the range of a
+        type."""
         import numpy as np
 
-        return np.rint(real / self._shaped(self.step, real.ndim)) + self._shaped(self.zero, real.ndim)
+        return np.rint(real / self._shaped(self.step, real.ndim)) + self._shaped(
+            self.zero, real.ndim
+        )
 
     def quantize(self, real: Array, dtype: str) -> Array:
         """Quantized values as QuantizeLinear gives them; `dtype` is an integer type."""

@@ -1,14 +1,17 @@
-"""Results on disk: key → a JSON document and files, so that a killed run resumes and results are judged anew.
+"""Results on disk: key → a JSON document and files, so that a killed run resumes and results are
+judged anew.
 
-An entry is a folder `ab/abcdef…`, written in a hidden folder and renamed in one step. The insight: readers trust
-nothing, so nothing needs to be flushed, counted or repaired. Each read verifies every byte; an entry that is damaged,
-half deleted or removed by another process counts as missing. A kill leaves at most one hidden folder, whose lock died
-with its process; the next run removes it.
+An entry is a folder `ab/abcdef…`, written in a hidden folder and renamed in one step. The insight:
+readers trust nothing, so nothing needs to be flushed, counted or repaired. Each read verifies every
+byte; an entry that is damaged, half deleted or removed by another process counts as missing. A kill
+leaves at most one hidden folder, whose lock died with its process; the next run removes it.
 
-A run never fails because of its store: where the store cannot be written, that is logged once, and the run goes on
-unstored: its results lie in a temporary folder until `close`, and are not found by their keys.
+A run never fails because of its store: where the store cannot be written, that is logged once, and
+the run goes on unstored: its results lie in a temporary folder until `close`, and are not found by
+their keys.
 
-Long, because writing, reading and evicting without waiting for each other can only be understood together.
+Long, because writing, reading and evicting without waiting for each other can only be understood
+together.
 """
 
 from __future__ import annotations
@@ -35,18 +38,23 @@ from subgraph.storage import folders, store_entry
 from subgraph.system import Lock, move
 
 DEFAULT_LIMIT = 4 << 30  # bytes
-LIMIT_PARTS = 16  # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
+# the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
+LIMIT_PARTS = 16
 MAX_MOVES = 3  # attempts to move an entry where damaged ones stand
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename onto an entry
 GITIGNORE = "# Made by subcut: results that can be computed again.\n*\n"
-CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of subcut: https://bford.info/cachedir/\n"
+CACHEDIR_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of subcut:"
+    " https://bford.info/cachedir/\n"
+)
 log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)
 class StoreEntry:
-    """A document, and the folder with its files, which belongs to the store and must not be changed."""
+    """A document, and the folder with its files, which belongs to the store and must not be
+    changed."""
 
     document: dict[str, Any]
     folder: Path
@@ -55,9 +63,10 @@ class StoreEntry:
 class Store:
     """Entries by key in the folder `root`, which any number of threads and processes may share.
 
-    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a running process put
-    or got since it started stay, even beyond the limit; where folders cannot be locked (NFS) each process knows only
-    its own. The size is measured, with what others put, whenever this process wrote a sixteenth of the limit.
+    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a
+    running process put or got since it started stay, even beyond the limit; where folders cannot be
+    locked (NFS) each process knows only its own. The size is measured, with what others put,
+    whenever this process wrote a sixteenth of the limit.
 
     >>> from subgraph.storage.digest import digest
     >>> with tempfile.TemporaryDirectory() as place, Store(Path(place) / "store") as store:
@@ -72,8 +81,12 @@ class Store:
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.root = root
         self.limit = limit
-        self._guard = threading.RLock()  # of the fields below; not held while entries are read or written
-        self._session: Path | None = None  # our hidden folder: its time is our start, its lock shows that we run
+        self._guard = (
+            threading.RLock()
+        )  # of the fields below; not held while entries are read or written
+        self._session: Path | None = (
+            None  # our hidden folder: its time is our start, its lock shows that we run
+        )
         self._sessions: dict[Path, Lock] = {}  # hidden folder → lock, with those no longer written
         self._numbers = itertools.count()
         self._folders: set[Path] = set()
@@ -81,7 +94,9 @@ class Store:
         self._locks: dict[str, threading.Lock] = {}  # by key, held while `memo` makes an entry
         self._warned: set[str] = set()
         self._unwritable = False
-        self._unmeasured = limit  # bytes written since the store was measured: the first put measures
+        self._unmeasured = (
+            limit  # bytes written since the store was measured: the first put measures
+        )
 
     def __enter__(self) -> Store:
         return self
@@ -99,7 +114,8 @@ class Store:
             lock.close()
 
     def new_folder(self, after: OSError | None = None) -> Path:
-        """A fresh folder for the files of one entry: plain files with plain names. `close` removes it.
+        """A fresh folder for the files of one entry: plain files with plain names. `close` removes
+        it.
 
         Args:
             after: the error of writing into an earlier folder; from now on nothing is stored.
@@ -118,7 +134,9 @@ class Store:
                     return folder
             except OSError as e:
                 if self._unwritable:
-                    what = f"cannot write in {self.root}, nor in a temporary folder: {e.strerror or e}"
+                    what = (
+                        f"cannot write in {self.root}, nor in a temporary folder: {e.strerror or e}"
+                    )
                     raise OutputError(
                         what,
                         "free some space, or set TMPDIR to a folder that can be written",
@@ -127,14 +145,17 @@ class Store:
                 self._stop_storing(e)
 
     def put(self, key: str, document: Mapping[str, Any], folder: Path) -> StoreEntry:
-        """Keep a document and the files of a folder under a key; from here on the folder belongs to the store.
+        """Keep a document and the files of a folder under a key; from here on the folder belongs to
+        the store.
 
-        Returns the entry that is kept: the first one put under the key; where nothing can be stored, this one. Its
-        document is as JSON gives it back (tuples are lists, keys are strings). O(bytes in the folder).
+        Returns the entry that is kept: the first one put under the key; where nothing can be
+        stored, this one. Its document is as JSON gives it back (tuples are lists, keys are
+        strings). O(bytes in the folder).
 
         Raises:
-            ValueError, TypeError: the key is not a hash; the document is not plain JSON, or has NaN or infinity; the
-                folder is none of this store, or holds anything but plain files with plain names. Never OSError.
+            ValueError, TypeError: the key is not a hash; the document is not plain JSON, or has NaN
+                or infinity; the folder is none of this store, or holds anything but plain files
+                with plain names. Never OSError.
         """
         place = self._place(key)
         plain = json.dumps(dict(document), allow_nan=False)
@@ -160,7 +181,8 @@ class Store:
         return StoreEntry(json.loads(plain), place)
 
     def get(self, key: str) -> StoreEntry | None:
-        """The entry under a key, verified; None where there is none. A damaged entry is removed, with a warning.
+        """The entry under a key, verified; None where there is none. A damaged entry is removed,
+        with a warning.
 
         O(bytes in the entry); one system call where there is none.
 
@@ -178,7 +200,8 @@ class Store:
                 before = place.lstat()
             if not self._unwritable:
                 with contextlib.suppress(OSError):
-                    self._new_path()  # our start must precede any use, for other processes that evict
+                    # our start must precede any use, for other processes that evict
+                    self._new_path()
             with _locked(place, shared=True):
                 document = store_entry.verified(place, key)
                 self._used.add(key)
@@ -187,19 +210,26 @@ class Store:
         except store_entry.Damaged as e:
             if self._remove(place, before):
                 self._warned.discard(key)
-            self._warn_once(key, f"{place} is damaged ({e}) and not used; if this comes again, check the disk")
+            self._warn_once(
+                key, f"{place} is damaged ({e}) and not used; if this comes again, check the disk"
+            )
             return None
         except FileNotFoundError:  # just removed
             return None
         except OSError as e:
             self._warn_once(
-                "read", f"cannot read {place}: {e.strerror or e}; it is made again: let this user read there"
+                "read",
+                f"cannot read {place}: {e.strerror or e}; it is made again: let this user read"
+                " there",
             )
             return None
         return StoreEntry(document, place)
 
-    def memo(self, key: str, make: Callable[[Path], Mapping[str, object]]) -> tuple[dict[str, Any], Path]:
-        """The document and the folder under a key; where there is none, `make(folder)` runs, once for all threads.
+    def memo(
+        self, key: str, make: Callable[[Path], Mapping[str, object]]
+    ) -> tuple[dict[str, Any], Path]:
+        """The document and the folder under a key; where there is none, `make(folder)` runs, once
+        for all threads.
 
         Where the disk is too full for the files of `make`, it runs a second time, unstored.
 
@@ -227,9 +257,12 @@ class Store:
         return self.root / key[:2] / key
 
     def _new_path(self) -> Path:
-        """A path for a new folder, in our hidden and locked folder, whose time is when it was made."""
+        """A path for a new folder, in our hidden and locked folder, whose time is when it was
+        made."""
         with self._guard:
-            if self._session is None or not self._session.exists():  # the whole store may have been removed
+            if (
+                self._session is None or not self._session.exists()
+            ):  # the whole store may have been removed
                 parent = Path(tempfile.gettempdir()) if self._unwritable else self.root
                 folders.sweep(parent)
                 session, self._sessions[session] = folders.fresh(parent, "store")
@@ -242,7 +275,8 @@ class Store:
             return self._session / "rooms" / f"{next(self._numbers)}"
 
     def _move(self, folder: Path, place: Path, left: int = MAX_MOVES) -> StoreEntry | None:
-        """Move a folder to its place; return the entry that another process put there before, if any."""
+        """Move a folder to its place; return the entry that another process put there before, if
+        any."""
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.parent.is_symlink():
@@ -259,9 +293,15 @@ class Store:
             if not self._unwritable:
                 self._unwritable = True
                 self._session = None
-        hint = "free some space" if _is_full(e) else "let this user write there, with nothing in the way"
+        hint = (
+            "free some space"
+            if _is_full(e)
+            else "let this user write there, with nothing in the way"
+        )
         what = folders.unwritable(self.root, e).what
-        self._warn_once("write", f"{what}; this run goes on, but its results are not stored: {hint}")
+        self._warn_once(
+            "write", f"{what}; this run goes on, but its results are not stored: {hint}"
+        )
 
     def _warn_once(self, kind: str, text: str) -> None:
         with self._guard:
@@ -271,7 +311,8 @@ class Store:
             log.warning("%s", text)
 
     def _evict(self, size: int) -> None:
-        """Count bytes written, and evict where the limit is exceeded. O(files in the store), now and then."""
+        """Count bytes written, and evict where the limit is exceeded. O(files in the store), now
+        and then."""
         with self._guard:
             self._unmeasured += size
             if self._unmeasured < self.limit // LIMIT_PARTS:
@@ -300,11 +341,16 @@ class Store:
         return min(times, default=1 << 63)
 
     def _remove(self, place: Path, before: os.stat_result) -> bool:
-        """Remove an entry in one step, if no process is reading it, or has read or replaced it since `before`."""
+        """Remove an entry in one step, if no process is reading it, or has read or replaced it
+        since `before`."""
         try:
             with _locked(place, wait=False):
                 now = place.lstat()
-                if self._unwritable or not os.path.samestat(now, before) or now.st_mtime_ns != before.st_mtime_ns:
+                if (
+                    self._unwritable
+                    or not os.path.samestat(now, before)
+                    or now.st_mtime_ns != before.st_mtime_ns
+                ):
                     return False
                 moved = place.rename(self._new_path())
         except OSError:
@@ -313,7 +359,9 @@ class Store:
         return True
 
 
-def _locked(place: Path, *, wait: bool = True, shared: bool = False) -> AbstractContextManager[object]:
+def _locked(
+    place: Path, *, wait: bool = True, shared: bool = False
+) -> AbstractContextManager[object]:
     """The lock of a folder; a file or link has none."""
     is_folder = stat.S_ISDIR(place.lstat().st_mode)
     return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
@@ -327,7 +375,9 @@ def _stored_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:
 
 
 def _is_full(e: OSError) -> bool:
-    return e.errno in DISK_FULL or " requested and " in str(e)  # numpy's words for a short write, without a number
+    return e.errno in DISK_FULL or " requested and " in str(
+        e
+    )  # numpy's words for a short write, without a number
 
 
 def _delete(path: Path) -> None:

@@ -1,4 +1,5 @@
-"""One entry of the store on disk: a document and files in a folder, with checksums of every byte."""
+"""One entry of the store on disk: a document and files in a folder, with checksums of every
+byte."""
 
 from __future__ import annotations
 
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 NAME = "entry.json"
-HEAD, TAIL = '{"subcut store": 1, "sha256": "%s", "entry": ', "}\n"  # the hash of everything after it
-PLAIN = re.compile(r"[A-Za-z0-9_@+~-]([A-Za-z0-9._@+~#-]*[A-Za-z0-9_@+~#-])?")  # `safe_names` with an extension
-# Checksums are a hash over the sums of pages. 100 MB from the page cache of an EPYC: np.save 21 ms, np.load 10; this
-# checksum 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57, SHA-256 57, blake2b 84. For disk faults
-# and truncated files, not against an adversary. mmap would save 2 ms, but a bad sector, or another process that
-# truncates the file, would end ours with SIGBUS.
+HEAD, TAIL = (
+    '{"subcut store": 1, "sha256": "%s", "entry": ',
+    "}\n",
+)  # the hash of everything after it
+PLAIN = re.compile(
+    r"[A-Za-z0-9_@+~-]([A-Za-z0-9._@+~#-]*[A-Za-z0-9_@+~#-])?"
+)  # `safe_names` with an extension
+# Checksums are a hash over the sums of pages. 100 MB from the page cache of an EPYC: np.save 21 ms,
+# np.load 10; this checksum 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57,
+# SHA-256 57, blake2b 84. For disk faults and truncated files, not against an adversary. mmap would
+# save 2 ms, but a bad sector, or another process that truncates the file, would end ours with
+# SIGBUS.
 PAGE, WINDOW = 4096, 1 << 18  # bytes; a window fits into the second-level cache
 
 
@@ -33,14 +40,21 @@ def names(folder: Path) -> list[str]:
     with os.scandir(folder) as items:
         files = sorted(items, key=lambda item: item.name)
     for item in files:
-        if item.name == NAME or not PLAIN.fullmatch(item.name) or not item.is_file(follow_symlinks=False):
+        if (
+            item.name == NAME
+            or not PLAIN.fullmatch(item.name)
+            or not item.is_file(follow_symlinks=False)
+        ):
             raise ValueError(f"{item.path!r} is not a plain file with a plain name")
     return [item.name for item in files]
 
 
 def write(folder: Path, key: str, files: dict[str, tuple[int, str]], document: str) -> int:
-    """Make a folder an entry; `document` is JSON, `files` are checksums by name. Returns the entry's bytes."""
-    body = f'{{"key": "{key}", "files": {json.dumps(files)}, "document": {document}}}{TAIL}'.encode()
+    """Make a folder an entry; `document` is JSON, `files` are checksums by name. Returns the
+    entry's bytes."""
+    body = (
+        f'{{"key": "{key}", "files": {json.dumps(files)}, "document": {document}}}{TAIL}'.encode()
+    )
     return (folder / NAME).write_bytes(_head(body) + body) + sum(size for size, _ in files.values())
 
 
@@ -78,7 +92,8 @@ def verified(place: Path, key: str) -> dict[str, Any]:
 
 
 def checksum(path: Path) -> tuple[int, str]:
-    """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64 bits."""
+    """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64
+    bits."""
     import numpy as np
 
     words = np.zeros(WINDOW // 8, "<u8")

@@ -1,8 +1,9 @@
 """Tensors: name → value in memory, and on disk as .npy files with a record of the element type.
 
-A value is a numpy array (bf16, fp8, int4 … as `ml_dtypes`), a list of arrays (ONNX sequence) or None (empty optional).
-On disk a type that numpy lacks is stored as raw bits in unsigned integers of the element's size (one byte for elements
-of less than a byte), because `.npy` would lose the type. Arrays of strings are stored as fixed-width Unicode.
+A value is a numpy array (bf16, fp8, int4 … as `ml_dtypes`), a list of arrays (ONNX sequence) or
+None (empty optional). On disk a type that numpy lacks is stored as raw bits in unsigned integers of
+the element's size (one byte for elements of less than a byte), because `.npy` would lose the type.
+Arrays of strings are stored as fixed-width Unicode.
 """
 
 from __future__ import annotations
@@ -27,16 +28,33 @@ Value: TypeAlias = "Array | list[Array] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"
 
 PACKED = frozenset(name for name, bits in dtypes.TYPES.values() if 0 < bits < 8)
-NOT_NUMPY = PACKED | {name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float8_"))}
+NOT_NUMPY = PACKED | {
+    name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float8_"))
+}
 
 # onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
 PROTO_NAMES = {
-    "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
-    "float8_e8m0fnu": "float8e8m0", "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
-}  # fmt: skip
+    "float32": "float",
+    "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float4_e2m1fn": "float4e2m1",
+    "float8_e8m0fnu": "float8e8m0",
+    "float6_e2m3fn": "float6e2m3",
+    "float6_e3m2fn": "float6e3m2",
+}
 # Errors of numpy's reader, which parses the header of a .npy as Python source.
-NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
+NPY_ERRORS = (
+    OSError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    SyntaxError,
+    RecursionError,
+    tokenize.TokenError,
+)
 COMPARED = 1 << 18  # bytes at a time: what is compared stays in the processor's cache
 MIN_MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
@@ -51,7 +69,8 @@ class Record:
         form: "tensor", "sequence", "optional" or "optional sequence".
         dtype: element type, numpy's or ml_dtypes' name.
         shapes: one per file.
-        files: .npy files relative to the folder; one, or one per element of a sequence; none for an empty optional.
+        files: .npy files relative to the folder; one, or one per element of a sequence; none for an
+            empty optional.
     """
 
     name: str
@@ -101,7 +120,10 @@ def tensor_text(dtype: str) -> str:
     return f"tensor({PROTO_NAMES.get(dtype, dtype)})"
 
 
-MAPS = "drop the ZipMap that makes them: subcut remove MODEL --from ZIPMAP -o plain.onnx; plain.onnx is the model then"
+MAPS = (
+    "drop the ZipMap that makes them: subcut remove MODEL --from ZIPMAP -o plain.onnx; plain.onnx"
+    " is the model then"
+)
 
 
 def parse_type(text: str) -> tuple[str, str]:
@@ -113,8 +135,13 @@ def parse_type(text: str) -> tuple[str, str]:
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
         hint = MAPS if "map(" in text else "cut elsewhere: between plain tensors"
-        raise InputError(f"values of type {text} cannot be stored", hint, code="tensor.unsupported-type")
-    form = " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part) or "tensor"
+        raise InputError(
+            f"values of type {text} cannot be stored", hint, code="tensor.unsupported-type"
+        )
+    form = (
+        " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part)
+        or "tensor"
+    )
     return form, _FROM_PROTO[m[3]]
 
 
@@ -140,11 +167,15 @@ def type_of(value: Value) -> str:
 
     arrays = value if isinstance(value, list) else [value]
     if not arrays or arrays[0] is None:
-        raise InputError("an empty sequence or optional says nothing of its type", code="tensor.empty-sequence")
+        raise InputError(
+            "an empty sequence or optional says nothing of its type", code="tensor.empty-sequence"
+        )
     dtype = np.asarray(arrays[0]).dtype
     name = "string" if dtype.kind in "OUST" else dtype.name
     if name not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"elements of type {dtype} are none of ONNX's", code="tensor.unsupported-type")
+        raise InputError(
+            f"elements of type {dtype} are none of ONNX's", code="tensor.unsupported-type"
+        )
     text = tensor_text(name)
     return f"seq({text})" if isinstance(value, list) else text
 
@@ -182,7 +213,9 @@ def to_bits(array: Array, dtype: str) -> Array:
         return array.astype(np.str_)
     if dtype not in NOT_NUMPY:
         return array
-    bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
+    bits = (
+        np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
+    )
     return bits & np.uint8((1 << dtypes.bits_of(dtype)) - 1) if dtype in PACKED else bits
 
 
@@ -197,15 +230,21 @@ def from_bits(array: Array, dtype: str) -> Array:
         return array.astype(object)
     if dtype not in NOT_NUMPY:
         if array.dtype != wanted:
-            raise InputError(f"found {array.dtype} where {dtype} was stored", code="tensor.other-type")
+            raise InputError(
+                f"found {array.dtype} where {dtype} was stored", code="tensor.other-type"
+            )
         return array
     if not are_bits(array.dtype, wanted):
-        raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored", code="tensor.other-type")
+        raise InputError(
+            f"found {array.dtype} where the raw bits of {dtype} were stored",
+            code="tensor.other-type",
+        )
     return array.astype(array.dtype.newbyteorder("="), copy=False).view(wanted)
 
 
 def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Are the elements of a file raw bits of a type that numpy lacks: unsigned, or void as `np.save` makes them?
+    """Are the elements of a file raw bits of a type that numpy lacks: unsigned, or void as
+    `np.save` makes them?
 
     In memory those types have the kind of void as well, but not its type.
     """
@@ -216,7 +255,8 @@ def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
-    """Write one value as .npy file(s) `stem.npy` or `stem#0.npy` … (no safe name has a `#`); return its record."""
+    """Write one value as .npy file(s) `stem.npy` or `stem#0.npy` … (no safe name has a `#`); return
+    its record."""
     import numpy as np
 
     form, dtype = parse_type(type_text)
@@ -236,14 +276,19 @@ def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
 
     kind = Record(record.name, *parse_type(type_text), shapes_of(value), record.files)
     arrays = arrays_of(value)
-    if (kind.type_text, kind.shapes, len(arrays)) != (record.type_text, record.shapes, len(record.files)):
+    if (kind.type_text, kind.shapes, len(arrays)) != (
+        record.type_text,
+        record.shapes,
+        len(record.files),
+    ):
         return False
     bits = (to_bits(np.asarray(array, order="C"), record.dtype) for array in arrays)
     return all(_is_in(folder / file, array) for file, array in zip(record.files, bits, strict=True))
 
 
 def _is_in(path: Path, array: Array) -> bool:
-    """Does a .npy file hold the bytes of an array of that shape? It is not copied, nor counted as memory in use."""
+    """Does a .npy file hold the bytes of an array of that shape? It is not copied, nor counted as
+    memory in use."""
     import numpy as np
 
     if array.nbytes == 0:  # there is nothing to map
@@ -262,11 +307,16 @@ def _is_in(path: Path, array: Array) -> bool:
 
 def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
     """As `save`, with absolute paths; without a type, that of the value."""
-    return save(name, value, type_text or type_of(value), folder, stem).within(str(folder.resolve()))
+    return save(name, value, type_text or type_of(value), folder, stem).within(
+        str(folder.resolve())
+    )
 
 
-def copied(record: Record, into: Path, stem: str, *, copy: Callable[[str, Path], object] | None = None) -> Record:
-    """A copy of a value's files in another folder, called `stem`; the record's files are relative to it.
+def copied(
+    record: Record, into: Path, stem: str, *, copy: Callable[[str, Path], object] | None = None
+) -> Record:
+    """A copy of a value's files in another folder, called `stem`; the record's files are relative
+    to it.
 
     `copy`: of one file; `shutil.copyfile` if it is not given.
     """
@@ -281,7 +331,8 @@ def copied(record: Record, into: Path, stem: str, *, copy: Callable[[str, Path],
 
 
 def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
-    """Read a value back. `mapped`: large ones are mapped, not read; writing to them changes no file.
+    """Read a value back. `mapped`: large ones are mapped, not read; writing to them changes no
+    file.
 
     Raises:
         InputError: a file is missing, damaged or of another type.
@@ -315,12 +366,15 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
             return np.lib.format.read_array(file, allow_pickle=False)
     except NPY_ERRORS as e:
         raise InputError(
-            f"cannot read {path}: {e}", "is it a .npy file without Python objects?", code="tensor.unreadable"
+            f"cannot read {path}: {e}",
+            "is it a .npy file without Python objects?",
+            code="tensor.unreadable",
         ) from e
 
 
 def pack(bits: Array, dtype: str) -> Array:
-    """The low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit first, zeros at the end."""
+    """The low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit first,
+    zeros at the end."""
     import numpy as np
 
     each = np.unpackbits(bits.reshape(-1, 1), axis=1, bitorder="little")
@@ -337,7 +391,8 @@ def unpack(data: Array, dtype: str, count: int) -> Array:
 
 
 def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
-    """(largest difference, largest magnitude expected) of the finite values of two arrays of one shape.
+    """(largest difference, largest magnitude expected) of the finite values of two arrays of one
+    shape.
 
     None where NaN or infinities stand in different places or have another sign.
     """
@@ -348,4 +403,6 @@ def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
     finite = np.isfinite(x) & np.isfinite(y)
     if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
         return None
-    return float(np.abs(x[finite] - y[finite]).max(initial=0.0)), float(np.abs(x[finite]).max(initial=0.0))
+    return float(np.abs(x[finite] - y[finite]).max(initial=0.0)), float(
+        np.abs(x[finite]).max(initial=0.0)
+    )

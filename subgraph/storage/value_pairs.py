@@ -1,7 +1,8 @@
 """Values of tensors, the reference's and those beside it → a folder of .npy files, and back.
 
 values.json        which file holds what
-t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what candidate or device gave
+t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what candidate or device
+gave
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ HINT = "write it anew with `subcut compare --save DIR`"
 
 
 class ValuePair(NamedTuple):
-    """A tensor of one sample; `given` is None where there is no value to compare, `source` tells whose it is."""
+    """A tensor of one sample; `given` is None where there is no value to compare, `source` tells
+    whose it is."""
 
     tensor: str
     sample: str
@@ -55,7 +57,8 @@ class SavedValues:
 
 
 def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
-    """Write pairs of arrays into a folder, which is replaced at once; returns how many. Other values are left out.
+    """Write pairs of arrays into a folder, which is replaced at once; returns how many. Other
+    values are left out.
 
     Types that numpy lacks, such as bfloat16, are written as float32, which holds them.
 
@@ -69,7 +72,11 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     with folders.aside(place) as work:
         for pair in pairs:
             sides = {"reference": pair.reference, "given": pair.given}
-            names = {side: np.asarray(v) for side, v in sides.items() if isinstance(v, np.ndarray | np.generic)}
+            names = {
+                side: np.asarray(v)
+                for side, v in sides.items()
+                if isinstance(v, np.ndarray | np.generic)
+            }
             if "reference" not in names:
                 continue
             folder = f"t{numbers.setdefault(pair.tensor, len(numbers))}"
@@ -77,9 +84,17 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
             stem = f"{folder}/{len(saved)}"
             files = {side: f"{stem}.{side}.npy" for side in names}
             for side, file in files.items():
-                value = names[side] if names[side].dtype.isbuiltin == 1 else names[side].astype(np.float32)
+                value = (
+                    names[side]
+                    if names[side].dtype.isbuiltin == 1
+                    else names[side].astype(np.float32)
+                )
                 np.save(work / file, value, allow_pickle=False)
-            saved.append(SavedPair(pair.tensor, pair.sample, pair.source, files["reference"], files.get("given")))
+            saved.append(
+                SavedPair(
+                    pair.tensor, pair.sample, pair.source, files["reference"], files.get("given")
+                )
+            )
         document = to_json(SavedValues(SCHEMA, saved))
         (work / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return len(saved)
@@ -93,7 +108,11 @@ def free_values(folder: str) -> Path:
     """
     path = Path(folder)
     if path.exists() and not is_saved(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise ResultExists(f"{path} holds something else", "name another folder with --save", code="output.not-ours")
+        raise ResultExists(
+            f"{path} holds something else",
+            "name another folder with --save",
+            code="output.not-ours",
+        )
     return path
 
 
@@ -127,7 +146,9 @@ def _load(folder: Path, name: str) -> Array:
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name} leads out of {folder}", HINT, code="tensor.outside-folder")
     try:
-        found: Array = np.load(path, mmap_mode="r" if path.stat().st_size > MAX_READ else None, allow_pickle=False)
+        found: Array = np.load(
+            path, mmap_mode="r" if path.stat().st_size > MAX_READ else None, allow_pickle=False
+        )
     except (OSError, ValueError) as e:
         raise InputError(f"cannot read {path}: {e}", HINT, code="tensor.unreadable") from e
     return found

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 
 class Watched:
-    """Files that nobody may change, by size and time as they were when they were added. For any number of threads.
+    """Files that nobody may change, by size and time as they were when they were added. For any
+    number of threads.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -33,8 +34,8 @@ class Watched:
     def changed(self, files: Iterable[str]) -> str:
         """The first of these files that is watched and is not as it was; "" if there is none.
 
-        One that is gone counts as it was: the store may be removed by its owner, and whoever needs the file says so.
-        One system call per file.
+        One that is gone counts as it was: the store may be removed by its owner, and whoever needs
+        the file says so. One system call per file.
         """
         for file in files:
             if file in self._known and _state(file) not in (None, self._known[file]):
@@ -44,7 +45,7 @@ class Watched:
 
 def _state(file: str) -> tuple[int, int] | None:
     try:
-        status = os.stat(file)  # noqa: PTH116 - many, and a Path takes longer than the call
+        status = os.stat(file)  # noqa: PTH116
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns

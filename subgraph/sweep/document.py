@@ -25,7 +25,9 @@ from subgraph.sweep.operator_tests import NODE, OperatorTest
 from subgraph.sweep.sweep import BAD, Sweep, SweepResult, SweepRow
 
 
-def document(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = "") -> SweepDocument:
+def document(
+    sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = ""
+) -> SweepDocument:
     """The document of a sweep whose cases go to `places`, one per candidate."""
     numbers = range(len(sweep.candidates))
     return SweepDocument(
@@ -34,9 +36,14 @@ def document(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlac
         criterion=sweep.expected.criterion,
         only=sweep.only,
         tests=_tests(sweep, rows),
-        candidates=[_candidate(sweep.candidates[k], [r.results[k] for r in rows], places[k]) for k in numbers],
+        candidates=[
+            _candidate(sweep.candidates[k], [r.results[k] for r in rows], places[k])
+            for k in numbers
+        ],
         operators=_operators(rows),
-        networks=[totals([row.results[k] for row in rows if row.test.kind != NODE]) for k in numbers],
+        networks=[
+            totals([row.results[k] for row in rows if row.test.kind != NODE]) for k in numbers
+        ],
         differ=[row.test.name for row in rows if len({r.outcome for r in row.results}) > 1],
         onnxruntime=_onnxruntime(sweep, rows),
         left_out=sweep.tests.left_out,
@@ -45,7 +52,8 @@ def document(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlac
 
 
 def exit_code(rows: Sequence[SweepRow]) -> int:
-    """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right either; else 0."""
+    """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right
+    either; else 0."""
     results = [result for row in rows for result in row.results]
     if any(r.outcome in BAD or r.before for r in results):
         return 1
@@ -90,17 +98,26 @@ def _tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
     return TestsEntry(version, len(rows), operators, len(rows) - len(nodes), left_out)
 
 
-def _candidate(runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace) -> CandidateEntry:
+def _candidate(
+    runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace
+) -> CandidateEntry:
     candidate = runtime.candidate
     seconds = sum(r.verdict.build + r.verdict.run for r in results)
     return CandidateEntry(
-        candidate.name, candidate.backend, candidate.options, runtime.about.version, runtime.precision, totals(results),
-        seconds, str(place.path),
-    )  # fmt: skip
+        candidate.name,
+        candidate.backend,
+        candidate.options,
+        runtime.about.version,
+        runtime.precision,
+        totals(results),
+        seconds,
+        str(place.path),
+    )
 
 
 def _operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
-    """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by name."""
+    """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by
+    name."""
     groups: dict[tuple[str, str], list[SweepRow]] = {}
     for row in rows:
         if row.test.kind == NODE:
@@ -122,7 +139,9 @@ def _onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
     differing = [row for row in rows if row.reference.outcome == "differs"]
     entries = [NamedTest(row.test.name, row.test.op, row.reference.why) for row in differing]
     agrees = counts["agrees"] + counts["near"]
-    return OnnxruntimeEntry(sweep.expected.version, agrees, counts["refuses"], counts["crashes"], entries)
+    return OnnxruntimeEntry(
+        sweep.expected.version, agrees, counts["refuses"], counts["crashes"], entries
+    )
 
 
 def _row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:

@@ -1,8 +1,9 @@
 """Example + runtime -> Verdict: are its outputs those that the example expects?
 
-The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding noise of the model,
-which only the reference can measure, and only where its own outputs are those expected. Where it refuses the model, or
-gives other outputs (a finding about onnxruntime), the example's own tolerance decides.
+The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding
+noise of the model, which only the reference can measure, and only where its own outputs are those
+expected. Where it refuses the model, or gives other outputs (a finding about onnxruntime), the
+example's own tolerance decides.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
 NOISE = "noise"  # the criterion that needs rounding noise
-FLOORS = {"float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}  # of the scale: eight roundings, as in `cases.check`
+FLOORS = {
+    "float16": 8 * 2.0**-11,
+    "bfloat16": 8 * 2.0**-8,
+}  # of the scale: eight roundings, as in `cases.check`
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
 CRITERION, TOLERANCE = "criterion", "tolerance"  # what a verdict was made by
 NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
@@ -97,7 +101,9 @@ class Runtime:
         if not result.failure:
             return result
         process = result.failure.process
-        ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
+        ended = (
+            bool(process.get("signal")) or process.get("exit_code") is not None
+        )  # also what it started
         phase = "run" if result.build else "build"
         process = dict(process) | {"died": ended or result.ended, "while": phase}
         return replace(result, failure=replace(result.failure, process=process))
@@ -105,8 +111,8 @@ class Runtime:
 
 @dataclass(frozen=True)
 class ReferenceResult:
-    """How plain onnxruntime ends on an example: `agrees`, `near` (within the example's tolerance only), `differs`,
-    `refuses` or `crashes`."""
+    """How plain onnxruntime ends on an example: `agrees`, `near` (within the example's tolerance
+    only), `differs`, `refuses` or `crashes`."""
 
     outcome: str
     why: str = ""
@@ -118,20 +124,27 @@ class ReferenceResult:
 
 
 def needs_noise(criterion: str) -> bool:
-    """Is it judged by rounding noise? That is measured on the reference, so plain onnxruntime must be right itself."""
+    """Is it judged by rounding noise? That is measured on the reference, so plain onnxruntime must
+    be right itself."""
     return criterion.partition(":")[0].strip() == NOISE
 
 
 class ExpectedOutputs:
-    """Verdicts on examples, by one criterion. Several threads may share it, each with an example of its own."""
+    """Verdicts on examples, by one criterion. Several threads may share it, each with an example of
+    its own."""
 
     def __init__(self, criterion: str, plain: Runtime, scratch: Path) -> None:
         """`criterion`: words as `parse_criterion` takes them; `plain`: plain onnxruntime."""
         self.criterion, self.rule = criterion, parse_criterion(criterion)
-        self._noise_rule, self._rounding_alone = parse_criterion(NOISE), parse_criterion(ROUNDING_ALONE)
+        self._noise_rule, self._rounding_alone = (
+            parse_criterion(NOISE),
+            parse_criterion(ROUNDING_ALONE),
+        )
         self._plain = plain
         self._scratch = scratch
-        plain.workers.turns = threading.Semaphore(os.cpu_count() or 1)  # it runs here, wherever the candidates do
+        plain.workers.turns = threading.Semaphore(
+            os.cpu_count() or 1
+        )  # it runs here, wherever the candidates do
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()
@@ -146,8 +159,11 @@ class ExpectedOutputs:
         """Plain onnxruntime's."""
         return self._plain.about.version
 
-    def verdict(self, example: Example, result: RunResult, precision: Precision) -> tuple[Verdict, str]:
-        """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
+    def verdict(
+        self, example: Example, result: RunResult, precision: Precision
+    ) -> tuple[Verdict, str]:
+        """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where
+        nothing was judged."""
         if result.failure:
             return replace(result.failure, stored=result.stored), ""
         outputs = result.tensors[0]
@@ -162,26 +178,38 @@ class ExpectedOutputs:
                 values = record.value(), outputs[record.name].value()
                 output = _Output(example, record.name, *values)
                 by = (
-                    self._judge(output, precision, noise) if has_noise else self._judge_without_noise(output, precision)
+                    self._judge(output, precision, noise)
+                    if has_noise
+                    else self._judge_without_noise(output, precision)
                 )
                 judgements.append(by[0])
                 judges.add(by[1])
         status, signature, why = joined(judgements, every=True)
-        verdict = Verdict(status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored)
+        verdict = Verdict(
+            status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored
+        )
         return verdict, TOLERANCE if TOLERANCE in judges else CRITERION
 
-    def _judge(self, output: _Output, precision: Precision, noise: NoiseOf | None) -> tuple[Judgement, str]:
+    def _judge(
+        self, output: _Output, precision: Precision, noise: NoiseOf | None
+    ) -> tuple[Judgement, str]:
         """The judgement, and what it was made by; without `noise`, by the test's own tolerance."""
         if noise is None:
             return self._judge_without_noise(output, precision)
         judgement = output.judge(self.rule, precision, noise)
-        if judgement.status is Status.AGREE and self.criterion == NOISE and precision is Precision.FP32:
+        if (
+            judgement.status is Status.AGREE
+            and self.criterion == NOISE
+            and precision is Precision.FP32
+        ):
             by_rounding = output.judge(self._rounding_alone, precision, noise)
             if by_rounding.status is Status.FAIL and not self._is_approximated(output.example):
                 judgement = by_rounding
         if judgement.status is Status.AGREE or not self.by_noise:
             return judgement, CRITERION
-        if judgement.status is Status.UNRESOLVED:  # the model does not run with perturbations, for example
+        if (
+            judgement.status is Status.UNRESOLVED
+        ):  # the model does not run with perturbations, for example
             return self._judge_without_noise(output, precision)
         if output.is_float:  # the test's author knows how exact it is
             tolerated = output.judge_by_tolerance()
@@ -197,21 +225,27 @@ class ExpectedOutputs:
     def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
         """By the test's own tolerance, which is too strict for float16 and near zero.
 
-        So an output that the criterion accepts without noise is right as well, and an error that a lower precision may
-        cause is unresolved.
+        So an output that the criterion accepts without noise is right as well, and an error that a
+        lower precision may cause is unresolved.
         """
         tolerated = output.judge_by_tolerance()
-        mismatch = tolerated.status is not Status.AGREE and tolerated.signature is Signature.MISMATCH
+        mismatch = (
+            tolerated.status is not Status.AGREE and tolerated.signature is Signature.MISMATCH
+        )
         if not mismatch or not output.is_float:
             return tolerated, TOLERANCE
         floor = FLOORS.get(output.dtype)
-        judgement = output.judge(parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, precision)
+        judgement = output.judge(
+            parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, precision
+        )
         return (tolerated, TOLERANCE) if judgement.status is Status.FAIL else (judgement, CRITERION)
 
     def reference_result(self, example: Example) -> ReferenceResult:
         """How plain onnxruntime ends on an example."""
         if example.key not in self._reference_results:
-            self._reference_results[example.key] = self._judge_reference(example, self._plain.run(example))
+            self._reference_results[example.key] = self._judge_reference(
+                example, self._plain.run(example)
+            )
         return self._reference_results[example.key]
 
     def given(self, example: Example) -> Mapping[str, Record]:
@@ -222,10 +256,13 @@ class ExpectedOutputs:
     def _judge_reference(self, example: Example, result: RunResult) -> ReferenceResult:
         """`differs` where both the default criterion and the example's own tolerance say so.
 
-        Without noise: drawn on the reference, it is as far from the expected values as the reference itself.
+        Without noise: drawn on the reference, it is as far from the expected values as the
+        reference itself.
         """
         if result.failure:
-            return ReferenceResult("crashes" if is_dead(result.failure) else "refuses", result.failure.why)
+            return ReferenceResult(
+                "crashes" if is_dead(result.failure) else "refuses", result.failure.why
+            )
         tolerated: list[Judgement] = []
         for record in example.outputs:
             if record.name not in result.tensors[0]:
@@ -240,7 +277,8 @@ class ExpectedOutputs:
 
     @contextlib.contextmanager
     def _noise(self, example: Example) -> Iterator[NoiseOf]:
-        """The rounding noise of a model's outputs. The reference runs when an output is first asked for."""
+        """The rounding noise of a model's outputs. The reference runs when an output is first asked
+        for."""
         scratch = self._scratch / f"noise{next(self._numbers)}"
         cached: list[RegionNoise | None] = []
 
@@ -260,10 +298,14 @@ class ExpectedOutputs:
     def _region_noise(self, example: Example, scratch: Path) -> RegionNoise:
         graph = graphs.load(example.model)
         made = [n for n in graph.outputs if n in graph.maker]
-        region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made])
+        region = regions.of_nodes(
+            graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made]
+        )
         scratch.mkdir()
         with self._lock:
-            self._reference = self._reference or Reference(timeout=self._plain.candidate.timeout, restart=True)
+            self._reference = self._reference or Reference(
+                timeout=self._plain.candidate.timeout, restart=True
+            )
         reference = self._reference
         store = self._plain.store
 
@@ -272,9 +314,13 @@ class ExpectedOutputs:
 
         records = {r.name: r for r in (*example.inputs, *example.outputs)}
         return RegionNoise(
-            graph, region, reference, records, scratch,
+            graph,
+            region,
+            reference,
+            records,
+            scratch,
             lambda label, make: store.memo(key(label), make),
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> ExpectedOutputs:
         return self
@@ -290,11 +336,12 @@ def plain_onnxruntime(timeout: float) -> Candidate:
 
 
 def is_dead(failure: Verdict) -> bool:
-    """Did the process end, and not only the run? An error that a runtime raises is a refusal, in whatever words."""
+    """Did the process end, and not only the run? An error that a runtime raises is a refusal, in
+    whatever words."""
     return failure.signature is not Signature.REFUSED and bool(failure.process.get("died", True))
 
 
-# ---------------------------------------------------------------------------------------------------- one output
+# ------------------------------------------------------------ one output
 
 
 @dataclass(frozen=True)
@@ -309,7 +356,9 @@ class _Output:
     @property
     def dtype(self) -> str:
         """Element type of the expected value, of a sequence's first; "" where there is none."""
-        array = self.expected[0] if isinstance(self.expected, list) and self.expected else self.expected
+        array = (
+            self.expected[0] if isinstance(self.expected, list) and self.expected else self.expected
+        )
         return "" if array is None or isinstance(array, list) else array.dtype.name
 
     @property
@@ -317,10 +366,13 @@ class _Output:
         """Are the expected values floats, which may be a little off?"""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
-    def judge(self, rule: Rule, precision: Precision, noise: NoiseOf = lambda output: None) -> Judgement:
+    def judge(
+        self, rule: Rule, precision: Precision, noise: NoiseOf = lambda output: None
+    ) -> Judgement:
         """By a rule; the noise is not measured for equal values.
 
-        Equal values agree also where nothing could be compared (no elements, NaN alone): the example expects just that.
+        Equal values agree also where nothing could be compared (no elements, NaN alone): the
+        example expects just that.
         """
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
         context = OutputContext(self.name, precision, output_noise, is_model_output=True)
@@ -330,7 +382,8 @@ class _Output:
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
 
     def judge_by_tolerance(self) -> Judgement:
-        """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element, numbers of any type."""
+        """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element,
+        numbers of any type."""
         rtol = self.example.rtol
         atol = self.example.atol
         rule = parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}")
@@ -346,13 +399,21 @@ class _Output:
 
 
 def beyond(expected: Value, value: Value, rtol: float, atol: float) -> str:
-    """How much of a value lies beyond a tolerance, in words; "" if nothing. Equal NaN and infinities are equal."""
+    """How much of a value lies beyond a tolerance, in words; "" if nothing. Equal NaN and
+    infinities are equal."""
     if expected is None or value is None:
         return "" if expected is value else "an empty optional on one side alone"
     if isinstance(expected, list) or isinstance(value, list):
-        if not isinstance(expected, list) or not isinstance(value, list) or len(expected) != len(value):
+        if (
+            not isinstance(expected, list)
+            or not isinstance(value, list)
+            or len(expected) != len(value)
+        ):
             return "another number of elements"
-        return next(filter(None, (beyond(a, b, rtol, atol) for a, b in zip(expected, value, strict=True))), "")
+        return next(
+            filter(None, (beyond(a, b, rtol, atol) for a, b in zip(expected, value, strict=True))),
+            "",
+        )
     if expected.dtype != value.dtype and {expected.dtype.kind, value.dtype.kind} - set("OUST"):
         return f"{value.dtype} where {expected.dtype} was expected"
     if expected.shape != value.shape and {expected.shape, value.shape} != {(), (1,)}:
@@ -363,7 +424,9 @@ def beyond(expected: Value, value: Value, rtol: float, atol: float) -> str:
     else:
         relative = max(rtol, BFLOAT16) if expected.dtype.name == "bfloat16" else rtol
         wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-        close = np.isclose(value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True)
+        close = np.isclose(
+            value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True
+        )
         off = int(close.size - np.count_nonzero(close))
     return f"{off} of {math.prod(expected.shape)} elements" if off else ""
 
@@ -372,4 +435,8 @@ def _is_same(expected: Value, value: Value) -> bool:
     """Are the values equal bit for bit, so that no noise need be measured?"""
     if expected is None or value is None or isinstance(expected, list) or isinstance(value, list):
         return expected is value
-    return (expected.dtype, expected.shape, expected.tobytes()) == (value.dtype, value.shape, value.tobytes())
+    return (expected.dtype, expected.shape, expected.tobytes()) == (
+        value.dtype,
+        value.shape,
+        value.tobytes(),
+    )

@@ -1,4 +1,5 @@
-"""The case of an entry of `known`, a model in onnx's text form -> an example, with what onnx's evaluator gives.
+"""The case of an entry of `known`, a model in onnx's text form -> an example, with what onnx's
+evaluator gives.
 
 An entry may be somebody else's: nothing of its case runs in this process (`known_case_backend`).
 """
@@ -62,10 +63,16 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         names = [*(IN + name for name in graph.inputs), *(OUT + name for name in graph.outputs)]
         run = evaluator.run(KEY, folder, {name: f"v{k}" for k, name in enumerate(names)}, ())
     except SubcutError as e:  # whatever the parser and numpy raise, or end with
-        raise InputError(f"the case of {entry.path} does not run: {e.what}", "correct its model", code=e.code) from e
+        raise InputError(
+            f"the case of {entry.path} does not run: {e.what}", "correct its model", code=e.code
+        ) from e
     values = {name: record.within(str(folder)) for name, record in run.by_name.items()}
     inputs, wanted = (
-        tuple(replace(values[name], name=name.removeprefix(kind)) for name in names if name.startswith(kind))
+        tuple(
+            replace(values[name], name=name.removeprefix(kind))
+            for name in names
+            if name.startswith(kind)
+        )
         for kind in (IN, OUT)
     )
     key = digest("known case/2", file_digest(file), drawing)

@@ -1,7 +1,9 @@
-"""The case of an entry of `known` as a backend: it is parsed, and run on onnx's evaluator, in a process of its own.
+"""The case of an entry of `known` as a backend: it is parsed, and run on onnx's evaluator, in a
+process of its own.
 
-The "model" is a file in onnx's text form. `load` draws the weights that it only declares, and writes it as protobuf to
-the path in option `into`; a run is fed nothing, draws the inputs and gives them as `i/NAME`, the outputs as `o/NAME`.
+The "model" is a file in onnx's text form. `load` draws the weights that it only declares, and
+writes it as protobuf to the path in option `into`; a run is fed nothing, draws the inputs and gives
+them as `i/NAME`, the outputs as `o/NAME`.
 """
 
 from __future__ import annotations
@@ -30,32 +32,52 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Any]
     parsed = parser.parse_model(Path(model).read_text(encoding="utf-8"))
     graph = parsed.graph
     weights = {weight.name for weight in parsed.graph.initializer}
-    given = {*weights, *(value.name for value in graph.input), *(name for n in graph.node for name in n.output)}
+    given = {
+        *weights,
+        *(value.name for value in graph.input),
+        *(name for n in graph.node for name in n.output),
+    }
     random = np.random.default_rng([options["seed"], 1])
     declared = [value for value in graph.value_info if value.name not in given]
-    graph.initializer.extend(numpy_helper.from_array(drawn(w, random, options), w.name) for w in declared)
+    graph.initializer.extend(
+        numpy_helper.from_array(drawn(w, random, options), w.name) for w in declared
+    )
     Path(options["into"]).write_bytes(parsed.SerializeToString(deterministic=True))
     evaluator = ReferenceEvaluator(parsed)
     names = [value.name for value in graph.output]
 
     def run(_feeds: Mapping[str, Any]) -> dict[str, Any]:
         random = np.random.default_rng(options["seed"])
-        feeds = {value.name: drawn(value, random, options) for value in graph.input if value.name not in weights}
+        feeds = {
+            value.name: drawn(value, random, options)
+            for value in graph.input
+            if value.name not in weights
+        }
         values = dict(zip(names, evaluator.run(None, feeds), strict=True))
-        return {**{IN + name: v for name, v in feeds.items()}, **{OUT + name: v for name, v in values.items()}}
+        return {
+            **{IN + name: v for name, v in feeds.items()},
+            **{OUT + name: v for name, v in values.items()},
+        }
 
     return run
 
 
 def drawn(value: Any, random: np.random.Generator, options: Mapping[str, Any]) -> Array:
-    """The elements of a ValueInfoProto, of the shape and the type that it declares: those that are given, or drawn.
+    """The elements of a ValueInfoProto, of the shape and the type that it declares: those that are
+    given, or drawn.
 
     Raises:
         InputError: a size is not known, or too large.
     """
     _, dtype, dims = declared_type(value.type)
-    if dims is None or not all(isinstance(d, int) for d in dims) or 8 * math.prod(dims) > MAX_RANDOM:
-        raise InputError(f"'{value.name}' has a size that is not known, or too large", code="known.open-size")
+    if (
+        dims is None
+        or not all(isinstance(d, int) for d in dims)
+        or 8 * math.prod(dims) > MAX_RANDOM
+    ):
+        raise InputError(
+            f"'{value.name}' has a size that is not known, or too large", code="known.open-size"
+        )
     if value.name in options["values"]:
         return np.array(options["values"][value.name]).astype(np_dtype(dtype)).reshape(dims)
     low, high = options["ranges"].get(value.name, (options["low"], options["high"]))

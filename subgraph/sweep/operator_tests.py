@@ -1,8 +1,9 @@
-"""onnx's own operator tests and light networks -> examples: a model, its inputs, its expected outputs.
+"""onnx's own operator tests and light networks -> examples: a model, its inputs, its expected
+outputs.
 
-onnx makes the tests with numpy while its modules are imported, which takes seconds. So they are made once for each
-version and stored as one archive, from which each test is unpacked when it is run. Nothing is downloaded: the light
-networks and their outputs are part of onnx's wheel.
+onnx makes the tests with numpy while its modules are imported, which takes seconds. So they are
+made once for each version and stored as one archive, from which each test is unpacked when it is
+run. Nothing is downloaded: the light networks and their outputs are part of onnx's wheel.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class OperatorTest:
     """One test; `OperatorTests.unpacked` gives the example.
 
     Attributes:
-        op: the operator that it tests, also where the model is the operator's definition, expanded. "" of a network.
+        op: the operator that it tests, also where the model is the operator's definition, expanded.
+            "" of a network.
         kind: `node` or `network`.
         inputs, outputs: records whose files lie in the archive.
     """
@@ -100,11 +102,13 @@ class OperatorTests:
 
     @cached_property
     def _zip(self) -> zipfile.ZipFile:
-        """The open archive: reading its index takes longer than a test. Several threads may read."""
+        """The open archive: reading its index takes longer than a test. Several threads may
+        read."""
         return zipfile.ZipFile(self.archive)
 
     def chosen(self, patterns: Sequence[str]) -> OperatorTests:
-        """Tests that a name or glob means: by operator, or by test with or without `test_`. No patterns: all.
+        """Tests that a name or glob means: by operator, or by test with or without `test_`. No
+        patterns: all.
 
         Raises:
             UnknownName: a pattern means no test; carries the nearest names.
@@ -113,13 +117,19 @@ class OperatorTests:
         for pattern in patterns:
             if not any(_fits(pattern, *name) for name in names):
                 close = nearest(pattern, [part for name in names for part in name if part])
-                raise UnknownName(f"no operator or test '{clean(pattern)}'", nearest=close, code="sweep.unknown-test")
+                raise UnknownName(
+                    f"no operator or test '{clean(pattern)}'",
+                    nearest=close,
+                    code="sweep.unknown-test",
+                )
         if not patterns:
             return self
         return replace(
             self,
             tests=tuple(t for t in self.tests if any(_fits(p, t.op, t.name) for p in patterns)),
-            left_out=tuple(t for t in self.left_out if any(_fits(p, t.operator, t.test) for p in patterns)),
+            left_out=tuple(
+                t for t in self.left_out if any(_fits(p, t.operator, t.test) for p in patterns)
+            ),
         )
 
     def unpacked(self, test: OperatorTest, folder: Path) -> Example:
@@ -128,7 +138,9 @@ class OperatorTests:
         files = [f for record in (*test.inputs, *test.outputs) for f in record.files]
         for file in (MODEL, *files):
             (folder / file).write_bytes(self._zip.read(f"{test.name}/{file}"))
-        inputs, outputs = (tuple(r.within(str(folder)) for r in records) for records in (test.inputs, test.outputs))
+        inputs, outputs = (
+            tuple(r.within(str(folder)) for r in records) for records in (test.inputs, test.outputs)
+        )
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
 
 
@@ -138,7 +150,8 @@ def _fits(pattern: str, op: str, test: str) -> bool:
 
 
 def collect(store: Store, onnxruntime: str) -> OperatorTests:
-    """All tests of the installed onnx, as this release of onnxruntime takes them; made now if they are not stored.
+    """All tests of the installed onnx, as this release of onnxruntime takes them; made now if they
+    are not stored.
 
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
@@ -158,7 +171,7 @@ class _TestList:
     left_out: tuple[NamedTest, ...]
 
 
-# ---------------------------------------------------------------------------------------------------- making them
+# ------------------------------------------------------------ making them
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,9 @@ def _make(folder: Path) -> dict[str, Any]:
             try:
                 tests.append(_write(onnx_test, work, newest))
                 for file in sorted(work.iterdir()):
-                    archive.writestr(zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes())
+                    archive.writestr(
+                        zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes()
+                    )
             except SubcutError as e:
                 left_out.append(NamedTest(onnx_test.name, onnx_test.op, e.what))
             finally:
@@ -210,15 +225,20 @@ def _node_tests() -> Iterator[_OnnxTest]:
         node = case.model.graph.node[0]
         ops[case.name] = ops[m[1]] if m and m[1] in ops else (node.op_type, node.domain)
         for inputs, outputs in case.data_sets:
-            yield _OnnxTest(case.name, *ops[case.name], NODE, case.model, inputs, outputs, case.rtol, case.atol)
+            yield _OnnxTest(
+                case.name, *ops[case.name], NODE, case.model, inputs, outputs, case.rtol, case.atol
+            )
 
 
 def _generate() -> list[Any]:
-    """onnx's node tests; each module's random values start from the same seed, so that all runs are alike."""
+    """onnx's node tests; each module's random values start from the same seed, so that all runs are
+    alike."""
     try:
         import onnx.backend.test.case.node as node
     except ImportError as e:
-        raise BackendError(f"this onnx has no operator tests: {e}", "pip install -U onnx", code="sweep.no-tests") from e
+        raise BackendError(
+            f"this onnx has no operator tests: {e}", "pip install -U onnx", code="sweep.no-tests"
+        ) from e
     state = np.random.get_state()
     for module in sorted(m.name for m in pkgutil.walk_packages(node.__path__, f"{node.__name__}.")):
         np.random.seed(0)
@@ -236,7 +256,8 @@ def _no_warnings() -> Iterator[None]:
 
 
 def _network_tests() -> Iterator[_OnnxTest]:
-    """The light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel has the outputs."""
+    """The light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel has
+    the outputs."""
     import onnx
     from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
@@ -249,9 +270,13 @@ def _network_tests() -> Iterator[_OnnxTest]:
         model = onnx.load(path)
         weights = {w.name for w in model.graph.initializer}
         inputs = [_ramp(i.type) for i in model.graph.input if i.name not in weights]
-        files = [path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))]
+        files = [
+            path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))
+        ]
         outputs = [numpy_helper.to_array(onnx.load_tensor(str(f))) for f in files if f.is_file()]
-        yield _OnnxTest(f"test_{path.stem}", "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol)
+        yield _OnnxTest(
+            f"test_{path.stem}", "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol
+        )
 
 
 def _ramp(type_proto: Any) -> Array:
@@ -283,10 +308,14 @@ def _write(test: _OnnxTest, folder: Path, newest: int) -> OperatorTest:
     records = {"inputs": to_json(inputs), "outputs": to_json(outputs)}
     files = {f.name: file_digest(f) for f in folder.iterdir()}
     key = digest(test.name, records, files, test.rtol, test.atol)
-    return OperatorTest(test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key)
+    return OperatorTest(
+        test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key
+    )
 
 
-def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) -> tuple[Record, ...]:
+def _save(
+    infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str
+) -> tuple[Record, ...]:
     """Write the values of a model's inputs or outputs, in the types that the model declares.
 
     Raises:
@@ -294,7 +323,8 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
     """
     if len(infos) != len(values):
         raise InputError(
-            f"the model names {len(infos)} tensors where the test has {len(values)} values", code="sweep.other-count"
+            f"the model names {len(infos)} tensors where the test has {len(values)} values",
+            code="sweep.other-count",
         )
     records = []
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
@@ -303,9 +333,18 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
             actual = parse_type(type_of(array))[1]
             if actual != dtype:
                 raise InputError(
-                    f"{info.name} is declared as {dtype}, and the test has {actual}", code="sweep.other-type"
+                    f"{info.name} is declared as {dtype}, and the test has {actual}",
+                    code="sweep.other-type",
                 )
-        records.append(save(info.name, value, Record(info.name, form, dtype, (), ()).type_text, folder, f"{stem}{k}"))
+        records.append(
+            save(
+                info.name,
+                value,
+                Record(info.name, form, dtype, (), ()).type_text,
+                folder,
+                f"{stem}{k}",
+            )
+        )
     return tuple(records)
 
 
@@ -334,4 +373,6 @@ def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
         array = load(fed[name], folder) if name in fed else None
         return default if array is None or isinstance(array, list) else array.item()
 
-    return any(n.op_type != "Dropout" or (value(n, 2, True) and value(n, 1, DROPOUT_RATIO)) for n in nodes)
+    return any(
+        n.op_type != "Dropout" or (value(n, 2, True) and value(n, 1, DROPOUT_RATIO)) for n in nodes
+    )

@@ -1,8 +1,10 @@
-"""A test whose opset is newer than onnxruntime knows -> the same test at an older one, where only the number is new.
+"""A test whose opset is newer than onnxruntime knows -> the same test at an older one, where only
+the number is new.
 
-onnx stamps a test with the operator's newest version, though often nothing changed in it but the types that it takes.
-Every runtime then refuses it for its number. An older number is taken where the operator has the inputs and attributes
-that the test uses, onnx's checker takes the types, and onnx's own evaluator gives the values expected.
+onnx stamps a test with the operator's newest version, though often nothing changed in it but the
+types that it takes. Every runtime then refuses it for its number. An older number is taken where
+the operator has the inputs and attributes that the test uses, onnx's checker takes the types, and
+onnx's own evaluator gives the values expected.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from subgraph.storage.tensors import Value
 
 
 def newest_taken(folder: Path) -> int:
-    """The newest opset of which onnxruntime takes a model; one file per opset is written to `folder`."""
+    """The newest opset of which onnxruntime takes a model; one file per opset is written to
+    `folder`."""
     import onnx
     from onnx import helper
 
@@ -45,9 +48,14 @@ def newest_taken(folder: Path) -> int:
 
 
 def renumbered(
-    model: Any, fed: Mapping[str, Value], expected: Sequence[Value], tolerance: tuple[float, float], newest: int
+    model: Any,
+    fed: Mapping[str, Value],
+    expected: Sequence[Value],
+    tolerance: tuple[float, float],
+    newest: int,
 ) -> Any:
-    """The model at opset `newest`, if its own is newer and only the number is; else the model itself.
+    """The model at opset `newest`, if its own is newer and only the number is; else the model
+    itself.
 
     `tolerance`: of the test, relative and absolute.
     """
@@ -63,7 +71,9 @@ def renumbered(
     for entry in older.opset_import:
         if entry.domain in STANDARD:
             entry.version = newest
-    older.ir_version = min(model.ir_version, helper.find_min_ir_version_for(older.opset_import, ignore_unknown=True))
+    older.ir_version = min(
+        model.ir_version, helper.find_min_ir_version_for(older.opset_import, ignore_unknown=True)
+    )
     return older if _gives(older, fed, expected, tolerance) else model
 
 
@@ -73,13 +83,21 @@ def _is_same(node: Any, own: int, older: int) -> bool:
     old = schema(node.op_type, older)
     if new is None or old is None or not {a.name for a in node.attribute} <= old.attributes.keys():
         return False
-    defaults = ({name: a.default_value.SerializeToString() for name, a in s.attributes.items()} for s in (new, old))
+    defaults = (
+        {name: a.default_value.SerializeToString() for name, a in s.attributes.items()}
+        for s in (new, old)
+    )
     ours, theirs = defaults
     ports = ([(p.name, str(p.option)) for p in s.inputs][: len(node.input)] for s in (new, old))
-    return all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys()) and len({*map(tuple, ports)}) == 1
+    return (
+        all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys())
+        and len({*map(tuple, ports)}) == 1
+    )
 
 
-def _gives(model: Any, fed: Mapping[str, Value], expected: Sequence[Value], tolerance: tuple[float, float]) -> bool:
+def _gives(
+    model: Any, fed: Mapping[str, Value], expected: Sequence[Value], tolerance: tuple[float, float]
+) -> bool:
     """Does onnx take the model, and does its own evaluator give these values?"""
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -87,7 +105,7 @@ def _gives(model: Any, fed: Mapping[str, Value], expected: Sequence[Value], tole
     try:
         onnx.checker.check_model(model, full_check=True)
         given = ReferenceEvaluator(model).run(None, dict(fed))
-    except Exception:  # noqa: BLE001 - of numpy code for each operator: then it stays at its own opset
+    except Exception:  # noqa: BLE001
         return False
     return all(_equal(a, b, tolerance) for a, b in zip(given, expected, strict=True))
 
@@ -102,5 +120,9 @@ def _equal(given: Any, expected: Value, tolerance: tuple[float, float]) -> bool:
     if array.shape != expected.shape or array.dtype != expected.dtype:
         return False
     if array.dtype.kind not in "fiub":
-        return array.tobytes() == expected.tobytes() if array.dtype.kind != "O" else bool((array == expected).all())
+        return (
+            array.tobytes() == expected.tobytes()
+            if array.dtype.kind != "O"
+            else bool((array == expected).all())
+        )
     return bool(np.allclose(array, expected, *tolerance, equal_nan=True))

@@ -3,7 +3,8 @@
 sweep-CANDIDATE/
     manifest.json  sweep.json     the request; the whole document
     report.html                   operators × candidates
-    test_…/                       model.onnx, inputs/, outputs/ (expected), candidate/, repro.py, log.txt
+    test_…/                       model.onnx, inputs/, outputs/ (expected), candidate/, repro.py,
+    log.txt
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class ExpectedEntry:
     atol: float
 
 
-def place_of(candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False) -> ResultPlace:
+def place_of(
+    candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False
+) -> ResultPlace:
     """Where the cases of one candidate go: a folder of its own for each choice of tests."""
     name = folders.safe_name(candidate.name)[:MAX_NAME]
     choice = f"-{folders.safe_name('+'.join(only))[:MAX_NAME]}" if only else ""
@@ -97,11 +100,16 @@ def request_of(sweep: Sweep, runtime: Runtime) -> object:
     """The `SweepRequest` of a candidate, as JSON."""
     candidate = runtime.candidate
     criterion = sweep.expected.criterion
-    return to_json(SweepRequest(candidate.name, candidate.identity(""), candidate.precision, criterion, sweep.only))
+    return to_json(
+        SweepRequest(
+            candidate.name, candidate.identity(""), candidate.precision, criterion, sweep.only
+        )
+    )
 
 
 def free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
-    """Where the cases go, as `case.free_place`. Asked before the sweep, and again before they are written.
+    """Where the cases go, as `case.free_place`. Asked before the sweep, and again before they are
+    written.
 
     Raises:
         ResultExists: something else stands in the way.
@@ -113,7 +121,9 @@ def _source() -> ModelSource:
     return ModelSource(f"onnx {metadata.version('onnx')}, backend/test")
 
 
-def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], document: SweepDocument) -> None:
+def save(
+    sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], document: SweepDocument
+) -> None:
     """Write a folder per candidate.
 
     Raises:
@@ -127,18 +137,27 @@ def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
             evidence.write_document(to_json(document), work, SWEEP_JSON)
             request = request_of(sweep, runtime)
-            case.write_manifest(EvidenceManifest(source=_source(), command=document.command, request=request), work)
+            case.write_manifest(
+                EvidenceManifest(source=_source(), command=document.command, request=request), work
+            )
         log.info("report: %s", clean(str(place.path / REPORT_FILES["html"])))
 
 
-def _save_case(sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: Runtime, work: Path) -> None:
+def _save_case(
+    sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: Runtime, work: Path
+) -> None:
     work.mkdir()
     with sweep.example(test) as example:
         shutil.copyfile(example.model, work / MODEL)
         skeleton = protobuf.read(work / MODEL)
-        names = folders.safe_names(dict.fromkeys(r.name for r in (*example.inputs, *example.outputs)))
+        names = folders.safe_names(
+            dict.fromkeys(r.name for r in (*example.inputs, *example.outputs))
+        )
         inputs, outputs = (
-            [_save_tensor(record, names[record.name], role, work, skeleton.model.graph) for record in records]
+            [
+                _save_tensor(record, names[record.name], role, work, skeleton.model.graph)
+                for record in records
+            ]
             for role, records in (("inputs", example.inputs), ("outputs", example.outputs))
         )
         fresh = bool(result.before) or result.outcome is not SweepOutcome.TIMEOUT
@@ -146,16 +165,23 @@ def _save_case(sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: R
             evidence.copy_tensors(tensors, names, work / CANDIDATE)
         reference = sweep.expected.reference_result(example)
     shutil.copyfile(REPRO_SCRIPT, work / REPRO)
-    nodes = [NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)]
+    nodes = [
+        NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)
+    ]
     parameters = sum(map(protobuf.element_count, skeleton.model.graph.initializer))
     onnx = metadata.version("onnx")
     name = runtime.candidate.name
-    check = f"the outputs are those that onnx's test expects; plain onnxruntime {reference.outcome}: {reference.why}"
+    check = (
+        f"the outputs are those that onnx's test expects; plain onnxruntime {reference.outcome}:"
+        f" {reference.why}"
+    )
     manifest = CaseManifest(
         source=ModelSource(f"{test.name}.onnx", skeleton.size, skeleton.structure),
         command=f"subcut sweep --only {test.name}",
         request=TestRequest(test.name, onnx),
-        region=RegionEntry([n.name for n in nodes[:1]], [n.name for n in nodes[-1:]], nodes, parameters=parameters),
+        region=RegionEntry(
+            [n.name for n in nodes[:1]], [n.name for n in nodes[-1:]], nodes, parameters=parameters
+        ),
         inputs=inputs,
         outputs=outputs,
         samples=[SampleEntry("")],
@@ -174,11 +200,15 @@ def _save_case(sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: R
         f"Check: {manifest.check.what}",
     ]
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    (work / LOG).write_text("".join(f"{now} {' '.join(line.split())}\n" for line in lines), encoding="utf-8")
+    (work / LOG).write_text(
+        "".join(f"{now} {' '.join(line.split())}\n" for line in lines), encoding="utf-8"
+    )
     case.write_manifest(manifest, work)
 
 
-def _save_tensor(record: Record, stem: str, role: str, work: Path, graph: protobuf.GraphProto) -> TensorEntry:
+def _save_tensor(
+    record: Record, stem: str, role: str, work: Path, graph: protobuf.GraphProto
+) -> TensorEntry:
     """Write one tensor's files to `work/role`; its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
         moved = copied(record, aside, stem).within(str(aside))
@@ -188,10 +218,12 @@ def _save_tensor(record: Record, stem: str, role: str, work: Path, graph: protob
     return TensorEntry(record.name, producer, stored.dtype, stored.form, stored.shapes, [stored])
 
 
-# ---------------------------------------------------------------------------------------------------- and back
+# ------------------------------------------------------------ and back
 
 
-def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, criterion: str) -> Verdict:
+def replay_test(
+    found: FoundCase, test: ExpectedTest, candidate: Candidate, criterion: str
+) -> Verdict:
     """Run a test's case in a fresh process; judged as in the sweep.
 
     Raises:
@@ -199,7 +231,9 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
     """
     model = found.place.resolve() / MODEL
     name = test.test
-    inputs, outputs = (tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs))
+    inputs, outputs = (
+        tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs)
+    )
     key = digest(name, file_digest(model))  # the store lives no longer than this run
     example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)
     with (

@@ -1,7 +1,9 @@
-"""onnx's operator tests through candidates -> a row per test: right, refused, wrong, crashed, and why.
+"""onnx's operator tests through candidates -> a row per test: right, refused, wrong, crashed, and
+why.
 
-Each run result is stored at once, so a sweep that was killed goes on. A test that is wrong, or crashes, in a process
-that had run other models is run again in a fresh process, whose result counts.
+Each run result is stored at once, so a sweep that was killed goes on. A test that is wrong, or
+crashes, in a process that had run other models is run again in a fresh process, whose result
+counts.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
-from subgraph.sweep.expected import ExpectedOutputs, ReferenceResult, Runtime, is_dead, plain_onnxruntime
+from subgraph.sweep.expected import (
+    ExpectedOutputs,
+    ReferenceResult,
+    Runtime,
+    is_dead,
+    plain_onnxruntime,
+)
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.session import STORE
 from subgraph.verdict import Signature, Status, Verdict
@@ -48,7 +56,8 @@ class SweepResult:
 
     Attributes:
         judged_by: the criterion, or the test's own tolerance; "" if nothing was judged.
-        before: the outcome in a process that had run other models, if a fresh one ended otherwise; "" elsewhere.
+        before: the outcome in a process that had run other models, if a fresh one ended otherwise;
+            "" elsewhere.
     """
 
     outcome: SweepOutcome
@@ -87,7 +96,8 @@ class Sweep:
             shutil.rmtree(folder, ignore_errors=True)
 
     def rows(self, jobs: int = 1) -> list[SweepRow]:
-        """Run each test on each candidate, `jobs` at the same time. Logs a line of progress now and then.
+        """Run each test on each candidate, `jobs` at the same time. Logs a line of progress now and
+        then.
 
         Raises:
             BackendError: a candidate cannot be used at all. OutputError: nothing can be written.
@@ -96,7 +106,8 @@ class Sweep:
         progress = _Progress(len(self.tests.tests) * len(self.candidates))
         columns = []
         for runtime in self.candidates:
-            # twice as many threads: some unpack and judge while the candidate runs the tests of others
+            # twice as many threads: some unpack and judge while the candidate runs the tests of
+            # others
             executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
             runtime.workers.turns = Semaphore(jobs)
             try:
@@ -119,14 +130,22 @@ class Sweep:
         with self.example(test) as example:
             reference = self.expected.reference_result(example)
             result = self.result(runtime, example)
-        log.debug("%s on %s: %s   %s", test.name, runtime.candidate.name, result.outcome, result.verdict.why)
+        log.debug(
+            "%s on %s: %s   %s",
+            test.name,
+            runtime.candidate.name,
+            result.outcome,
+            result.verdict.why,
+        )
         return reference, result
 
     def result(self, runtime: Runtime, example: Example) -> SweepResult:
-        """How a runtime ends on an example; what is wrong or crashes is run again in a fresh process.
+        """How a runtime ends on an example; what is wrong or crashes is run again in a fresh
+        process.
 
         Raises:
-            BackendError: the runtime cannot be used at all. WorkerDied: no process of it starts any more.
+            BackendError: the runtime cannot be used at all. WorkerDied: no process of it starts any
+                more.
         """
         try:
             result = self._result(runtime, example, fresh=False)
@@ -141,12 +160,15 @@ class Sweep:
         return result
 
     def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
-        verdict, judged_by = self.expected.verdict(example, runtime.run(example, fresh=fresh), runtime.precision)
+        verdict, judged_by = self.expected.verdict(
+            example, runtime.run(example, fresh=fresh), runtime.precision
+        )
         return SweepResult(outcome_of(verdict), verdict, judged_by)
 
 
 def _settled(used: SweepResult, fresh: SweepResult) -> SweepResult:
-    """The result of two runs, in a used process and in a fresh one. Wrong in the used one alone is unresolved."""
+    """The result of two runs, in a used process and in a fresh one. Wrong in the used one alone is
+    unresolved."""
     if used.outcome is fresh.outcome:
         return fresh
     if fresh.outcome is not SweepOutcome.RIGHT:
@@ -157,7 +179,8 @@ def _settled(used: SweepResult, fresh: SweepResult) -> SweepResult:
 
 
 def outcome_of(verdict: Verdict) -> SweepOutcome:
-    """A verdict as an outcome. An error that a candidate raises and survives is a refusal, in whatever words."""
+    """A verdict as an outcome. An error that a candidate raises and survives is a refusal, in
+    whatever words."""
     if verdict.signature is Signature.TIMEOUT:
         return SweepOutcome.TIMEOUT
     if verdict.signature is Signature.REFUSED:
@@ -194,11 +217,12 @@ def open_sweep(
 ) -> Iterator[Sweep]:
     """A sweep with its processes, tests, store and scratch folder, until the block ends.
 
-    `only`: names or globs of operators and tests; none: all; None: no tests, for examples from elsewhere. `stored`: may
-    results of earlier sweeps be used?
+    `only`: names or globs of operators and tests; none: all; None: no tests, for examples from
+    elsewhere. `stored`: may results of earlier sweeps be used?
 
     Raises:
-        UnknownName: `only` names nothing, or the criterion is unknown. BackendError: a candidate cannot be used.
+        UnknownName: `only` names nothing, or the criterion is unknown. BackendError: a candidate
+            cannot be used.
         OutputError: nothing can be written.
     """
     output = output.absolute()
@@ -211,7 +235,13 @@ def open_sweep(
             for c in (plain_onnxruntime(RUN_TIMEOUT), *candidates)
         ]
         for runtime in (plain, *runtimes):
-            log.debug("%s %s", runtime.candidate.name, runtime.about.version)  # one that cannot start ends it here
-        tests = OperatorTests((), (), Path()) if only is None else collect(store, plain.about.version).chosen(only)
+            log.debug(
+                "%s %s", runtime.candidate.name, runtime.about.version
+            )  # one that cannot start ends it here
+        tests = (
+            OperatorTests((), (), Path())
+            if only is None
+            else collect(store, plain.about.version).chosen(only)
+        )
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
         yield Sweep(tests, runtimes, expected, scratch, tuple(only or ()))

@@ -1,18 +1,21 @@
-"""All that operating systems do not do alike: groups of processes, limits, locks of folders, a few calls on files.
+"""All that operating systems do not do alike: groups of processes, limits, locks of folders, a few
+calls on files.
 
-The rest of subcut asks this package, which is one of two files with the same names. What each system gives:
+The rest of subcut asks this package, which is one of two files with the same names. What each
+system gives:
 
 | | Linux | macOS | Windows |
 |---|---|---|---|
-| a group ends with this process | the kernel kills it | a shell waits for the end of a pipe | a job object |
-| what left its group is found | by parent and by environment | by environment | nothing can leave the job |
-| a limit of memory | `RLIMIT_DATA` | a thread looks at it | `JobMemoryLimit` |
+| a group ends with this process | the kernel kills it | a shell waits for the end of a pipe | a job
+object | | what left its group is found | by parent and by environment | by environment | nothing
+can leave the job | | a limit of memory | `RLIMIT_DATA` | a thread looks at it | `JobMemoryLimit` |
 | a limit of processor time | `RLIMIT_CPU` | a thread looks at it | `PerJobUserTimeLimit` |
 | the lock of a folder | `flock` | `flock` | a file beside it, `LockFileEx` |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
 | a request to end | SIGTERM | SIGTERM | Ctrl-Break |
 
-psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not pay.
+psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not
+pay.
 """
 
 from __future__ import annotations

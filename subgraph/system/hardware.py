@@ -24,7 +24,11 @@ def no_nvidia_gpu() -> str:
 def no_gpu_of(maker: str, vendor: str) -> str:
     """What lacks on a Linux machine without a GPU of this maker; elsewhere nothing is known."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
-    return "" if vendor in seen or sys.platform != "linux" else f"needs a GPU of {maker}: none is seen on this machine"
+    return (
+        ""
+        if vendor in seen or sys.platform != "linux"
+        else f"needs a GPU of {maker}: none is seen on this machine"
+    )
 
 
 def no_npu_of(maker: str) -> str:

@@ -28,8 +28,11 @@ assert sys.platform != "win32"  # for mypy: the rest is not read there
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a command that was asked to end
 KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
-APART: Mapping[str, Any] = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
-MARK = "SUBCUT_WORKER"  # in the environment of a group and of all that it starts, whatever session they move to
+APART: Mapping[str, Any] = {
+    "start_new_session": True
+}  # options of `Popen`: Ctrl-C does not reach the process
+# in the environment of a group and of all that it starts, whatever session they move to
+MARK = "SUBCUT_WORKER"
 PYTHON = "bin/python"  # in a virtual environment
 SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
 LONGEST_PATH: int | None = None  # characters; a longer one has an error of its own here
@@ -37,7 +40,10 @@ LONGEST_PATH: int | None = None  # characters; a longer one has an error of its 
 WEAKER: tuple[str, ...] = ()
 if sys.platform == "darwin":
     WEAKER = (
-        "limits of memory and processor time are checked ten times a second, not held by the system",
+        (
+            "limits of memory and processor time are checked ten times a second, not held by the"
+            " system"
+        ),
         "the memory of a process that has left its session and lost its parent is not counted",
         "one that also cleared its environment is not ended with the candidate",
     )
@@ -46,7 +52,8 @@ WATCH = 0.1  # seconds between two checks of a limit that the system does not ho
 SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 GROUPS = Path("/sys/fs/cgroup")
-# Of versions 2 and 1 of control groups: limit, use, and the key of `memory.stat` of what can be dropped.
+# Of versions 2 and 1 of control groups: limit, use, and the key of `memory.stat` of what can be
+# dropped.
 GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -56,24 +63,34 @@ F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 
-# ---------------------------------------------------------------------------------------------------- groups
+# ------------------------------------------------------------ groups
 
 
 class ProcessGroup(subprocess.Popen[bytes]):
-    """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
+    """A process that leads a group: what it starts ends with it, and it with this process, however
+    this one ends.
 
-    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may use. One
-    without input would not see that this process was killed before the kernel was told, so a shell starts it then.
+    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time
+    that it may use. One without input would not see that this process was killed before the kernel
+    was told, so a shell starts it then.
     """
 
     def __init__(
-        self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
-        seconds: int | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        words: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        memory: int | None = None,
+        seconds: int | None = None,
+        **options: Any,
+    ) -> None:
         if waits := options.get("stdin") == subprocess.DEVNULL:
             words, options["stdin"] = _waiting(words, env), subprocess.PIPE
         self._mark, self._ended = os.urandom(16).hex(), threading.Event()
-        self._most_memory, self._last_second = math.inf, math.inf  # what is watched here, with a thread for it
+        self._most_memory, self._last_second = (
+            math.inf,
+            math.inf,
+        )  # what is watched here, with a thread for it
         self._watcher: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         held, lifeline = _pipe()
@@ -81,14 +98,19 @@ class ProcessGroup(subprocess.Popen[bytes]):
         try:
             with _starting:
                 marked = {**without_telemetry(env), MARK: self._mark}
-                super().__init__(words, env=marked, start_new_session=True, pass_fds=[held], **options)
+                super().__init__(
+                    words, env=marked, start_new_session=True, pass_fds=[held], **options
+                )
                 _groups.add(self.pid)
             if not _kill_when_closed(held, self.pid):
                 self._guard = _start_guard(held, self.pid)
             self._limit(memory, seconds)
             if waits and (gate := self.stdin):
                 self.stdin = None
-                with contextlib.suppress(BrokenPipeError), gate:  # the shell was killed: its exit code says so
+                with (
+                    contextlib.suppress(BrokenPipeError),
+                    gate,
+                ):  # the shell was killed: its exit code says so
                     gate.write(b"\n")
         except BaseException:
             self._lifeline.close()
@@ -97,7 +119,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
             os.close(held)
 
     def has_exited(self) -> bool:
-        """Without reaping the process: until `end`, its number and its group's must not be used again."""
+        """Without reaping the process: until `end`, its number and its group's must not be used
+        again."""
         if not hasattr(os, "waitid"):
             import psutil
 
@@ -113,8 +136,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
     def resident_memory(self) -> int:
         """Bytes of resident memory of its session's processes and of all that descend from them.
 
-        Shared memory is counted for each. A process that left both its session and its parent is not seen.
-        Complexity: linear in the processes of the machine (0.5 ms for 80).
+        Shared memory is counted for each. A process that left both its session and its parent is
+        not seen. Complexity: linear in the processes of the machine (0.5 ms for 80).
         """
         import psutil
 
@@ -134,11 +157,14 @@ class ProcessGroup(subprocess.Popen[bytes]):
         return sum(sizes.values())
 
     def end(self, *, strays: bool = False) -> None:
-        """Kill all of it; `strays`: also what moved out of the group. The exit code tells how it ended."""
+        """Kill all of it; `strays`: also what moved out of the group. The exit code tells how it
+        ended."""
         if self._ended.is_set():  # the system uses its number again
             return
         if strays:
-            self._signal(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
+            self._signal(
+                signal.SIGSTOP
+            )  # it starts no more processes, and stays the parent of all orphans
             _end_strays(self.pid, self._mark)
         self._signal(signal.SIGKILL)
         if self._guard:  # first: afterwards the number of the group may be another one's
@@ -154,21 +180,31 @@ class ProcessGroup(subprocess.Popen[bytes]):
             with contextlib.suppress(OSError):  # it has ended
                 import resource
 
-                used = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+                used = (
+                    Path(f"/proc/{self.pid}/stat")
+                    .read_text(encoding="ascii", errors="replace")
+                    .rpartition(")")[2]
+                )
                 ticks = sum(map(int, used.split()[11:13]))  # in user's and in system mode
                 hard = resource.prlimit(self.pid, resource.RLIMIT_CPU)[1]
                 end = ticks // os.sysconf("SC_CLK_TCK") + 1 + seconds
-                resource.prlimit(self.pid, resource.RLIMIT_CPU, (end if hard < 0 else min(end, hard), hard))
+                resource.prlimit(
+                    self.pid, resource.RLIMIT_CPU, (end if hard < 0 else min(end, hard), hard)
+                )
         else:
             self._watch(seconds=self._processor_time() + seconds)
 
     def _limit(self, memory: int | None, seconds: int | None) -> None:
-        """Bound what it may allocate, and the processor time that it may use, where it is not bounded more already."""
+        """Bound what it may allocate, and the processor time that it may use, where it is not
+        bounded more already."""
         if sys.platform == "linux":
             import resource
 
             with contextlib.suppress(ProcessLookupError):
-                for kind, amount in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
+                for kind, amount in (
+                    (resource.RLIMIT_DATA, memory),
+                    (resource.RLIMIT_CPU, seconds),
+                ):
                     if amount is not None:
                         hard = resource.prlimit(self.pid, kind)[1]  # RLIM_INFINITY is -1
                         most = amount if hard < 0 else min(amount, hard)
@@ -177,7 +213,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
             self._watch(memory or math.inf, math.inf if seconds is None else seconds)
 
     def _watch(self, memory: float = math.inf, seconds: float = math.inf) -> None:
-        """Have a thread kill the group when it exceeds a limit: the system has none for another process."""
+        """Have a thread kill the group when it exceeds a limit: the system has none for another
+        process."""
         self._most_memory, self._last_second = min(memory, self._most_memory), seconds
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._keep_watch, daemon=True)
@@ -185,7 +222,10 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
     def _keep_watch(self) -> None:
         while not self._ended.wait(WATCH) and not self.has_exited():
-            if self._processor_time() > self._last_second or self.resident_memory() > self._most_memory:
+            if (
+                self._processor_time() > self._last_second
+                or self.resident_memory() > self._most_memory
+            ):
                 self._signal(signal.SIGKILL)
                 return
 
@@ -215,7 +255,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
 
 class Pipes:
-    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait` waits."""
+    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait`
+    waits."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe]
@@ -235,7 +276,8 @@ class Pipes:
             self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something can be read, or be sent, or so long. Can the output be read, or has it ended?
+        """Wait until something can be read, or be sent, or so long. Can the output be read, or has
+        it ended?
 
         Raises:
             BrokenPipeError: nobody reads what is to be sent.
@@ -277,10 +319,12 @@ _adopts = False
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of all that descend from it and lose theirs (Linux).
+    """Have the kernel make this process the parent of all that descend from it and lose theirs
+    (Linux).
 
-    So a process that moved to a session of its own, without its environment, is still found in this one's tree. Only
-    for a process that is subcut's own: in another one's, children that are not subcut's would be taken for orphans.
+    So a process that moved to a session of its own, without its environment, is still found in this
+    one's tree. Only for a process that is subcut's own: in another one's, children that are not
+    subcut's would be taken for orphans.
     """
     global _adopts
     _adopts = True
@@ -295,7 +339,8 @@ def end_own_group() -> None:
 
 
 def crash_name(code: int) -> str | None:
-    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as `subprocess` gives it."""
+    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as
+    `subprocess` gives it."""
     if not 0 < -code < signal.NSIG:
         return None
     try:
@@ -327,14 +372,18 @@ def _pipe() -> tuple[int, int]:
     import fcntl
 
     ends = os.pipe()
-    high = fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3)
+    high = (
+        fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3),
+        fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3),
+    )
     for end in ends:
         os.close(end)
     return high
 
 
 def _kill_when_closed(held: int, group: int) -> bool:
-    """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes. False: it cannot."""
+    """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes.
+    False: it cannot."""
     if sys.platform == "linux":
         import fcntl
 
@@ -350,7 +399,9 @@ def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
     """A shell that kills a group when our end of the pipe closes (macOS)."""
     words = ["/bin/sh", "-c", f"read _; kill -9 -{group}"]
     nowhere = subprocess.DEVNULL
-    return subprocess.Popen(words, stdin=held, stdout=nowhere, stderr=nowhere, start_new_session=True, env={})
+    return subprocess.Popen(
+        words, stdin=held, stdout=nowhere, stderr=nowhere, start_new_session=True, env={}
+    )
 
 
 def _end_strays(leader: int, mark: str) -> None:
@@ -361,9 +412,14 @@ def _end_strays(leader: int, mark: str) -> None:
     for _ in range(SCANS):
         strays = _find_strays(leader, mark)
         empty_scans = 0 if strays else empty_scans + 1
-        if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
+        if (
+            empty_scans > 1
+        ):  # one is no proof: a process that ended during the scan may have started another before
             break
-        for end in (psutil.Process.suspend, psutil.Process.kill):  # a shell that is not stopped says what was killed
+        for end in (
+            psutil.Process.suspend,
+            psutil.Process.kill,
+        ):  # a shell that is not stopped says what was killed
             for process in strays:
                 with contextlib.suppress(psutil.Error):
                     end(process)
@@ -371,10 +427,11 @@ def _end_strays(leader: int, mark: str) -> None:
 
 
 def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
-    """The living processes outside of a group that descend from its leader, or have its mark in their environment.
+    """The living processes outside of a group that descend from its leader, or have its mark in
+    their environment.
 
-    What a leader left that has ended by itself has its mark; or it is a child of this process, if this one adopts
-    orphans. Complexity: linear in the processes of the machine (5 ms for 100).
+    What a leader left that has ended by itself has its mark; or it is a child of this process, if
+    this one adopts orphans. Complexity: linear in the processes of the machine (5 ms for 100).
     """
     import psutil
 
@@ -402,8 +459,8 @@ def _has_mark(pid: int, mark: str) -> bool:
 
 
 def _orphans() -> list[psutil.Process]:
-    """What ended groups left: children of this process in sessions of their own that lead no group. The dead are
-    reaped."""
+    """What ended groups left: children of this process in sessions of their own that lead no group.
+    The dead are reaped."""
     import psutil
 
     own = os.getsid(0)
@@ -430,7 +487,7 @@ def _lives_outside(process: psutil.Process, group: int) -> bool:
         return False
 
 
-# ---------------------------------------------------------------------------------------------------- own end
+# ------------------------------------------------------------ own end
 
 
 def at_termination(call: Callable[[], object]) -> None:
@@ -440,9 +497,12 @@ def at_termination(call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is; so where a shell's `&` has that ignored."""
+    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is; so where a shell's `&`
+    has that ignored."""
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    handler = signal.default_int_handler if ignored else lambda *_: signal.raise_signal(signal.SIGINT)
+    handler = (
+        signal.default_int_handler if ignored else lambda *_: signal.raise_signal(signal.SIGINT)
+    )
     before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
@@ -457,7 +517,10 @@ def interrupts_delayed() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        n: signal.signal(n, lambda number, _: received.append(number))
+        for n in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -467,7 +530,7 @@ def interrupts_delayed() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-# ---------------------------------------------------------------------------------------------------- limits
+# ------------------------------------------------------------ limits
 
 
 def memory(share: float) -> int:
@@ -476,12 +539,17 @@ def memory(share: float) -> int:
 
 
 def _group_memory() -> float:
-    """Return the bytes that the control group of this process, as of a container, leaves it; infinity without one."""
+    """Return the bytes that the control group of this process, as of a container, leaves it;
+    infinity without one."""
     free = math.inf
     for most, used, kept in GROUP_FILES:
         with contextlib.suppress(OSError, ValueError):  # "max" is no number
-            limit, taken = (int((GROUPS / name).read_text(encoding="ascii")) for name in (most, used))
-            lines = (GROUPS / used).with_name("memory.stat").read_text(encoding="ascii").splitlines()
+            limit, taken = (
+                int((GROUPS / name).read_text(encoding="ascii")) for name in (most, used)
+            )
+            lines = (
+                (GROUPS / used).with_name("memory.stat").read_text(encoding="ascii").splitlines()
+            )
             cached = sum(int(line.split()[1]) for line in lines if line.startswith(f"{kept} "))
             free = min(free, max(limit - taken + cached, 0))
     return free
@@ -491,7 +559,9 @@ def free_memory() -> int:
     """Bytes that one process may use where the user gives no limit."""
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as info:
-            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
+            free = next(
+                int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable")
+            )
     except (OSError, StopIteration):
         import psutil
 
@@ -505,7 +575,8 @@ def cores() -> int:
 
 
 def home_folder() -> str:
-    """The user's home folder by the system's list of users, whatever the environment says; "" if it is not there."""
+    """The user's home folder by the system's list of users, whatever the environment says; "" if it
+    is not there."""
     try:
         import pwd
 
@@ -534,7 +605,8 @@ _parents_lock = threading.Lock()
 def _children(pids: set[int]) -> dict[int, list[int]]:
     """The children of each of these processes, which are all that there are.
 
-    A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond for each process.
+    A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond
+    for each process.
     """
     import psutil
 
@@ -550,29 +622,39 @@ def _children(pids: set[int]) -> dict[int, list[int]]:
     return children
 
 
-# ---------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------ files
 
 
 class Lock:
-    """The lock of a folder or file: held until `close`, or until this process ends, however it ends.
+    """The lock of a folder or file: held until `close`, or until this process ends, however it
+    ends.
 
     Attributes:
         works: False where the file system has no locks (NFS): nothing is held then.
     """
 
-    def __init__(self, path: Path, *, wait: bool = True, shared: bool = False, name: str = "") -> None:
-        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be renamed to.
+    def __init__(
+        self, path: Path, *, wait: bool = True, shared: bool = False, name: str = ""
+    ) -> None:
+        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be
+        renamed to.
 
         Raises:
-            BlockingIOError: another process holds it (only without `wait`). OSError: there is no such path.
+            BlockingIOError: another process holds it (only without `wait`). OSError: there is no
+                such path.
         """
         import fcntl
 
         self.works = False
-        mode = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR  # NFS locks for itself only what may be written
+        mode = (
+            os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
+        )  # NFS locks for itself only what may be written
         self._handle = os.open(path, mode | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(
+                self._handle,
+                (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB),
+            )
             self.works = True
         except BlockingIOError:
             os.close(self._handle)
@@ -614,20 +696,28 @@ def link_folder(link: Path, folder: Path) -> None:
 
 @functools.cache
 def short_name(folder: str) -> str:
-    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for both."""
+    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for
+    both."""
     if sys.platform == "linux" and len(os.fsencode(folder)) > MOST_BESIDE_A_SOCKET:
-        return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"  # open as long as this process lives
+        # open as long as this process lives
+        return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"
     return folder
 
 
 def cache_home() -> Path | None:
-    """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
+    """Where programs of this user keep what may be deleted at any time; None if there is no such
+    folder."""
     home = _home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
-    return home if home and (home.parent.is_dir() or home == Path(os.environ.get("XDG_CACHE_HOME", ""))) else None
+    return (
+        home
+        if home and (home.parent.is_dir() or home == Path(os.environ.get("XDG_CACHE_HOME", "")))
+        else None
+    )
 
 
 def is_private(place: Path, *parents: Path) -> bool:
-    """Return whether a folder or file and its parents belong to this user or to root, and nobody else can write them.
+    """Return whether a folder or file and its parents belong to this user or to root, and nobody
+    else can write them.
 
     A parent may have the sticky bit: nobody can replace what belongs to another user in it.
 
@@ -647,7 +737,8 @@ def _is_private(status: os.stat_result, is_parent: bool) -> bool:
 
 
 def is_group_of_one_user(group: int) -> bool:
-    """Return whether a group is this user's own: many systems make one for each user, who writes files for it."""
+    """Return whether a group is this user's own: many systems make one for each user, who writes
+    files for it."""
     import grp
     import pwd
 
@@ -661,14 +752,18 @@ def is_group_of_one_user(group: int) -> bool:
 
 def config_home() -> Path | None:
     """Where programs of this user keep their settings; None if there is no such folder."""
-    return _home("XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config")
+    return _home(
+        "XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config"
+    )
 
 
 def _home(variable: str, folder: str) -> Path | None:
     named = Path(os.environ.get(variable, ""))
-    if named.is_absolute():  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
+    if (
+        named.is_absolute()
+    ):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
         return named
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - may stay a tilde
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111
     return home / folder if home.is_absolute() else None
 
 
@@ -684,7 +779,8 @@ def read_nothing_ahead(handle: int) -> None:
 
 
 def buffer_lines() -> None:
-    """Have C libraries of this process write their output line by line: the last line before a crash says why."""
+    """Have C libraries of this process write their output line by line: the last line before a
+    crash says why."""
     import ctypes
 
     with contextlib.suppress(Exception):  # another C library: its last lines may be lost
@@ -703,7 +799,7 @@ def _c_library() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-# ---------------------------------------------------------------------------------------------------- command lines
+# ------------------------------------------------------------ command lines
 
 
 def program(word: str, folder: str | None) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-OFF = {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}  # onnxruntime also leaves a file `.ses` in $TMPDIR
+OFF = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}  # onnxruntime also leaves a file `.ses` in $TMPDIR
 
 
 def without_telemetry(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment, this process's own by default, with telemetry off unless the user decided on it."""
+    """Return an environment, this process's own by default, with telemetry off unless the user
+    decided on it."""
     return {**OFF, **(os.environ if env is None else env)}

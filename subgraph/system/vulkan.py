@@ -5,7 +5,9 @@ from pathlib import Path
 
 from subgraph.system import hardware
 
-CHROMIUM = Path("/usr/lib/chromium")  # of Debian: SwiftShader, a renderer in software, comes with it
+CHROMIUM = Path(
+    "/usr/lib/chromium"
+)  # of Debian: SwiftShader, a renderer in software, comes with it
 RENDERER = CHROMIUM / "vk_swiftshader_icd.json"
 LOADER = CHROMIUM / "libvulkan.so.1"
 INSTALLED = Path("/usr/share/vulkan/icd.d")  # drivers, Mesa's renderer in software among them
@@ -26,7 +28,8 @@ def emulated() -> str:
 
 
 def prepare() -> None:
-    """Have Vulkan find chromium's renderer where there is no GPU; called before a device is asked for."""
+    """Have Vulkan find chromium's renderer where there is no GPU; called before a device is asked
+    for."""
     if emulated() and RENDERER.is_file() and not any(os.environ.get(name) for name in NAMED):
         os.environ["VK_ICD_FILENAMES"] = str(RENDERER)
         hardware.load_library(LOADER)  # it is loaded by its name

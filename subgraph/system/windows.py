@@ -39,10 +39,20 @@ MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 CHUNK = 1 << 16  # bytes
 MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
-LOCK_AT = 1 << 62  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
-RETRY, RETRY_FOR = 0.01, 3.0  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
+LOCK_AT = (
+    1 << 62
+)  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
+RETRY, RETRY_FOR = (
+    0.01,
+    3.0,
+)  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
 CREATE_SUSPENDED = 4
-LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 4, 0x200, 0x800, 0x2000  # JOB_OBJECT_LIMIT_…
+LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, BREAKAWAY_OK, KILL_ON_JOB_CLOSE = (
+    4,
+    0x200,
+    0x800,
+    0x2000,
+)  # JOB_OBJECT_LIMIT_…
 PROCESS_ID_LIST, EXTENDED_LIMITS = 3, 9  # of JOBOBJECTINFOCLASS
 MAX_PROCESSES = 4096  # of a job, that are looked at
 FAIL_IMMEDIATELY, EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION = 1, 2, 33  # of LockFileEx
@@ -68,7 +78,7 @@ def _check(result: int) -> int:
     return result
 
 
-# ---------------------------------------------------------------------------------------------------- groups
+# ------------------------------------------------------------ groups
 
 
 class _Limits(ctypes.Structure):  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION
@@ -103,7 +113,11 @@ def _new_job() -> wintypes.HANDLE:
 
 
 def _limit(job: wintypes.HANDLE | None, limits: _Limits) -> None:
-    _check(_kernel.SetInformationJobObject(job, EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
+    _check(
+        _kernel.SetInformationJobObject(
+            job, EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)
+        )
+    )
 
 
 _starting = threading.Lock()  # of children, one at a time
@@ -121,8 +135,8 @@ def _own_job() -> wintypes.HANDLE:
 def _children_end_with_this_process() -> Iterator[None]:
     """A child that starts in the block ends with this process, if that is killed in the block.
 
-    It would stay for ever: suspended, and not yet in the job of its group. Behind the block others, such as the browser
-    of `subcut view`, outlive this process again.
+    It would stay for ever: suspended, and not yet in the job of its group. Behind the block others,
+    such as the browser of `subcut view`, outlive this process again.
     """
     with _starting:
         _limit(_own_job(), _Limits(LimitFlags=KILL_ON_JOB_CLOSE | BREAKAWAY_OK))
@@ -133,17 +147,23 @@ def _children_end_with_this_process() -> Iterator[None]:
 
 
 class ProcessGroup(subprocess.Popen[bytes]):
-    """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
+    """A process that leads a group: what it starts ends with it, and it with this process, however
+    this one ends.
 
-    The group is a job, whose processes the system ends when its only handle closes, which this process has; none can
-    leave it. Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may
-    use.
+    The group is a job, whose processes the system ends when its only handle closes, which this
+    process has; none can leave it. Ctrl-C does not reach it. `memory`: bytes that it may allocate,
+    `seconds`: of processor time that it may use.
     """
 
     def __init__(
-        self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
-        seconds: int | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        words: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        memory: int | None = None,
+        seconds: int | None = None,
+        **options: Any,
+    ) -> None:
         self._limits = _Limits(LimitFlags=KILL_ON_JOB_CLOSE)
         if memory is not None:
             self._limits.LimitFlags |= LIMIT_JOB_MEMORY
@@ -154,7 +174,9 @@ class ProcessGroup(subprocess.Popen[bytes]):
             environment = {"PYTHONIOENCODING": "utf-8", **without_telemetry(env)}
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
             with _children_end_with_this_process():
-                super().__init__([str(word) for word in words], env=environment, creationflags=flags, **options)
+                super().__init__(
+                    [str(word) for word in words], env=environment, creationflags=flags, **options
+                )
                 process = wintypes.HANDLE(int(self._handle))  # type: ignore[attr-defined]
                 try:
                     _check(_kernel.AssignProcessToJobObject(self._job, process))
@@ -183,7 +205,9 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
         found = _ProcessIds()
         total = 0
-        _kernel.QueryInformationJobObject(self._job, PROCESS_ID_LIST, ctypes.byref(found), ctypes.sizeof(found), None)
+        _kernel.QueryInformationJobObject(
+            self._job, PROCESS_ID_LIST, ctypes.byref(found), ctypes.sizeof(found), None
+        )
         for pid in found.ProcessIdList[: found.NumberOfProcessIdsInList]:
             with contextlib.suppress(psutil.Error):
                 total += psutil.Process(pid).memory_info().rss
@@ -213,7 +237,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
 
 class Pipes:
-    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait` waits.
+    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait`
+    waits.
 
     Each has a thread, which closes it: Windows waits for pipes of this kind in no other way.
     """
@@ -229,8 +254,11 @@ class Pipes:
         stdout = process.stdout
         stderr = process.stderr
         process.stdin = process.stdout = process.stderr = None
-        for work, words in ((self._receive, (stdout, self._out)), (self._receive, (stderr, self._errors)),
-                            (self._deliver, (stdin,))):  # fmt: skip
+        for work, words in (
+            (self._receive, (stdout, self._out)),
+            (self._receive, (stderr, self._errors)),
+            (self._deliver, (stdin,)),
+        ):
             threading.Thread(target=work, args=words, daemon=True).start()
 
     def _receive(self, pipe: IO[bytes], into: collections.deque[bytes]) -> None:
@@ -277,7 +305,9 @@ class Pipes:
         """
         with self._changed:
             printed = self._errors
-            self._changed.wait_for(lambda: self._out or (printed and printed[0]) or self._broken, seconds)
+            self._changed.wait_for(
+                lambda: self._out or (printed and printed[0]) or self._broken, seconds
+            )
             if self._broken and not self._out:
                 raise BrokenPipeError
             return bool(self._out)
@@ -315,23 +345,26 @@ def end_own_group() -> None:
 
 
 def crash_name(code: int) -> str | None:
-    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as `subprocess` gives it."""
+    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as
+    `subprocess` gives it."""
     return CRASHES.get(code & 0xFFFFFFFF)
 
 
 def interrupt(process: subprocess.Popen[Any]) -> None:
-    """Ask a process that was started `APART` to end, as Ctrl-C does. Without a console it is ended."""
+    """Ask a process that was started `APART` to end, as Ctrl-C does. Without a console it is
+    ended."""
     try:
         process.send_signal(signal.CTRL_BREAK_EVENT)
     except (OSError, SystemError):  # Python 3.11 gives a SystemError
         process.terminate()
 
 
-# ---------------------------------------------------------------------------------------------------- own end
+# ------------------------------------------------------------ own end
 
 
 def at_termination(call: Callable[[], object]) -> None:
-    """Windows asks a process to end by Ctrl-Break, as `interrupt` does: it is a KeyboardInterrupt, as Ctrl-C is."""
+    """Windows asks a process to end by Ctrl-Break, as `interrupt` does: it is a KeyboardInterrupt,
+    as Ctrl-C is."""
     signal.signal(signal.SIGBREAK, signal.default_int_handler)
 
 
@@ -363,14 +396,17 @@ def interrupts_delayed() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-# ---------------------------------------------------------------------------------------------------- limits
+# ------------------------------------------------------------ limits
 
 
 class _MemoryStatus(ctypes.Structure):
     _fields_ = (
         ("length", wintypes.DWORD),
         ("load", wintypes.DWORD),
-        *((name, ctypes.c_uint64) for name in ("total", "free", "page_total", "page_free", "virtual", "left", "more")),
+        *(
+            (name, ctypes.c_uint64)
+            for name in ("total", "free", "page_total", "page_free", "virtual", "left", "more")
+        ),
     )
 
 
@@ -396,7 +432,8 @@ def cores() -> int:
 
 
 def home_folder() -> str:
-    """The user's home folder by the system, whatever else the environment says; "" if it is not there."""
+    """The user's home folder by the system, whatever else the environment says; "" if it is not
+    there."""
     return os.environ.get("USERPROFILE", "")
 
 
@@ -405,13 +442,15 @@ def processor() -> str:
     import winreg
 
     try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0") as key:
+        with winreg.OpenKey(
+            winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+        ) as key:
             return " ".join(str(winreg.QueryValueEx(key, "ProcessorNameString")[0]).split())
     except OSError:
         return ""
 
 
-# ---------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------ files
 
 
 class _Overlapped(ctypes.Structure):
@@ -425,25 +464,34 @@ class _Overlapped(ctypes.Structure):
 
 
 class Lock:
-    """The lock of a folder or file: held until `close`, or until this process ends, however it ends.
+    """The lock of a folder or file: held until `close`, or until this process ends, however it
+    ends.
 
-    Of a folder a file beside it is locked, `.NAME.lock`, which goes with the handle: a folder with an open file in it
-    cannot be renamed.
+    Of a folder a file beside it is locked, `.NAME.lock`, which goes with the handle: a folder with
+    an open file in it cannot be renamed.
 
     Attributes:
         works: False where the file system has no locks: nothing is held then.
     """
 
-    def __init__(self, path: Path, *, wait: bool = True, shared: bool = False, name: str = "") -> None:
-        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be renamed to.
+    def __init__(
+        self, path: Path, *, wait: bool = True, shared: bool = False, name: str = ""
+    ) -> None:
+        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be
+        renamed to.
 
         Raises:
-            BlockingIOError: another process holds it (only without `wait`). OSError: there is no such path.
+            BlockingIOError: another process holds it (only without `wait`). OSError: there is no
+                such path.
         """
         self.works = False
         is_folder = path.is_dir()
         try:
-            self._handle = _open_beside(path, name, wait) if is_folder else os.open(path, os.O_RDWR | os.O_NOINHERIT)
+            self._handle = (
+                _open_beside(path, name, wait)
+                if is_folder
+                else os.open(path, os.O_RDWR | os.O_NOINHERIT)
+            )
         except PermissionError:
             if not path.exists():
                 raise
@@ -511,7 +559,8 @@ def flush(path: Path) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file or folder; nothing is there. Waits a little where another program has something in it open."""
+    """Rename a file or folder; nothing is there. Waits a little where another program has something
+    in it open."""
     end = time.monotonic() + RETRY_FOR
     while True:
         try:
@@ -536,12 +585,14 @@ def short_name(folder: str) -> str:
 
 
 def cache_home() -> Path | None:
-    """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
+    """Where programs of this user keep what may be deleted at any time; None if there is no such
+    folder."""
     return _home("XDG_CACHE_HOME", "LOCALAPPDATA")
 
 
 def is_private(place: Path, *parents: Path) -> bool:
-    """Return True: the folders of a user's profile are closed to others, and no access list is read elsewhere."""
+    """Return True: the folders of a user's profile are closed to others, and no access list is read
+    elsewhere."""
     return True
 
 
@@ -578,7 +629,7 @@ def flush_c() -> None:
     ctypes.CDLL("ucrtbase").fflush(None)
 
 
-# ---------------------------------------------------------------------------------------------------- command lines
+# ------------------------------------------------------------ command lines
 
 
 def split(line: str) -> list[str]:
@@ -595,7 +646,8 @@ def split(line: str) -> list[str]:
 
 
 def program(word: str, folder: str | None) -> str:
-    """The first word of a command that runs in a folder, as `Popen` takes it: from where this process stands."""
+    """The first word of a command that runs in a folder, as `Popen` takes it: from where this
+    process stands."""
     return str(Path(folder, word).resolve()) if folder and re.search(r"[\\/]", word) else word
 
 
@@ -603,7 +655,9 @@ def quote(word: str) -> str:
     """A word as a command line has it, for cmd and PowerShell."""
     if re.fullmatch(r"[\w+=:./\\~-]+", word):
         return word
-    return '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], word) + '"'
+    return (
+        '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], word) + '"'
+    )
 
 
 def join(words: Iterable[str]) -> str:

@@ -1,10 +1,11 @@
 """Region -> RunResult: obtains the candidate's outputs of a region, and judges nothing.
 
-`Asker` is the seam: processes run the candidate (`Processes`), stored results replace them (`StoredRuns`), and a person
-may run it by hand (`bisection.manual.replayed_search.RecordedAnswers`).
+`Asker` is the seam: processes run the candidate (`Processes`), stored results replace them
+(`StoredRuns`), and a person may run it by hand
+(`bisection.manual.replayed_search.RecordedAnswers`).
 
-The store keeps run results, not verdicts: judging by another criterion needs no new run. One run covers all samples;
-samples that differ in shapes or frozen values are run with separate cuts.
+The store keeps run results, not verdicts: judging by another criterion needs no new run. One run
+covers all samples; samples that differ in shapes or frozen values are run with separate cuts.
 """
 
 from __future__ import annotations
@@ -103,7 +104,14 @@ class Asker(Protocol):
     def takes_merged_cuts(self) -> bool:
         """Whether it is worth trying to run several regions as one model."""
 
-    def run(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> RunResult:
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
         """The candidate's outputs of a region.
 
         Args:
@@ -112,7 +120,8 @@ class Asker(Protocol):
             fresh: run in a process that has run nothing before.
 
         Raises:
-            BackendError: the candidate cannot be used at all. ModelError: the reference cannot provide the values.
+            BackendError: the candidate cannot be used at all. ModelError: the reference cannot
+                provide the values.
         """
 
     def form_of(self, region: Region) -> Form:
@@ -125,7 +134,8 @@ class Asker(Protocol):
         """The asker for another view of the same model, such as one whose shapes are not frozen."""
 
     def restarted(self) -> Asker:
-        """The asker of a new session: it has used no runs, and decided nothing about the full model."""
+        """The asker of a new session: it has used no runs, and decided nothing about the full
+        model."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,9 @@ class Processes:
     def merges_cuts(self) -> bool:
         """Whether the candidate declares that it runs several disconnected cuts as one model."""
         declared = self.runtime.candidate.multi
-        return self._runs_plain_cuts and bool(self.runtime.about.multi if declared is None else declared)
+        return self._runs_plain_cuts and bool(
+            self.runtime.about.multi if declared is None else declared
+        )
 
     @property
     def takes_merged_cuts(self) -> bool:
@@ -183,16 +195,21 @@ class Processes:
         """The form in which the candidate is given a region."""
         return self.writer.form_of(region, self.mode.form)
 
-    # ------------------------------------------------------------------------------------------------ variants
+    # ------------------------------------------------------------ variants
 
     def with_model(self, model: ReferenceModel) -> Processes:
         """The same processes, for another view of the model."""
         return replace(self, judge=replace(self.judge, model=model))
 
-    def with_runtime(self, runtime: CandidateRuntime, model: ReferenceModel | None = None) -> Processes:
-        """Processes of another candidate, which share the results; its extra runs are counted separately."""
+    def with_runtime(
+        self, runtime: CandidateRuntime, model: ReferenceModel | None = None
+    ) -> Processes:
+        """Processes of another candidate, which share the results; its extra runs are counted
+        separately."""
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
-        return replace(self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.restarted())
+        return replace(
+            self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.restarted()
+        )
 
     def with_store(self, store: Store, form: Form | None = None) -> Processes:
         """The same processes, with other stored results and an empty log."""
@@ -207,9 +224,16 @@ class Processes:
         """The stored runs of the candidate, the full model in the form of the user's file."""
         return StoredRuns(self.judge, RunLog(), self.mode.restarted(Form.SHIPPED), self._outgrown)
 
-    # ------------------------------------------------------------------------------------------------ running
+    # ------------------------------------------------------------ running
 
-    def run(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> RunResult:
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
         """The candidate's outputs of a region: run, or loaded from the store.
 
         Args:
@@ -218,7 +242,8 @@ class Processes:
             fresh: run in a process that has run nothing before.
 
         Raises:
-            BackendError: the candidate cannot be used at all. ModelError: the reference cannot provide the values.
+            BackendError: the candidate cannot be used at all. ModelError: the reference cannot
+                provide the values.
         """
         self.model.capture(region)
         if why := self.too_large(region) or self._problem_of_own_model(region):
@@ -234,11 +259,14 @@ class Processes:
     def _problem_of_own_model(self, region: Region) -> str:
         return self.runtime.own_model.problem(region) if self.runtime.own_model else ""
 
-    def _choose_form(self, whole: Region, result: RunResult, repetition: int, fresh: bool) -> RunResult:
+    def _choose_form(
+        self, whole: Region, result: RunResult, repetition: int, fresh: bool
+    ) -> RunResult:
         """Decide in which form the full model is run from now on; return its result in that form.
 
-        The user's file was run. If the candidate refuses it, or its outputs are wrong and it has open dimensions, the
-        model is also run with pinned shapes; that form is chosen if only it produces outputs.
+        The user's file was run. If the candidate refuses it, or its outputs are wrong and it has
+        open dimensions, the model is also run with pinned shapes; that form is chosen if only it
+        produces outputs.
         """
         verdict = self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(whole, result)
         shipped = self.writer.shipped
@@ -252,22 +280,33 @@ class Processes:
         return pinned if only_pinned_runs else result
 
     def _first_wrong_pass(self, region: Region, result: RunResult) -> int:
-        """The pass of a session from which on a region is wrong, if the first one is right; else 1."""
+        """The pass of a session from which on a region is wrong, if the first one is right; else
+        1."""
         for number in range(2, len(result.later) + 2):
             if self.judge.verdict(region, result.nth(number)).from_run:
                 return number
         return 1
 
-    def _run_as(self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool) -> RunResult:
+    def _run_as(
+        self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool
+    ) -> RunResult:
         """Run a region in one form, or load the stored result."""
         values = self.model.values
         parts = []
-        groups = self.model.sample_groups(region, feeds) if form is not Form.SHIPPED else self._all_samples
+        groups = (
+            self.model.sample_groups(region, feeds)
+            if form is not Form.SHIPPED
+            else self._all_samples
+        )
         for samples, records in groups:
             key = partial(self._key, self.writer.key(form, region, records), repetition)
-            run = partial(self._run_in_worker, form, region, records, fresh, self._passes(region, feeds))
+            run = partial(
+                self._run_in_worker, form, region, records, fresh, self._passes(region, feeds)
+            )
             try:
-                result, stored_key = load_or_run(self.model.store, keys_to_try(key, fresh=fresh), run)
+                result, stored_key = load_or_run(
+                    self.model.store, keys_to_try(key, fresh=fresh), run
+                )
             except ModelError as e:
                 if not self.runtime.own_model:
                     raise
@@ -276,7 +315,10 @@ class Processes:
             values.watched.add(result.files)
             if other := self.runtime.own_model:
                 translate = partial(
-                    other.translated, region, reference_values=records, new_folder=self.model.new_folder
+                    other.translated,
+                    region,
+                    reference_values=records,
+                    new_folder=self.model.new_folder,
                 )
                 result = result.changed(translate)
             if result.failure:
@@ -307,10 +349,11 @@ class Processes:
             job = Job(folder / "model.onnx", feeds, outputs, into, fresh, options, passes)
             return self.runtime.workers.run(job)
 
-    # ------------------------------------------------------------------------------------------------ memory
+    # ------------------------------------------------------------ memory
 
     def too_large(self, region: Region) -> str:
-        """Why a region is not run: with its weights it exceeds the candidate's memory; "" if it is run."""
+        """Why a region is not run: with its weights it exceeds the candidate's memory; "" if it is
+        run."""
         if region.nodes in self._outgrown:
             return self._outgrown[region.nodes]
         room = self.runtime.workers.memory
@@ -320,10 +363,14 @@ class Processes:
         needed = sum(self._bytes_held(weights[name]) for name in region.weights if name in weights)
         if needed <= room:
             return ""
-        return f"its weights take about {needed >> 20} MiB, the candidate may use {room >> 20}: it was not run"
+        return (
+            f"its weights take about {needed >> 20} MiB, the candidate may use {room >> 20}: it was"
+            " not run"
+        )
 
     def _unless_outgrown(self, region: Region, failure: Verdict) -> RunResult | None:
-        """An unresolved result if the candidate was stopped at `--memory`, which is not a limit of the device."""
+        """An unresolved result if the candidate was stopped at `--memory`, which is not a limit of
+        the device."""
         limit = self.runtime.candidate.memory
         if limit is None or limit != self.model.reference.limit:
             return None
@@ -340,18 +387,22 @@ class Processes:
         """Bytes that a weight takes in the candidate's memory, at least."""
         return held_bytes(weight) if self.runtime.candidate.can.half_as_float else raw_bytes(weight)
 
-    # ------------------------------------------------------------------------------------------------ store keys
+    # ------------------------------------------------------------ store keys
 
     @cached_property
     def candidate_key(self) -> CandidateKey:
         """The cache key of the candidate."""
-        return CandidateKey(self.model.store, self.runtime.candidate.identity(self.runtime.about.version))
+        return CandidateKey(
+            self.model.store, self.runtime.candidate.identity(self.runtime.about.version)
+        )
 
-    def key(self, region: Region, records: Feeds, repetition: int = 0, *, fresh: bool = False) -> str:
+    def key(
+        self, region: Region, records: Feeds, repetition: int = 0, *, fresh: bool = False
+    ) -> str:
         """The store key of a result.
 
-        A hash of the region and the values that enter it, the candidate with its limits and version, the repetition,
-        and whether the process had run nothing before.
+        A hash of the region and the values that enter it, the candidate with its limits and
+        version, the repetition, and whether the process had run nothing before.
         """
         return self._key(self.writer.key(self.form_of(region), region, records), repetition, fresh)
 

@@ -1,10 +1,11 @@
 """Region that fails -> the share of the candidate's final error that it accounts for.
 
-D is the candidate's error at the model's outputs. P is the error that the reference makes there when the region's
-outputs are replaced by the candidate's. The share of D that P accounts for is P·D / |D|². A region that fails only when
-it is cut out has an error that leads nowhere (share near 0) or somewhere else (|P| far above |D|). Where that is
-unclear, the region is put right inside the candidate's run: the reference runs the region, the candidate all nodes
-before and behind it, and the part of D that disappears is the *gain*.
+D is the candidate's error at the model's outputs. P is the error that the reference makes there
+when the region's outputs are replaced by the candidate's. The share of D that P accounts for is P·D
+/ |D|². A region that fails only when it is cut out has an error that leads nowhere (share near 0)
+or somewhere else (|P| far above |D|). Where that is unclear, the region is put right inside the
+candidate's run: the reference runs the region, the candidate all nodes before and behind it, and
+the part of D that disappears is the *gain*.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Verdict
 
-# Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
-# int8 ones 0.28; regions that were not culprits at most 0.251.
+# Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial
+# ones 0.43, of two int8 ones 0.28; regions that were not culprits at most 0.251.
 SHARE = 0.27
-# Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if the gain is at least
+# Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if
+# the gain is at least
 # this part of it: putting a region right that fails only when it is cut out gains nothing.
 SMALL = 0.05
 GAIN = 0.5
 WORSE = 1.01  # of the squared final error
 MAX_PHASES = 12  # runs for one gain
-INSIDE = 3.0  # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
-# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 where the region behaves well inside the model.
+# |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
+INSIDE = 3.0
+# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 where the region behaves well inside
+# the model.
 SUPERPOSED = 0.4
 NOT_SUPERPOSED = 0.75
 CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
@@ -49,10 +53,13 @@ class Attribution:
     """Attributes:
     share: P·D / |D|²; 1 where the region accounts for all of the final error.
     ratio: |P| / |D|. Beyond `INSIDE` P says nothing about the whole, and `share` holds the gain.
-    gain: part of D that is gone when the region is right inside the candidate's run, negative where D grows; None where
+    gain: part of D that is gone when the region is right inside the candidate's run, negative where
+    D grows; None where
         it was not computed or cannot be known.
-    made: what the region makes alone, P·D / |D|², where `share` is the gain only because errors are clipped (NaN,
-        infinite): of three nodes that are fused, any two make nothing, and without any one of them all is healed.
+    made: what the region makes alone, P·D / |D|², where `share` is the gain only because errors are
+    clipped (NaN,
+        infinite): of three nodes that are fused, any two make nothing, and without any one of them
+        all is healed.
     """
 
     share: float
@@ -75,7 +82,8 @@ class Target:
     """The error that is to be explained.
 
     Attributes:
-        values: the model's outputs with that error, per sample; none where the candidate gives no output.
+        values: the model's outputs with that error, per sample; none where the candidate gives no
+            output.
         right: nodes that the reference runs, because they are known culprits.
     """
 
@@ -84,7 +92,8 @@ class Target:
 
 
 def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
-    """The error of the whole model. `whole`: its result, if the candidate does not give the same each time."""
+    """The error of the whole model. `whole`: its result, if the candidate does not give the same
+    each time."""
     whole = whole or trials.run(trials.model.whole())
     return Target(() if whole.failure else whole.tensors)
 
@@ -94,11 +103,11 @@ def attribute(
 ) -> Attribution | None:
     """How much of the target's error a region accounts for; without a target, of the whole model's.
 
-    `result`: the candidate's outputs of the region, if it does not give the same each time; else it is run. One
-    reference run; for a gain one more, and two of the candidate.
+    `result`: the candidate's outputs of the region, if it does not give the same each time; else it
+    is run. One reference run; for a gain one more, and two of the candidate.
 
-    None where the target has no outputs or right ones, where an output of the region is missing, or where the patched
-    values cannot be run.
+    None where the target has no outputs or right ones, where an output of the region is missing, or
+    where the patched values cannot be run.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -107,7 +116,12 @@ def attribute(
     error = error_of(trials, target.values)
     result = result or trials.run(region)
     died = result.failure is not None and result.failure.signature is Signature.CRASH
-    if error is None or (result.failure and not died) or not error.any() or lacks_output(trials.model, region, result):
+    if (
+        error is None
+        or (result.failure and not died)
+        or not error.any()
+        or lacks_output(trials.model, region, result)
+    ):
         return None
     if died or not _has_expected_types(trials.model, region, result):
         gain = _gain(trials, region, error, target.right)
@@ -117,11 +131,20 @@ def attribute(
         return None
     share = share_of(patched, error)
     ratio = _length(patched) / _length(error)
-    clipped = share < SHARE and bool((np.abs(error) >= CLIP).any())  # garbage; another run gives other garbage
+    clipped = share < SHARE and bool(
+        (np.abs(error) >= CLIP).any()
+    )  # garbage; another run gives other garbage
     use_gain = ratio > INSIDE or clipped
-    gain = _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
+    gain = (
+        _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
+    )
     attributed = share if gain is None or not use_gain else gain
-    return Attribution(attributed, math.inf if clipped else ratio, gain, share if clipped and ratio <= INSIDE else None)
+    return Attribution(
+        attributed,
+        math.inf if clipped else ratio,
+        gain,
+        share if clipped and ratio <= INSIDE else None,
+    )
 
 
 def share_of(patched: Array, error: Array) -> float:
@@ -130,8 +153,8 @@ def share_of(patched: Array, error: Array) -> float:
 
 
 def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | None:
-    """P: the error at the model's outputs when the region has these outputs, and the reference computes all else; None
-    where it gave none."""
+    """P: the error at the model's outputs when the region has these outputs, and the reference
+    computes all else; None where it gave none."""
     if result.failure:
         return None
     try:
@@ -141,7 +164,8 @@ def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | No
 
 
 def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) -> Feeds | None:
-    """The model's values when only this region is the candidate's; None where the reference cannot go on."""
+    """The model's values when only this region is the candidate's; None where the reference cannot
+    go on."""
     if result.failure or lacks_output(model, region, result):
         return None
     try:
@@ -151,10 +175,11 @@ def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) 
 
 
 def superposes(before: Array, left: Array, alone: Array) -> bool | None:
-    """Is the error that disappeared with a region the one that it makes alone? None where that is unclear.
+    """Is the error that disappeared with a region the one that it makes alone? None where that is
+    unclear.
 
-    Errors of several culprits add, so that D = P + D' where D' is left without the region; an innocent region leaves
-    D' = D. A culprit that the model magnifies or clips misses both.
+    Errors of several culprits add, so that D = P + D' where D' is left without the region; an
+    innocent region leaves D' = D. A culprit that the model magnifies or clips misses both.
     """
     if not alone.any():
         return None
@@ -163,7 +188,8 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
 
 
 def remaining_error(trials: Trials, region: Region) -> float | None:
-    """The part of the final error that is left when the reference runs this region, 1 being all; None if unknown.
+    """The part of the final error that is left when the reference runs this region, 1 being all;
+    None if unknown.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -174,7 +200,8 @@ def remaining_error(trials: Trials, region: Region) -> float | None:
 
 
 def restores_outputs(trials: Trials, region: Region) -> bool | None:
-    """Does a candidate that fails to run the whole model succeed once the reference runs this region? None if unknown.
+    """Does a candidate that fails to run the whole model succeed once the reference runs this
+    region? None if unknown.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -184,7 +211,8 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
 
 
 def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -> float | None:
-    """The part of D that is gone when the reference runs this region; negative where the errors cancel each other."""
+    """The part of D that is gone when the reference runs this region; negative where the errors
+    cancel each other."""
     left = _error_without(trials, region, right)
     if left is None:
         return None
@@ -201,7 +229,8 @@ def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bo
 
 
 def _has_expected_types(model: ReferenceModel, region: Region, result: RunResult) -> bool:
-    """Have all outputs the reference's types and shapes, so that the reference can go on with them?"""
+    """Have all outputs the reference's types and shapes, so that the reference can go on with
+    them?"""
     return all(
         (sample[n].dtype, sample[n].shapes) == (known[n].dtype, known[n].shapes)
         for known, sample in zip(model.values.records, result.tensors, strict=True)
@@ -210,14 +239,17 @@ def _has_expected_types(model: ReferenceModel, region: Region, result: RunResult
     )
 
 
-# ---------------------------------------------------------------------------------------------------- mixed runs
+# ------------------------------------------------------------ mixed runs
 
 
-def _values_without(trials: Trials, region: Region, right: frozenset[int] = frozenset()) -> Feeds | Verdict | None:
-    """All values where the reference runs the region and what is to be `right`, and the candidate all other nodes; or
-    how the candidate failed.
+def _values_without(
+    trials: Trials, region: Region, right: frozenset[int] = frozenset()
+) -> Feeds | Verdict | None:
+    """All values where the reference runs the region and what is to be `right`, and the candidate
+    all other nodes; or how the candidate failed.
 
-    None where that takes too many phases, or the reference cannot run the values that enter the region.
+    None where that takes too many phases, or the reference cannot run the values that enter the
+    region.
     """
     values: list[Mapping[str, Record]] = [{} for _ in trials.model.values.records]
     phases = _phases(trials.model, {*region.nodes, *right})
@@ -243,10 +275,11 @@ def _values_without(trials: Trials, region: Region, right: frozenset[int] = froz
 
 
 def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
-    """The whole model's nodes in phases: even ones without the nodes inside, odd ones of these only.
+    """The whole model's nodes in phases: even ones without the nodes inside, odd ones of these
+    only.
 
-    A phase reads only earlier phases. Three where the region is convex; more where paths leave it and come back.
-    Complexity: linear in nodes and edges.
+    A phase reads only earlier phases. Three where the region is convex; more where paths leave it
+    and come back. Complexity: linear in nodes and edges.
     """
     graph = model.graph
     phase: dict[int, int] = {}
@@ -259,10 +292,12 @@ def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
     return phases
 
 
-# ---------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------ errors
 
 
-def _error_without(trials: Trials, region: Region, right: frozenset[int] = frozenset()) -> Array | None:
+def _error_without(
+    trials: Trials, region: Region, right: frozenset[int] = frozenset()
+) -> Array | None:
     """The final error when the reference runs the region and the candidate all other nodes."""
     values = _values_without(trials, region, right)
     return None if values is None or isinstance(values, Verdict) else error_of(trials, values)
@@ -275,8 +310,8 @@ def _length(error: Array) -> float:
 def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
-    None where there are no values, where an output is missing, is a sequence or real on one side alone, or has another
-    number of elements; without the reference's sequences.
+    None where there are no values, where an output is missing, is a sequence or real on one side
+    alone, or has another number of elements; without the reference's sequences.
     """
     if not values:
         return None
@@ -296,5 +331,9 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
             ):
                 return None
             mask = trials.judge.mask(name, k, sample)
-            parts.append(scaled_differences(a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP))
+            parts.append(
+                scaled_differences(
+                    a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP
+                )
+            )
     return np.concatenate(parts) if parts else None

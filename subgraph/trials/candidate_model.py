@@ -1,8 +1,9 @@
-"""A candidate that runs a model of its own: cut at the same boundaries, fed the same values in its own form.
+"""A candidate that runs a model of its own: cut at the same boundaries, fed the same values in its
+own form.
 
-`match_tensors` finds the boundary tensors of a region in the candidate's model; the nodes between them are the region
-there. Values are transposed, cast or quantized on the way in and turned back on the way out, so that judging,
-attribution and search see tensors of the reference's model only.
+`match_tensors` finds the boundary tensors of a region in the candidate's model; the nodes between
+them are the region there. Values are transposed, cast or quantized on the way in and turned back on
+the way out, so that judging, attribution and search see tensors of the reference's model only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from subgraph.documents import read_document
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
+from subgraph.graph.cut import (
+    Cut,
+    boundary_types,
+    build_model,
+    consistent_infos,
+    drop_open_shapes,
+    frozen_constant,
+)
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
@@ -32,7 +40,8 @@ from subgraph.storage.tensors import Record, written
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
-BOUNDARY_MATCHES = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+# in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+BOUNDARY_MATCHES = "edge.json"
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
@@ -44,7 +53,8 @@ class CandidateModel:
     Attributes:
         reference, graph: the reference's model and the candidate's, prepared.
         matches: by tensor of the reference's model, where it is in the candidate's.
-        values: onnxruntime's values of the candidate's model without optimisations; None where it cannot run it.
+        values: onnxruntime's values of the candidate's model without optimisations; None where it
+            cannot run it.
         unknown: why there are no values.
     """
 
@@ -61,7 +71,12 @@ class CandidateModel:
         weights = protobuf.weights_digest(
             [t for t in self.graph.weights.values() if protobuf.on_disk(t)], self.graph.path
         )
-        return digest("other/1", self.graph.skeleton.structure, weights, sorted(map(repr, self.matches.items())))
+        return digest(
+            "other/1",
+            self.graph.skeleton.structure,
+            weights,
+            sorted(map(repr, self.matches.items())),
+        )
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -72,23 +87,41 @@ class CandidateModel:
     def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
 
-        Also int8 where the reference's tensors are quantized and its own are not: the rounding is the reference's.
+        Also int8 where the reference's tensors are quantized and its own are not: the rounding is
+        the reference's.
         """
         types = [m.dtype for m in self.matches.values() if m.dtype]
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
-        return next((p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None)
+        return next(
+            (p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None
+        )
 
     def half_step(self, name: str) -> float:
-        """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of others."""
+        """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
+        others."""
         match = None if name in self.reference.outputs else self.matches.get(name)
-        node = self.graph.nodes[self.graph.maker[match.name]] if match and match.name in self.graph.maker else None
-        if node is None or match is None or match.reference_scale or not match.scale or node.domain != TFLITE:
+        node = (
+            self.graph.nodes[self.graph.maker[match.name]]
+            if match and match.name in self.graph.maker
+            else None
+        )
+        if (
+            node is None
+            or match is None
+            or match.reference_scale
+            or not match.scale
+            or node.domain != TFLITE
+        ):
             return 0.0
-        return match.scale.step[0] / 2 if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type) else 0.0
+        return (
+            match.scale.step[0] / 2
+            if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type)
+            else 0.0
+        )
 
-    # ------------------------------------------------------------------------------------------------ cutting
+    # ------------------------------------------------------------ cutting
 
     def region(self, region: Region) -> Region:
         """The region of the candidate's model between the same boundaries.
@@ -129,20 +162,26 @@ class CandidateModel:
                 continue
             nodes.add(i)
             entering = graph.kinds(graph.reads[i])
-            stack += [self._maker(n, boundary) for n, kind in entering.items() if kind == VALUE and n not in boundary]
+            stack += [
+                self._maker(n, boundary)
+                for n, kind in entering.items()
+                if kind == VALUE and n not in boundary
+            ]
         return replace(regions.of_nodes(graph, nodes, [(n,) for n in outputs]), outputs=outputs)
 
     def _maker(self, name: str, boundary: set[str]) -> int:
         maker = self.graph.maker.get(name)
         if maker is None or name in boundary:
             raise ModelError(
-                f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies across",
+                f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies"
+                " across",
                 code="pair.no-region",
             )
         return maker
 
     def cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
-        """The cut of the candidate's model, and per sample the tensors that it is fed; their files go to `folder`.
+        """The cut of the candidate's model, and per sample the tensors that it is fed; their files
+        go to `folder`.
 
         Raises:
             ModelError: as `region`; or the value of a shape, or a type, is unknown.
@@ -156,41 +195,50 @@ class CandidateModel:
             captured = self.values.records
         elif cut.shapes:
             raise ModelError(
-                f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known: {self.unknown}",
+                f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known:"
+                f" {self.unknown}",
                 code="pair.unknown-type",
             )
         elif untyped := [n for n in cut.inputs if not self.matches[self._names[n]].dtype]:
             raise ModelError(
-                f"the type of '{untyped[0]}' in {self.graph.path.name} is not known: {self.unknown}",
+                f"the type of '{untyped[0]}' in {self.graph.path.name} is not known:"
+                f" {self.unknown}",
                 code="pair.unknown-type",
             )
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(self.graph, cut.outputs, captured, infos)
         constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]
         infos = consistent_infos(self.graph, types, infos, pinned=True)
-        model, renamed = build_model(self.graph, cut, cut.inputs, cut.outputs, types, infos, constants)
+        model, renamed = build_model(
+            self.graph, cut, cut.inputs, cut.outputs, types, infos, constants
+        )
         drop_open_shapes(model)
         full = protobuf.to_onnx(model, self.graph.path)
         other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]
 
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[dict[str, Record]]:
-        """Per sample the tensors that the region of the candidate's model is fed; their files go to `folder`."""
+        """Per sample the tensors that the region of the candidate's model is fed; their files go to
+        `folder`."""
         names = [(n, self._names[n]) for n in self.region(region).inputs]
         return [
-            {n: self.matches[own].converted(sample[own], folder, f"in{k}-{i}") for i, (n, own) in enumerate(names)}
+            {
+                n: self.matches[own].converted(sample[own], folder, f"in{k}-{i}")
+                for i, (n, own) in enumerate(names)
+            }
             for k, sample in enumerate(records)
         ]
 
     def coarser_inputs(
         self, region: Region, records: Feeds, claim: Precision, new_folder: Callable[[], Path]
     ) -> list[dict[str, Record]]:
-        """Per sample the tensors that enter a region and that the candidate's type cannot hold: its scale clips them,
-        or rounds more coarsely than the claimed precision. Their values are those that the candidate is fed, in the
-        reference's form.
+        """Per sample the tensors that enter a region and that the candidate's type cannot hold: its
+        scale clips them, or rounds more coarsely than the claimed precision. Their values are those
+        that the candidate is fed, in the reference's form.
 
-        Such an error belongs to the node that makes the tensor, not to those that read it. The candidate's own rounding
-        of the model's inputs has no such node: it counts as the candidate's error.
+        Such an error belongs to the node that makes the tensor, not to those that read it. The
+        candidate's own rounding of the model's inputs has no such node: it counts as the
+        candidate's error.
         """
         changed: list[dict[str, Record]] = [{} for _ in records]
         scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
@@ -201,12 +249,18 @@ class CandidateModel:
                 dtype = sample[name].dtype
                 taken = match.to_candidate(value)
                 real = match.reference_real(value)
-                if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(real).max(initial=0):
+                if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(
+                    real
+                ).max(initial=0):
                     fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
         return changed if any(changed) else []
 
     def translated(
-        self, region: Region, result: RunResult, reference_values: Feeds, new_folder: Callable[[], Path]
+        self,
+        region: Region,
+        result: RunResult,
+        reference_values: Feeds,
+        new_folder: Callable[[], Path],
     ) -> RunResult:
         """A result of the candidate's model in the names and forms of the reference's.
 
@@ -235,7 +289,7 @@ class CandidateModel:
             return replace(record, name=name)
         return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")
 
-    # ------------------------------------------------------------------------------------------------ reports
+    # ------------------------------------------------------------ reports
 
     def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
         """The matches of a region's boundary: what `of_case` reads back from `BOUNDARY_MATCHES`."""
@@ -244,40 +298,66 @@ class CandidateModel:
     def summary(self) -> str:
         """How many tensors were matched, and how."""
         matches = self.matches.values()
-        hows = [f"{n} by {how}" for how in ("name", "map", "value") if (n := sum(m.how == how for m in matches))]
+        hows = [
+            f"{n} by {how}"
+            for how in ("name", "map", "value")
+            if (n := sum(m.how == how for m in matches))
+        ]
         turned = sum(bool(m.perm) for m in matches)
         quantized = sum(m.scale is not None for m in matches)
-        more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(quantized)
-        types = [f"output {name} is {own} for {expected}" for name, (own, expected) in self.other_types().items()]
-        return f"{len(matches)} tensors of {self.graph.path.name} are ours: {', '.join(hows + more + types)}"
+        more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(
+            quantized
+        )
+        types = [
+            f"output {name} is {own} for {expected}"
+            for name, (own, expected) in self.other_types().items()
+        ]
+        return (
+            f"{len(matches)} tensors of {self.graph.path.name} are ours:"
+            f" {', '.join(hows + more + types)}"
+        )
 
     def other_types(self) -> dict[str, tuple[str, str]]:
-        """By output of another element type than the reference's: its type, and that to which it is converted."""
+        """By output of another element type than the reference's: its type, and that to which it is
+        converted."""
         infos = self.reference.value_infos(self.reference.outputs)
-        expected = {name: declared_type(v.type)[1] for name, v in infos.items() if name in self.matches}
+        expected = {
+            name: declared_type(v.type)[1] for name, v in infos.items() if name in self.matches
+        }
         own = {name: self.matches[name].dtype for name in expected if not self.matches[name].scale}
-        return {n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]}
+        return {
+            n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]
+        }
 
     def saturated(self, values: ReferenceValues) -> dict[str, float]:
-        """By tensor that the candidate's model quantizes, the share of its values beyond the type's range."""
+        """By tensor that the candidate's model quantizes, the share of its values beyond the type's
+        range."""
         shares: dict[str, float] = {}
         for stored, scale in scales_of(self.graph).items():
             maker = self.graph.maker.get(stored)  # None: an input of the model
-            real = [] if maker is None or self.graph.ops[maker] not in QUANTIZERS else self.graph.nodes[maker].input[:1]
+            real = (
+                []
+                if maker is None or self.graph.ops[maker] not in QUANTIZERS
+                else self.graph.nodes[maker].input[:1]
+            )
             name = self._names.get(*real or [stored])
             if name is None or self.values is None or name not in values.records[0]:
                 continue
             self.values.need([stored])
             dtype = self.values.records[0][stored].dtype
             if dtype in QUANTIZED:
-                shares[name] = max(self._saturated(name, scale, dtype, s[name].array()) for s in values.records)
+                shares[name] = max(
+                    self._saturated(name, scale, dtype, s[name].array()) for s in values.records
+                )
         return shares
 
     def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
         readers = {self.reference.ops[i] for i in self.reference.readers.get(name, ())}
         if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
             value = np.maximum(value, 0)
-        return scale.saturated(replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype)
+        return scale.saturated(
+            replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype
+        )
 
 
 def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
@@ -288,5 +368,7 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
     """
     if not (folder / BOUNDARY_MATCHES).is_file():
         return None
-    matches = read_document(folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case anew")
+    matches = read_document(
+        folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case anew"
+    )
     return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)

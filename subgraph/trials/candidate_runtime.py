@@ -23,7 +23,8 @@ class CandidateRuntime:
     Attributes:
         candidate: settings of the runtime.
         workers: processes that run it.
-        own_model: the model file that the candidate runs (int8, fp16, ...); None if it runs the reference's file.
+        own_model: the model file that the candidate runs (int8, fp16, ...); None if it runs the
+            reference's file.
         is_manual: whether a person runs the candidate, so that no process is ever started.
     """
 
@@ -34,7 +35,8 @@ class CandidateRuntime:
 
     @cached_property
     def about(self) -> BackendInfo:
-        """Version, precision and capabilities that the backend reports with the candidate's options."""
+        """Version, precision and capabilities that the backend reports with the candidate's
+        options."""
         return self.workers.about()
 
     @property
@@ -44,15 +46,16 @@ class CandidateRuntime:
 
     @property
     def runs_plain_cuts(self) -> bool:
-        """Whether the candidate is given a cut unchanged; only plain cuts can be merged into one model."""
+        """Whether the candidate is given a cut unchanged; only plain cuts can be merged into one
+        model."""
         return not self.own_model
 
 
 class CandidateKey:
     """Cache key of a candidate, combined with the key of a region.
 
-    It contains all that is known of the candidate without running it, and how often its results were discarded. Each
-    time left an entry in the store.
+    It contains all that is known of the candidate without running it, and how often its results
+    were discarded. Each time left an entry in the store.
     """
 
     def __init__(self, store: Store, identity: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Every tensor of a model, compared in place and alone -> rows, and the first bad one.
 
-*In place*: all tensors of one run of the whole model, read by making them outputs; that disturbs fusion, so it is a
-hint. *Alone*: each node as a model of its own, fed with reference values. The whole model's own outputs come from an
-undisturbed run.
+*In place*: all tensors of one run of the whole model, read by making them outputs; that disturbs
+fusion, so it is a hint. *Alone*: each node as a model of its own, fed with reference values. The
+whole model's own outputs come from an undisturbed run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,20 @@ from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
-from subgraph.results.common import Agreement, ComparedModel, RuntimeDocument, ScoreDocument, WholeDocument
-from subgraph.results.compare import ComparedTensors, ComparisonDocument, FirstBadDocument, NotJudged, RowDocument
+from subgraph.results.common import (
+    Agreement,
+    ComparedModel,
+    RuntimeDocument,
+    ScoreDocument,
+    WholeDocument,
+)
+from subgraph.results.compare import (
+    ComparedTensors,
+    ComparisonDocument,
+    FirstBadDocument,
+    NotJudged,
+    RowDocument,
+)
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -55,7 +67,15 @@ from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status, Verdict, find_mute, gravity, is_mute, iter_mute_notes
+from subgraph.verdict import (
+    Judgement,
+    Status,
+    Verdict,
+    find_mute,
+    gravity,
+    is_mute,
+    iter_mute_notes,
+)
 
 log = logging.getLogger("subcut")
 
@@ -77,9 +97,11 @@ class ComparisonRow:
     Attributes:
         index, node, op: the node that makes it.
         in_place, alone: its worst judgement over all samples; None if it was not judged there.
-        verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
+        verdict: that of its node alone, which tells why there is no judgement; None if the node was
+            not run.
         source: module and line of the user's code, where the model tells.
-        computed_by: which of the runtime's providers computes the node in the whole model; "" where it has one.
+        computed_by: which of the runtime's providers computes the node in the whole model; "" where
+            it has one.
     """
 
     index: int
@@ -95,7 +117,10 @@ class ComparisonRow:
     @property
     def failing(self) -> bool:
         """Does it disagree in place or alone?"""
-        return any(v is not None and v.status is Status.FAIL for v in (self.in_place, self.alone, self.verdict))
+        return any(
+            v is not None and v.status is Status.FAIL
+            for v in (self.in_place, self.alone, self.verdict)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,15 +129,19 @@ class Comparison:
 
     Attributes:
         whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
-        ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
+        ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over
+            all samples.
         rows: in topological order; with `stopped`, up to the first bad one.
         looks_like: what would make the first bad tensor equal, a line each.
-        wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
+        wrong_input: how an input of the model was misread, if that alone explains the first bad
+            tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
         settlement: what decides where the full model does not.
-        deviating_pieces: the last node of each region between two quantizers that deviates by more than a step.
+        deviating_pieces: the last node of each region between two quantizers that deviates by more
+            than a step.
         forms: of the whole model; the others that were tried.
-        disturbance: how far reading the intermediate tensors moved the outputs, relative to their largest value.
+        disturbance: how far reading the intermediate tensors moved the outputs, relative to their
+            largest value.
         score: where a score of the task judges the whole.
 
     >>> from subgraph import compare, load
@@ -165,7 +194,9 @@ class Comparison:
     def says(self) -> str:
         """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
         if self.score and not self.forms.only_pinned:
-            word = {Status.AGREE: "right", Status.FAIL: "wrong"}.get(self.whole.status, "unresolved")
+            word = {Status.AGREE: "right", Status.FAIL: "wrong"}.get(
+                self.whole.status, "unresolved"
+            )
             return f"{word} by {self.score.says}"
         return self._says
 
@@ -181,11 +212,20 @@ class Comparison:
             return f"wrong: {self.wrong_input}; {tensors} wrong"
         if whole is Status.FAIL:
             since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
-            return f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
+            return (
+                f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or"
+                " alone"
+            )
         if bad:
-            return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
+            return (
+                f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}:"
+                f" {tensors} wrong"
+            )
         if self.deviating_pieces:
-            return f"wrong: off by more than a step, alone: {', '.join(map(clean, self.deviating_pieces))}"
+            return (
+                "wrong: off by more than a step, alone:"
+                f" {', '.join(map(clean, self.deviating_pieces))}"
+            )
         if self.settlement.explanation:
             return f"right {self.settlement.explanation}"
         if self.settlement.decision is Decision.NODES_NEEDED:
@@ -198,17 +238,27 @@ class Comparison:
     def _says_right(self) -> str:
         """The outcome where all that was compared agrees."""
         seen = self.looked_at
-        mute = "".join(f"; this input tells nothing about '{clean(name)}'" for name in find_mute(self.whole.outputs))
+        mute = "".join(
+            f"; this input tells nothing about '{clean(name)}'"
+            for name in find_mute(self.whole.outputs)
+        )
         if not seen.inner:
             return f"right: outputs agree; intermediate tensors were not checked{mute}"
         if self.disturbance:
-            moved = f"reading them changed the outputs by {100 * self.disturbance:.2g} % of their largest value"
-            return f"right: outputs agree; {count(seen.inner, 'intermediate tensor')} agree too, but {moved}{mute}"
+            moved = (
+                f"reading them changed the outputs by {100 * self.disturbance:.2g} % of their"
+                " largest value"
+            )
+            return (
+                f"right: outputs agree; {count(seen.inner, 'intermediate tensor')} agree too, but"
+                f" {moved}{mute}"
+            )
         return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree{mute}"
 
     @property
     def exit_code(self) -> int:
-        """1: something disagrees, or the file as shipped does not run; 5: not every output could be judged; else 0."""
+        """1: something disagrees, or the file as shipped does not run; 5: not every output could be
+        judged; else 0."""
         if self.score and not self.forms.only_pinned:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
@@ -218,10 +268,11 @@ class Comparison:
 
 
 def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
-    """Return how far the outputs differ between two runs of the full model, relative to their largest value.
+    """Return how far the outputs differ between two runs of the full model, relative to their
+    largest value.
 
-    In the second run the intermediate tensors are outputs as well, which may switch fusions off. 0 if a run failed, or
-    if the difference is within the rounding of float32.
+    In the second run the intermediate tensors are outputs as well, which may switch fusions off. 0
+    if a run failed, or if the difference is within the rounding of float32.
     """
     errors = [0.0]
     for one, other in zip(plain.tensors, tapped.tensors, strict=False):
@@ -237,11 +288,16 @@ def _unresolved(whole: Verdict) -> str:
     """Return the outcome of a full model that is unresolved."""
     if whole.is_mute:
         return f"inconclusive: {clean(whole.why)}"
-    unknown = list(dict.fromkeys(j.name for j in whole.outputs if j.status is whole.status and not is_mute(j)))
+    unknown = list(
+        dict.fromkeys(j.name for j in whole.outputs if j.status is whole.status and not is_mute(j))
+    )
     if not unknown:
         return "unresolved: the whole model gave nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
-    return f"unresolved: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that needs no noise)"
+    return (
+        f"unresolved: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that"
+        " needs no noise)"
+    )
 
 
 def compare(
@@ -261,21 +317,30 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: words as after
-    `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own.
+    `inputs`: words as after `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results
+    are kept in `output`.
 
     >>> from subgraph import load
-    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
-    >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
-    ('stem/pool:0', 0.35)
+    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"],
+    at=["stem/*"]) >>> comparison.first_bad.tensor,
+    round(comparison.first_bad.in_place.errors["max_rel"], 2) ('stem/pool:0', 0.35)
     >>> comparison.result.first_bad.op, comparison.document["exit_code"]
     ('AveragePool', 1)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """
     require_graph(graph, "compare")
-    candidate, reference = (candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference))
-    setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
+    candidate, reference = (
+        candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference)
+    )
+    setup = Setup(
+        candidate,
+        Feeding(tuple(map(str, inputs)), shapes or {}, seed),
+        Path(output),
+        criterion,
+        freeze,
+    )
     with open_with_processes(graph, setup, reference) as trials:
         prepared = prepare(trials, chosen(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
@@ -283,19 +348,27 @@ def compare(
 
 
 def compare_tensors(
-    prepared: PreparedTrials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False, in_place: bool = False
+    prepared: PreparedTrials,
+    at: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    fail_fast: bool = False,
+    in_place: bool = False,
 ) -> Comparison:
-    """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
+    """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of
+    both).
 
     Where the full model does not decide whether the candidate is right, `trials.doubt` does.
 
-    `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
-    `in_place`: none does.
+    `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone
+    at the same time. `in_place`: none does.
 
     Raises:
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
-        BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
-        ModelError: the reference cannot give the values, or the candidate's own model does not load.
+        BackendError: the candidate cannot be used, or its outputs are in another form than the
+            model says.
+        ModelError: the reference cannot give the values, or the candidate's own model does not
+            load.
     """
     trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
@@ -304,24 +377,35 @@ def compare_tensors(
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
     if settlement.decision is Decision.ROUNDING_ALONE:
-        exact = _compare(trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place)  # what has run is stored
+        exact = _compare(
+            trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place
+        )  # what has run is stored
         note = f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"
         return replace(exact, notes=(*prepared.notes, *exact.notes, note))
     if settlement.decision is Decision.NODES_NEEDED:
-        found = replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NODES_NEEDED))
+        found = replace(
+            found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NODES_NEEDED)
+        )
     deviating = tuple(settlement.labels(trials.model.graph))
     return replace(found, settlement=settlement, deviating_pieces=deviating)
 
 
 def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlement:
-    """Settle what the full model does not decide; `is_partial`: only some tensors were compared alone."""
+    """Settle what the full model does not decide; `is_partial`: only some tensors were compared
+    alone."""
     if not (is_partial or found.stopped):
         settlement = settle_quantization(trials)
         if not settlement.is_open:
             return settlement
-    if found.stopped or found.whole.status is not Status.AGREE or not allows_approximations(trials.judge):
+    if (
+        found.stopped
+        or found.whole.status is not Status.AGREE
+        or not allows_approximations(trials.judge)
+    ):
         return UNDOUBTED
-    unseen = {row.index for row in found.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
+    unseen = {
+        row.index for row in found.rows if not row.alone or row.alone.status is Status.UNRESOLVED
+    }
     return settle_rounding(
         NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
         is_beyond_rounding=is_beyond_rounding(trials, trials.model.whole()),
@@ -342,7 +426,9 @@ def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Devia
             yield Deviation.of([node[0].op], error, agrees_usually=True)
 
 
-def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool) -> Comparison:
+def _compare(
+    trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool
+) -> Comparison:
     """Compare the tensors by the present criterion."""
     model = trials.model
     names = chosen(model, at)
@@ -354,7 +440,9 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
     probes = [] if only_in_place else _probes(trials, nodes, jobs)
     rows: list[ComparisonRow] = []
     with ParallelRuns(trials, jobs) as runs:
-        runs.begin(model.whole(), model.whole(names), *(region for i in probes if (region := nodes[i])))
+        runs.begin(
+            model.whole(), model.whole(names), *(region for i in probes if (region := nodes[i]))
+        )
         whole_result = runs.result(model.whole())
         require_usable(trials, whole_result)
         whole = trials.judge.verdict(model.whole(), whole_result)
@@ -375,7 +463,12 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         stopped=len(rows) < len(names),
         notes=tuple(
             filter(
-                None, (*trials.judge.iter_conversions(whole_result), age(trials), NOT_ALONE if only_in_place else "")
+                None,
+                (
+                    *trials.judge.iter_conversions(whole_result),
+                    age(trials),
+                    NOT_ALONE if only_in_place else "",
+                ),
             )
         ),
         forms=trials.ask.forms,
@@ -386,7 +479,8 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
 
 
 def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
-    """Nodes that run alone at once: the first ones, if the candidate could run the remaining nodes as merged cuts."""
+    """Nodes that run alone at once: the first ones, if the candidate could run the remaining nodes
+    as merged cuts."""
     probes = list(nodes)
     return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
 
@@ -413,7 +507,9 @@ def _told(
 ) -> Iterator[tuple[int, Verdict | None]]:
     """The same, logged."""
     for step, (i, verdict) in enumerate(verdicts, 1):
-        log.debug("%s alone: %s", model.graph.label(i), verdict.status.value if verdict else "not run")
+        log.debug(
+            "%s alone: %s", model.graph.label(i), verdict.status.value if verdict else "not run"
+        )
         log.info("%d of %d nodes alone", step, of, extra={"step": step, "of": of, "sparse": True})
         yield i, verdict
 
@@ -429,7 +525,8 @@ def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
 def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
     """Tensors as reference and candidate compute them in the whole model, a pair per sample.
 
-    Where the candidate gives no value, the reference's stands alone. After `compare_tensors`, nothing is run anew.
+    Where the candidate gives no value, the reference's stands alone. After `compare_tensors`,
+    nothing is run anew.
     """
     found = trials.run(trials.model.whole(names)).tensors
     for k, expected in enumerate(trials.model.values.records):
@@ -437,7 +534,11 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
         for name in names:
             theirs = given[name].value() if name in given else None
             yield ValuePair(
-                name, trials.model.values.labels[k], trials.runtime.candidate.name, expected[name].value(), theirs
+                name,
+                trials.model.values.labels[k],
+                trials.runtime.candidate.name,
+                expected[name].value(),
+                theirs,
             )
 
 
@@ -452,7 +553,11 @@ def chosen(model: ReferenceModel, at: Sequence[str]) -> list[str]:
         tensors = _fitting(graph, names, word)
         if not tensors:
             selection = graph.select(word)
-            tensors = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
+            tensors = (
+                {selection.tensor}
+                if selection.tensor
+                else {n for i in selection.nodes for n in graph.makes[i]}
+            )
         if not tensors & set(names):
             raise UsageError(
                 f"'{word}' cannot be compared",
@@ -464,10 +569,15 @@ def chosen(model: ReferenceModel, at: Sequence[str]) -> list[str]:
 
 
 def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
-    """The tensors that a glob fits, by their own name or their node's; none if the word itself is a name."""
+    """The tensors that a glob fits, by their own name or their node's; none if the word itself is a
+    name."""
     if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
         return set()
-    return {n for n in names if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))}
+    return {
+        n
+        for n in names
+        if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))
+    }
 
 
 def _alone(
@@ -484,33 +594,50 @@ def _alone(
     if seconds <= POOL_ABOVE:
         yield from zip(rest, runs.verdicts([nodes[i] for i in rest]), strict=True)
         return
-    log.info("%.0f s for the other %d nodes: they run together, as pieces of one model", seconds, len(rest))
+    log.info(
+        "%.0f s for the other %d nodes: they run together, as pieces of one model",
+        seconds,
+        len(rest),
+    )
     regions = [region for i in rest if (region := nodes[i])]
     found = dict(zip(regions, pooled_runs.verdicts(runs.trials, regions), strict=True))
     yield from ((i, found[region] if (region := nodes[i]) else None) for i in rest)
 
 
 def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
-    """One node as a region, with those before it whose outputs one side does not have; None for a random one."""
+    """One node as a region, with those before it whose outputs one side does not have; None for a
+    random one."""
     graph = model.graph
     nodes = set[int]()
     waiting = [i]
     while waiting:
         node = waiting.pop()
         nodes.add(node)
-        read = [n for n in graph.reads[node] if model.shared_tensors is not None and n not in model.shared_tensors]
-        waiting += [graph.maker[n] for n, kind in graph.kinds(read).items() if kind == VALUE and n in graph.maker]
+        read = [
+            n
+            for n in graph.reads[node]
+            if model.shared_tensors is not None and n not in model.shared_tensors
+        ]
+        waiting += [
+            graph.maker[n]
+            for n, kind in graph.kinds(read).items()
+            if kind == VALUE and n in graph.maker
+        ]
     try:
         return regions.of_nodes(graph, nodes, [tuple(names)])
     except NoRegion:
         return None
 
 
-def _row(model: ReferenceModel, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
+def _row(
+    model: ReferenceModel, i: int, name: str, in_place: Verdict, verdict: Verdict | None
+) -> ComparisonRow:
     graph = model.graph
     alone = _worst(verdict, name) if verdict else None
     judged = _worst(in_place, name)
-    return ComparisonRow(i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i))
+    return ComparisonRow(
+        i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i)
+    )
 
 
 def _worst(verdict: Verdict, name: str) -> Judgement | None:
@@ -519,7 +646,8 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
 
 
 def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
-    """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all samples."""
+    """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all
+    samples."""
     worst: dict[str, dict[str, float]] = {}
     for expected, sample in zip(model.values.records, whole.tensors, strict=False):
         for name in model.outputs:
@@ -531,17 +659,21 @@ def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
     return worst
 
 
-# ---------------------------------------------------------------------------------------------------- document
+# ------------------------------------------------------------ document
 
 
 def compared_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
     name = str(graph.model.graph.name)
-    return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labelled(graph))
+    return ComparedModel(
+        graph.path.name, name, len(graph.nodes), structure, network=labelled(graph)
+    )
 
 
-def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
+def document(
+    trials: Trials, comparison: Comparison, criterion: str, command: str
+) -> ComparisonDocument:
     """The whole comparison as a document; `command`: the command line."""
     candidate = trials.runtime.candidate
     bad = comparison.first_bad
@@ -553,7 +685,11 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         command=command,
         model=compared_model(trials.model.graph),
         candidate=RuntimeDocument(
-            candidate.name, candidate.backend, candidate.options, trials.runtime.about.version, trials.judge.precision
+            candidate.name,
+            candidate.backend,
+            candidate.options,
+            trials.runtime.about.version,
+            trials.judge.precision,
         ),
         criterion=criterion,
         samples=trials.model.values.labels,
@@ -565,7 +701,9 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
             disturbance=comparison.disturbance or None,
         ),
         forms=comparison.forms.document(),
-        first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
+        first_bad=(
+            FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None
+        ),
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
         notes=[
@@ -589,7 +727,18 @@ def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
 
 def _row_document(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
-    why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process) if verdict else None
+    why = (
+        NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process)
+        if verdict
+        else None
+    )
     return RowDocument(
-        row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source, row.computed_by or None,
-    )  # fmt: skip
+        row.index,
+        row.node,
+        row.op,
+        row.tensor,
+        row.in_place,
+        row.alone or why,
+        row.source,
+        row.computed_by or None,
+    )

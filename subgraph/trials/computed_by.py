@@ -1,4 +1,5 @@
-"""Which of a runtime's providers computes each node: the device, or the processor that it fell back to."""
+"""Which of a runtime's providers computes each node: the device, or the processor that it fell back
+to."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FUNCTION = "computed_by"
 
 
 def of_model(trials: Trials) -> Mapping[int, str]:
-    """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which it is not known."""
+    """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which
+    it is not known."""
     return _by_node(trials, trials.model.graph.path)
 
 
@@ -33,10 +35,15 @@ def of_region(trials: Trials, region: Region) -> Mapping[int, str]:
 
 
 def share(trials: Trials, found: Mapping[int, str]) -> str:
-    """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known to."""
+    """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known
+    to."""
     others = [name for name in found.values() if _elsewhere(trials, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
-    return f"{len(others)} of {count(len(trials.model.graph.nodes), 'node')} fell back to {by}" if others else ""
+    return (
+        f"{len(others)} of {count(len(trials.model.graph.nodes), 'node')} fell back to {by}"
+        if others
+        else ""
+    )
 
 
 def sentence(trials: Trials, region: Region) -> str:
@@ -49,7 +56,8 @@ def sentence(trials: Trials, region: Region) -> str:
     if len(names) == 1 and len(found) == len(region.nodes):
         return f"computed by {by}"
     each = (
-        f"{', '.join(trials.model.graph.label(n) for n in found if found[n] == name)} by {clean(name)}"
+        f"{', '.join(trials.model.graph.label(n) for n in found if found[n] == name)} by"
+        f" {clean(name)}"
         for name in names
     )
     return f"computed: {'; '.join(each)}" if found else ""
@@ -62,9 +70,15 @@ def _elsewhere(trials: Trials, name: str) -> bool:
 
 
 def _tells(trials: Trials) -> bool:
-    """Does the candidate say who computes what? One that runs a model of its own has other nodes."""
+    """Does the candidate say who computes what? One that runs a model of its own has other
+    nodes."""
     candidate = trials.runtime.candidate
-    if trials.runtime.own_model or candidate.executor or not candidate.has_process or trials.runtime.is_manual:
+    if (
+        trials.runtime.own_model
+        or candidate.executor
+        or not candidate.has_process
+        or trials.runtime.is_manual
+    ):
         return False
     return plugins.defines("backends", candidate.backend, FUNCTION)
 
@@ -79,4 +93,8 @@ def _by_node(trials: Trials, model: Path) -> Mapping[int, str]:
         log.info("who computes each node is not known: %s", clean(e.what))
         return {}
     named = (line.split(" ", 1) for line in lines)
-    return {trials.model.graph.maker[tensor]: name for name, tensor in named if tensor in trials.model.graph.maker}
+    return {
+        trials.model.graph.maker[tensor]: name
+        for name, tensor in named
+        if tensor in trials.model.graph.maker
+    }

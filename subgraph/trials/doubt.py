@@ -1,13 +1,15 @@
-"""The outputs of the full model do not decide whether the candidate is right -> what decides instead.
+"""The outputs of the full model do not decide whether the candidate is right -> what decides
+instead.
 
 One policy for `compare` and `bisect`. There are two cases of doubt:
 
-- *Rounding.* The outputs agree within the error of approximate kernels, but not within rounding: Winograd, a fast exp
-  and the like change fp32 by up to 2e-3 of the scale. If, alone, only operators deviate that runtimes are known to
-  approximate, the candidate is right. Otherwise all tensors are judged by rounding alone.
-- *Quantization steps.* The model quantizes itself, and one step changes its outputs so much that two correct runtimes
-  may differ as much. The regions between its quantizers decide: nothing amplifies an error there, and no value may
-  deviate by more than one step.
+- *Rounding.* The outputs agree within the error of approximate kernels, but not within rounding:
+  Winograd, a fast exp and the like change fp32 by up to 2e-3 of the scale. If, alone, only
+  operators deviate that runtimes are known to approximate, the candidate is right. Otherwise all
+  tensors are judged by rounding alone.
+- *Quantization steps.* The model quantizes itself, and one step changes its outputs so much that
+  two correct runtimes may differ as much. The regions between its quantizers decide: nothing
+  amplifies an error there, and no value may deviate by more than one step.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from subgraph.verdict import Judgement, Status, is_mute
 DEFAULT_CRITERION = "noise"
 # Of 16,110 tensors of healthy nodes on five runtimes, those beyond 1e-5 were of these kinds.
 APPROXIMATED = frozenset(
-    "AveragePool Conv ConvTranspose Erf Exp GRU Gelu GlobalAveragePool LSTM Sigmoid Softmax Tanh".split()
+    "AveragePool Conv ConvTranspose Erf Exp GRU Gelu GlobalAveragePool LSTM Sigmoid Softmax Tanh".split()  # noqa: E501
 )
 
 
@@ -39,12 +41,18 @@ class Decision(StrEnum):
     """What decides whether the candidate is right."""
 
     FULL_MODEL = "full model"  # there is no doubt: its verdict stands
-    APPROXIMATE_KERNELS = "approximate kernels"  # right: only operators deviate that runtimes approximate
-    ROUNDING_ALONE = "rounding alone"  # approximate kernels explain nothing: judge all tensors by rounding
+    APPROXIMATE_KERNELS = (  # right: only operators deviate that runtimes approximate
+        "approximate kernels"
+    )
+    ROUNDING_ALONE = (  # approximate kernels explain nothing: judge all tensors by rounding
+        "rounding alone"
+    )
     NODES_NEEDED = "nodes needed"  # unresolved: the nodes were not run alone
     PIECES_AGREE = "pieces agree"  # right: each region between two quantizers agrees
     PIECES_DEVIATE = "pieces deviate"  # wrong: a region between two quantizers deviates
-    PIECES_UNKNOWN = "pieces unknown"  # unresolved: a region between two quantizers could not be judged
+    PIECES_UNKNOWN = (  # unresolved: a region between two quantizers could not be judged
+        "pieces unknown"
+    )
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class Settlement:
 
     Attributes:
         decision: what decides.
-        explanation: why the candidate counts as right, e.g. `within approximate kernels (38 Conv, ...)`; else "".
+        explanation: why the candidate counts as right, e.g. `within approximate kernels (38 Conv,
+            ...)`; else "".
         wrong_pieces: regions between two quantizers that deviate.
         unknown_pieces: number of regions between two quantizers that could not be judged.
     """
@@ -73,9 +82,12 @@ class Settlement:
         return [graph.label(region.nodes[-1]) for region in self.wrong_pieces]
 
     def note(self, graph: Graph) -> str:
-        """Further information about the pieces: the wrong ones after the first, or how many are unknown."""
+        """Further information about the pieces: the wrong ones after the first, or how many are
+        unknown."""
         if more := self.labels(graph)[1:]:
-            return f"off by more than a step as well, each between two quantizers: {', '.join(more)}"
+            return (
+                f"off by more than a step as well, each between two quantizers: {', '.join(more)}"
+            )
         if self.unknown_pieces:
             return f"{count(self.unknown_pieces, 'piece')} between quantizers could not be judged"
         return ""
@@ -84,7 +96,8 @@ class Settlement:
 UNDOUBTED = Settlement()
 
 
-# ------------------------------------------------------------------------------------------------ rounding
+# ------------------------------------------------------------------------------------------------
+# rounding
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,8 @@ class Deviation:
     """A region that does not agree by rounding alone.
 
     Attributes:
-        approximated: its operators that runtimes approximate, if their error is within the usual tolerance; else empty.
+        approximated: its operators that runtimes approximate, if their error is within the usual
+            tolerance; else empty.
         error: the relative error of its worst output.
     """
 
@@ -124,29 +138,44 @@ class NodeEvidence:
 
     @property
     def explanation(self) -> str:
-        """`within approximate kernels (38 Conv, up to 8e-04 of the scale)`; "" if a deviation has another reason."""
+        """`within approximate kernels (38 Conv, up to 8e-04 of the scale)`; "" if a deviation has
+        another reason."""
         if not self.deviations or not self.is_excused:
             return ""
         kinds = Counter(op for deviation in self.deviations for op in deviation.approximated)
         pieces = ", ".join(f"{n} {op}" for op, n in kinds.most_common())
         worst = max(deviation.error for deviation in self.deviations)
-        unseen = f"; {count(self.unseen, 'node')} {'was' if self.unseen == 1 else 'were'} not looked at"
-        return f"within approximate kernels ({pieces}, up to {worst:.1e} of the scale{unseen if self.unseen else ''})"
+        unseen = (
+            f"; {count(self.unseen, 'node')} {'was' if self.unseen == 1 else 'were'} not looked at"
+        )
+        return (
+            f"within approximate kernels ({pieces}, up to {worst:.1e} of the"
+            f" scale{unseen if self.unseen else ''})"
+        )
 
 
 def settle_rounding(
-    evidence: NodeEvidence, *, is_beyond_rounding: bool, is_another_tensor_wrong: bool = False, is_partial: bool = False
+    evidence: NodeEvidence,
+    *,
+    is_beyond_rounding: bool,
+    is_another_tensor_wrong: bool = False,
+    is_partial: bool = False,
 ) -> Settlement:
     """Decide by the nodes alone whether approximate kernels explain an error beyond rounding.
 
     Args:
         evidence: what the nodes show alone.
         is_beyond_rounding: whether the full model agrees, but not by rounding alone.
-        is_another_tensor_wrong: whether a tensor is wrong by the usual criterion, in place or alone.
+        is_another_tensor_wrong: whether a tensor is wrong by the usual criterion, in place or
+            alone.
         is_partial: whether only some nodes were to be run alone, so that they cannot decide.
     """
     is_excused = evidence.is_excused and not is_another_tensor_wrong
-    explained = Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation) if evidence.explanation else UNDOUBTED
+    explained = (
+        Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation)
+        if evidence.explanation
+        else UNDOUBTED
+    )
     if not is_beyond_rounding and (is_excused or not evidence.deviations):
         return explained
     if is_excused and is_partial:
@@ -163,7 +192,8 @@ def allows_approximations(judge: Judge) -> bool:
 
 
 def may_be_approximate(trials: Trials) -> bool:
-    """Whether the full model agrees in fp32 only because the error of approximate kernels is allowed."""
+    """Whether the full model agrees in fp32 only because the error of approximate kernels is
+    allowed."""
     return allows_approximations(trials.judge) and is_beyond_rounding(trials, trials.model.whole())
 
 
@@ -196,29 +226,41 @@ def error_of(judgement: Judgement | None) -> float:
     return judgement.errors.get("max_rel", 0.0) if judgement else 0.0
 
 
-# ------------------------------------------------------------------------------------------------ quantization steps
+# ------------------------------------------------------------------------------------------------
+# quantization steps
 
 
 def settle_quantization(trials: Trials) -> Settlement:
-    """Run the regions between quantizers, if the model's own steps are the only reason why it is unresolved.
+    """Run the regions between quantizers, if the model's own steps are the only reason why it is
+    unresolved.
 
-    That is: no output is wrong, and for each output that is not known to be right the model's own quantization steps
-    explain the error, as they would explain many others.
+    That is: no output is wrong, and for each output that is not known to be right the model's own
+    quantization steps explain the error, as they would explain many others.
     """
     if trials.runtime.is_manual:
         return UNDOUBTED  # a person is asked for no regions beyond those that the search needs
     whole = trials.verdict(trials.model.whole())
     unknown = [j for j in whole.outputs if j.status is Status.UNRESOLVED and not is_mute(j)]
-    if whole.status is not Status.UNRESOLVED or not unknown or any(j.label != STEPS for j in unknown):
+    if (
+        whole.status is not Status.UNRESOLVED
+        or not unknown
+        or any(j.label != STEPS for j in unknown)
+    ):
         return UNDOUBTED
     regions = pieces_between_quantizers(trials.model)
-    verdicts = run_pieces(trials, regions, trials.judge.verdict, lambda verdict: verdict.status is Status.AGREE)
+    verdicts = run_pieces(
+        trials, regions, trials.judge.verdict, lambda verdict: verdict.status is Status.AGREE
+    )
     statuses = [verdict.status if verdict else Status.UNRESOLVED for verdict in verdicts]
-    wrong = tuple(region for region, status in zip(regions, statuses, strict=True) if status is Status.FAIL)
+    wrong = tuple(
+        region for region, status in zip(regions, statuses, strict=True) if status is Status.FAIL
+    )
     if wrong:
         return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
     if Status.UNRESOLVED in statuses:
         return Settlement(Decision.PIECES_UNKNOWN, unknown_pieces=statuses.count(Status.UNRESOLVED))
     amplified = min(max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown), 1.0)
     step = f"the model turns one quantization step into {100 * amplified:.0f} % of its output"
-    return Settlement(Decision.PIECES_AGREE, f"piece by piece; {step}, so two right runtimes may differ as much")
+    return Settlement(
+        Decision.PIECES_AGREE, f"piece by piece; {step}, so two right runtimes may differ as much"
+    )

@@ -1,8 +1,8 @@
 """The forms in which a candidate is given a model.
 
-The user runs a file, so the whole model is that file, byte for byte and with its open dimensions. Cuts have shapes of
-their own: those of the values that they are fed. A candidate may take one form and refuse the other, which is neither
-right nor wrong numbers, but a finding of its own.
+The user runs a file, so the whole model is that file, byte for byte and with its open dimensions.
+Cuts have shapes of their own: those of the values that they are fed. A candidate may take one form
+and refuse the other, which is neither right nor wrong numbers, but a finding of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ class FormsTried:
     @property
     def only_pinned(self) -> bool:
         """Does the candidate give outputs for the model only where its shapes are pinned?"""
-        return Form.PINNED in self.verdicts and self._silent(Form.SHIPPED) and bool(self.verdicts[Form.PINNED].outputs)
+        return (
+            Form.PINNED in self.verdicts
+            and self._silent(Form.SHIPPED)
+            and bool(self.verdicts[Form.PINNED].outputs)
+        )
 
     def _silent(self, form: Form) -> bool:
         return self.verdicts[form].signature in (Signature.REFUSED, Signature.CRASH)
@@ -53,11 +57,20 @@ class FormsTried:
         shipped = self.verdicts[Form.SHIPPED]
         pinned = self.verdicts[Form.PINNED]
         if self.only_pinned:
-            yield f"the file as shipped: {shipped.signature}: {shipped.why}; all other results are for pinned shapes"
+            yield (
+                f"the file as shipped: {shipped.signature}: {shipped.why}; all other results are"
+                " for pinned shapes"
+            )
         elif self._silent(Form.PINNED) and not self._silent(Form.SHIPPED):
-            yield f"the model with pinned shapes, which every cut has: {pinned.signature}: {pinned.why}"
+            yield (
+                f"the model with pinned shapes, which every cut has: {pinned.signature}:"
+                f" {pinned.why}"
+            )
         elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
-            yield "the file as shipped is wrong, with pinned shapes it is right: the open dimensions are the reason"
+            yield (
+                "the file as shipped is wrong, with pinned shapes it is right: the open dimensions"
+                " are the reason"
+            )
 
     def document(self) -> list[FormDocument]:
         """Each form tried."""
@@ -74,7 +87,8 @@ class ShippedModel:
 
     @cached_property
     def key(self) -> str:
-        """A hash of the bytes of the file and its external data, and of the outputs that are asked for."""
+        """A hash of the bytes of the file and its external data, and of the outputs that are asked
+        for."""
         return digest("shipped/1", model_digest(self.graph), list(self.whole.outputs))
 
     @cached_property
@@ -83,7 +97,8 @@ class ShippedModel:
         return has_open_shapes(self.graph)
 
     def write(self, records: Feeds, folder: Path) -> tuple[list[list[Record]], Sequence[str]]:
-        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of outputs.
+        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of
+        outputs.
 
         Raises:
             DataError: external data cannot be read. OutputError: nothing can be written.
@@ -96,12 +111,15 @@ class ShippedModel:
         return [[sample[n] for n in self.graph.inputs] for sample in records], self.whole.outputs
 
     def other_form_tells_more(self, verdict: Verdict) -> bool:
-        """Is the whole to be run pinned as well? If it is refused or goes wrong, and open dimensions may be why."""
+        """Is the whole to be run pinned as well? If it is refused or goes wrong, and open
+        dimensions may be why."""
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
         return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
 
 
-def shipped_model(graph: Graph, whole: Region, candidate_model: CandidateModel | None) -> ShippedModel | None:
+def shipped_model(
+    graph: Graph, whole: Region, candidate_model: CandidateModel | None
+) -> ShippedModel | None:
     """The model whose file can be run as the whole; None if there is none.
 
     Random numbers must be those of the reference, and every input must have a value.

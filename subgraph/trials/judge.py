@@ -1,7 +1,8 @@
-"""Region and run result -> Verdict: compares the candidate's outputs with the reference's, and runs nothing.
+"""Region and run result -> Verdict: compares the candidate's outputs with the reference's, and runs
+nothing.
 
-A judge is immutable. To judge the same results by another criterion, derive another judge: several threads may use
-both at the same time.
+A judge is immutable. To judge the same results by another criterion, derive another judge: several
+threads may use both at the same time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from subgraph.trials.score import ByScore
 from subgraph.types import Array
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, is_mute, joined
 
-WITHOUT_VALUES = (Signature.MISSING, Signature.SHAPE)  # of an output to which no score can be assigned
+WITHOUT_VALUES = (
+    Signature.MISSING,
+    Signature.SHAPE,
+)  # of an output to which no score can be assigned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +50,10 @@ class Judge:
         runtime: the runtime under test; its precision and its own model widen the tolerance.
         rule: the rule that compares two values.
         criterion: the rule as the user named it.
-        score: the task's score, which replaces the rule for the full model; None if only the rule decides.
-        needs_evidence: whether outputs of the full model that tell nothing about the candidate do not count as right.
+        score: the task's score, which replaces the rule for the full model; None if only the rule
+            decides.
+        needs_evidence: whether outputs of the full model that tell nothing about the candidate do
+            not count as right.
     """
 
     model: ReferenceModel
@@ -62,29 +68,33 @@ class Judge:
         return replace(self, criterion=criterion, rule=parse_criterion(criterion))
 
     def without_evidence(self) -> Judge:
-        """The judge that accepts outputs of the full model that tell nothing about the candidate."""
+        """The judge that accepts outputs of the full model that tell nothing about the
+        candidate."""
         return replace(self, needs_evidence=False)
 
     @cached_property
     def precision(self) -> Precision:
         """The precision that the candidate claims to compute in.
 
-        A claim of int8 is ignored where the model quantizes itself: its own steps bound the error, and the remaining
-        nodes are computed as precisely as in any other model.
+        A claim of int8 is ignored where the model quantizes itself: its own steps bound the error,
+        and the remaining nodes are computed as precisely as in any other model.
         """
         other = self.runtime.own_model
         of_model = other.precision if other else None
-        claim = Precision(self.runtime.candidate.precision or of_model or self.runtime.about.precision)
+        claim = Precision(
+            self.runtime.candidate.precision or of_model or self.runtime.about.precision
+        )
         is_quantized_itself = not other and quantizes_itself(self.model.graph)
         return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
 
-    # ------------------------------------------------------------------------------------------------ verdicts
+    # ------------------------------------------------------------ verdicts
 
     def verdict(self, region: Region, result: RunResult) -> Verdict:
         """Compare each output of each sample with the reference's value.
 
         Raises:
-            BackendError: a file of the result, or of the reference, was overwritten while the candidate ran.
+            BackendError: a file of the result, or of the reference, was overwritten while the
+                candidate ran.
         """
         verdict = self._verdict_of_pass(region, result)
         if not result.first or verdict.status is not Status.FAIL:
@@ -104,21 +114,32 @@ class Judge:
             return self.without_evidence()._judge(whole, result)
 
     def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
-        """The score of the full model; None without a score, or where the candidate returned no values for it."""
-        if self.score is None or result.failure or any(j.signature in WITHOUT_VALUES for j in verdict.outputs):
+        """The score of the full model; None without a score, or where the candidate returned no
+        values for it."""
+        if (
+            self.score is None
+            or result.failure
+            or any(j.signature in WITHOUT_VALUES for j in verdict.outputs)
+        ):
             return None
         return self.score.document(result.tensors)
 
     def iter_conversions(self, result: RunResult) -> Iterator[str]:
-        """Yield a sentence if outputs of the full model came as float64 that are declared as a narrower type."""
+        """Yield a sentence if outputs of the full model came as float64 that are declared as a
+        narrower type."""
         if result.failure:
             return
         declared = {name: self.model.values.records[0][name].dtype for name in self.model.outputs}
-        given = {name: record.dtype for name, record in result.tensors[0].items() if name in declared}
+        given = {
+            name: record.dtype for name, record in result.tensors[0].items() if name in declared
+        }
         wide = [name for name, dtype in given.items() if dtype == "float64" != declared[name]]
         if wide:
             narrow = declared[wide[0]]
-            yield f"{', '.join(wide)}: float64 in the candidate, {narrow} in the model; the values were converted"
+            yield (
+                f"{', '.join(wide)}: float64 in the candidate, {narrow} in the model; the values"
+                " were converted"
+            )
 
     @contextmanager
     def files_unchanged(self, region: Region, *results: RunResult) -> Iterator[None]:
@@ -132,17 +153,31 @@ class Judge:
             yield
         except InputError as e:  # whatever is read here, subcut has written
             raise BackendError(
-                f"a file of subcut is damaged or gone since it was written: {e.what}", hint, code="store.changed"
+                f"a file of subcut is damaged or gone since it was written: {e.what}",
+                hint,
+                code="store.changed",
             ) from e
         values = self.model.values
         boundary = (*region.inputs, *region.shapes, *region.outputs)
-        fed = (f for records in values.records for n in boundary if n in records for f in records[n].files)
-        if file := values.watched.changed(itertools.chain(fed, *(result.files for result in results))):
-            what = f"while the candidate ran, something wrote over {file}: nothing that was compared can be believed"
+        fed = (
+            f
+            for records in values.records
+            for n in boundary
+            if n in records
+            for f in records[n].files
+        )
+        if file := values.watched.changed(
+            itertools.chain(fed, *(result.files for result in results))
+        ):
+            what = (
+                f"while the candidate ran, something wrote over {file}: nothing that was compared"
+                " can be believed"
+            )
             raise BackendError(what, hint, code="store.changed")
 
     def mask(self, name: str, k: int, given: Mapping[str, Record]) -> Array | None:
-        """Elements of a model output that are compared in sample `k`, as booleans of its shape; None for all.
+        """Elements of a model output that are compared in sample `k`, as booleans of its shape;
+        None for all.
 
         Raises:
             UsageError: the shape of a condition does not fit.
@@ -154,7 +189,7 @@ class Judge:
         values.need([condition.name for condition in conditions])
         return compared(conditions, name, values.records[k], given)
 
-    # ------------------------------------------------------------------------------------------------ one pass
+    # ------------------------------------------------------------ one pass
 
     def _verdict_of_pass(self, region: Region, result: RunResult) -> Verdict:
         with self.files_unchanged(region, result):
@@ -166,7 +201,9 @@ class Judge:
         is_whole = region == self.model.whole()
         expected = self._expected(region)
         judgements = tuple(
-            j for k, records in enumerate(expected) for j in self._judgements(region, result, records, k)
+            j
+            for k, records in enumerate(expected)
+            for j in self._judgements(region, result, records, k)
         )
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements)
@@ -174,13 +211,15 @@ class Judge:
         if is_whole and self.needs_evidence:
             judgements = self._with_mute_outputs(result, judgements)
         status, signature, why = joined(judgements, every=is_whole)
-        return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
+        return Verdict(
+            status, signature, why, judgements, {}, result.build, result.run, result.stored
+        )
 
     def _expected(self, region: Region) -> Feeds:
         """The reference's outputs of a region.
 
-        Where the candidate's own model cannot represent the values that enter the region, the reference is run on the
-        coarser values that it can represent.
+        Where the candidate's own model cannot represent the values that enter the region, the
+        reference is run on the coarser values that it can represent.
         """
         records = self.model.values.records
         other = self.runtime.own_model
@@ -217,12 +256,21 @@ class Judge:
             if mask is not None and not mask.any():
                 yield judge_nothing(name, "no element fulfils what --where asks for", sample)
                 continue
-            if mask is not None and isinstance(reference, np.ndarray) and isinstance(value, np.ndarray):
+            if (
+                mask is not None
+                and isinstance(reference, np.ndarray)
+                and isinstance(value, np.ndarray)
+            ):
                 reference, value = limited(reference, value, mask)
             half_step = other.half_step(name) if other else 0.0
             is_model_output = name in graph.outputs
             context = OutputContext(
-                name, self.precision, noise.of(name), is_model_output, half_step, len(values.samples)
+                name,
+                self.precision,
+                noise.of(name),
+                is_model_output,
+                half_step,
+                len(values.samples),
             )
             yield judge(reference, value, self.rule, context, sample)
 
@@ -232,11 +280,15 @@ class Judge:
         needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
         return frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
 
-    def _with_mute_outputs(self, result: RunResult, judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
-        """Withdraw the agreement of outputs that tell nothing about the candidate, unless some output fails."""
+    def _with_mute_outputs(
+        self, result: RunResult, judgements: Sequence[Judgement]
+    ) -> tuple[Judgement, ...]:
+        """Withdraw the agreement of outputs that tell nothing about the candidate, unless some
+        output fails."""
         allowed = self.model.choice.may_be_empty
         judgements = tuple(
-            replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j for j in judgements
+            replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j
+            for j in judgements
         )
         if any(j.status is Status.FAIL for j in judgements):
             return judgements
@@ -244,14 +296,21 @@ class Judge:
         for judgement in judgements:
             if judgement.status is Status.AGREE and judgement.name not in allowed:
                 samples.setdefault(judgement.name, []).append(judgement)
-        reasons = {name: self._explain_mute(result, of_output) for name, of_output in samples.items()}
+        reasons = {
+            name: self._explain_mute(result, of_output) for name, of_output in samples.items()
+        }
         return tuple(
-            replace(j, status=Status.UNRESOLVED, label=NOTHING, why=why) if (why := reasons.get(j.name)) else j
+            (
+                replace(j, status=Status.UNRESOLVED, label=NOTHING, why=why)
+                if (why := reasons.get(j.name))
+                else j
+            )
             for j in judgements
         )
 
     def _explain_mute(self, result: RunResult, judgements: Sequence[Judgement]) -> str:
-        """Why an output tells nothing in any of the samples that agree; "" if it does in one of them."""
+        """Why an output tells nothing in any of the samples that agree; "" if it does in one of
+        them."""
         name = judgements[0].name
         why = ""
         for judgement in judgements:
@@ -265,8 +324,11 @@ class Judge:
                 return ""
         return why
 
-    def _judgements_of_batch(self, region: Region, result: RunResult, expected: Feeds) -> Iterator[Judgement]:
-        """Judge small outputs of the model over all samples as one tensor, each element with its own scale.
+    def _judgements_of_batch(
+        self, region: Region, result: RunResult, expected: Feeds
+    ) -> Iterator[Judgement]:
+        """Judge small outputs of the model over all samples as one tensor, each element with its
+        own scale.
 
         Yields only judgements that do not agree: they reveal more than the samples alone.
         """
@@ -275,7 +337,9 @@ class Judge:
         for name in region.outputs:
             if name not in self.model.outputs:
                 continue
-            made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
+            made = [
+                tensors[name].value() if name in tensors else None for tensors in result.tensors
+            ]
             reference = batched([records[name].value() for records in expected])
             candidate = batched(made)
             if reference is None or candidate is None:

@@ -1,9 +1,9 @@
-"""Which nodes are wrong given their actual inputs? Their values inside the candidate's whole run, against what the
-reference makes of the values that they read there.
+"""Which nodes are wrong given their actual inputs? Their values inside the candidate's whole run,
+against what the reference makes of the values that they read there.
 
-Everything behind a culprit is wrong, but only culprits, and the last nodes of fusions that are, have an error of their
-own: this shows all of them at once. It takes no run of the candidate, and one or few of the reference: all nodes in one
-model, as disconnected pieces.
+Everything behind a culprit is wrong, but only culprits, and the last nodes of fusions that are,
+have an error of their own: this shows all of them at once. It takes no run of the candidate, and
+one or few of the reference: all nodes in one model, as disconnected pieces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
-MAX_REGIONS = 512  # that are looked at: of more, building them takes longer than a few runs of the search
+MAX_REGIONS = (
+    512  # that are looked at: of more, building them takes longer than a few runs of the search
+)
 
 
-def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult) -> dict[int, float] | None:
-    """The positions of the regions that are wrong given their actual inputs, with relative errors; None if unknown.
+def locally_wrong(
+    trials: Trials, regions: Sequence[Region], profile: RunResult
+) -> dict[int, float] | None:
+    """The positions of the regions that are wrong given their actual inputs, with relative errors;
+    None if unknown.
 
-    `profile`: the candidate's whole run with intermediate tensors as outputs. Unknown where there are many regions,
-    where they need several cuts, where the reference cannot run on the candidate's values, and in low precision, in
-    which most nodes are off and only their noise would tell.
+    `profile`: the candidate's whole run with intermediate tensors as outputs. Unknown where there
+    are many regions, where they need several cuts, where the reference cannot run on the
+    candidate's values, and in low precision, in which most nodes are off and only their noise would
+    tell.
     """
     if not regions or len(regions) > MAX_REGIONS or trials.judge.precision is not Precision.FP32:
         return None
@@ -55,10 +61,14 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     wrong: dict[int, float] = {}
     for pool in partition(cuts) if cuts else ():
         merged = merge_cuts(pool)
-        made = trials.model.run_model(merged.model, [merged.feeds(sample) for sample in values], merged.output_names)
+        made = trials.model.run_model(
+            merged.model, [merged.feeds(sample) for sample in values], merged.output_names
+        )
         for sample, outputs in zip(values, made, strict=True):
             for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
-                errors = _errors(trials, cut.region, {n: r for n, r in expected.items() if n in sample}, sample)
+                errors = _errors(
+                    trials, cut.region, {n: r for n, r in expected.items() if n in sample}, sample
+                )
                 if errors:
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))
@@ -66,9 +76,14 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
 
 
 def _as_expected(model: ReferenceModel, region: Region, values: Feeds) -> bool:
-    """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can be compared."""
+    """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can
+    be compared."""
     pairs = zip(model.values.records, values, strict=True)
-    return all((k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes) for k, v in pairs for n in region.inputs)
+    return all(
+        (k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes)
+        for k, v in pairs
+        for n in region.inputs
+    )
 
 
 def _errors(

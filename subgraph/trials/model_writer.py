@@ -1,4 +1,5 @@
-"""Region -> the model file that the candidate is given, the tensors that it is fed, and the cache key of both."""
+"""Region -> the model file that the candidate is given, the tensors that it is fed, and the cache
+key of both."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class ModelWriter:
         return shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
-        """The form in which the candidate is given a region; `full_model_form`: that of the full model."""
+        """The form in which the candidate is given a region; `full_model_form`: that of the full
+        model."""
         whole = self.model.whole()
         if region.nodes != whole.nodes:
             return Form.CUT
@@ -46,7 +48,8 @@ class ModelWriter:
     def write(
         self, form: Form, region: Region, records: Feeds, folder: Path
     ) -> tuple[Sequence[Sequence[Record]], Sequence[str]]:
-        """Write `model.onnx` into `folder`; return the tensors to feed per sample, and the names of the outputs.
+        """Write `model.onnx` into `folder`; return the tensors to feed per sample, and the names of
+        the outputs.
 
         Raises:
             ModelError: the candidate's own model has no such region.
@@ -60,8 +63,11 @@ class ModelWriter:
             load_origin.write_own_format(folder / "model.onnx", folder)
         return feeds, outputs
 
-    def write_cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
-        """Write the cut of a region as `model.onnx` into `folder`; return it with the tensors to feed per sample.
+    def write_cut(
+        self, region: Region, records: Feeds, folder: Path
+    ) -> tuple[Cut, list[list[Record]]]:
+        """Write the cut of a region as `model.onnx` into `folder`; return it with the tensors to
+        feed per sample.
 
         Raises:
             ModelError: the candidate's own model has no such region.

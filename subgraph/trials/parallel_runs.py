@@ -1,4 +1,5 @@
-"""Regions -> results, several run at once; they are judged by the thread that asks, while the next ones run."""
+"""Regions -> results, several run at once; they are judged by the thread that asks, while the next
+ones run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class ParallelRuns:
     """Runs of one candidate, `jobs` at once, first come first served. Use it as a context manager.
 
     There are twice as many threads: the candidate waits for no cut that is being written.
-    What has not begun when the block ends is not run. Where it ends by an error, the runs that go on are ended.
+    What has not begun when the block ends is not run. Where it ends by an error, the runs that go
+    on are ended.
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:
@@ -38,7 +40,8 @@ class ParallelRuns:
         """A region's result; waits for it.
 
         Raises:
-            BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+            BackendError: the candidate cannot be used. ModelError: the reference cannot give the
+                values.
         """
         self.begin(region)
         return self._running[region].result()
@@ -60,7 +63,8 @@ class ParallelRuns:
             yield self.verdict(region) if region else None
 
     def seconds(self, regions: Sequence[Region | None]) -> float:
-        """How long a build and run of these took in the mean; 0 for what was stored or gave nothing."""
+        """How long a build and run of these took in the mean; 0 for what was stored or gave
+        nothing."""
         taken = [self._seconds[region] for region in regions if region in self._seconds]
         return fmean(taken) if taken else 0.0
 

@@ -1,6 +1,8 @@
-"""Regions -> what each of them shows alone on reference values, within a limited number of runs and a limited time.
+"""Regions -> what each of them shows alone on reference values, within a limited number of runs and
+a limited time.
 
-A region runs as part of a pool if the candidate takes merged cuts and the result is conclusive there; otherwise alone.
+A region runs as part of a pool if the candidate takes merged cuts and the result is conclusive
+there; otherwise alone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 
 POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
-MAX_SECONDS, MAX_WHOLE = 60.0, 10  # limit of all runs: the longer of a time, and of so many runs of the full model
+MAX_SECONDS, MAX_WHOLE = (
+    60.0,
+    10,
+)  # limit of all runs: the longer of a time, and of so many runs of the full model
 
 Shown = TypeVar("Shown")
 
@@ -72,7 +77,8 @@ def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | N
 
 
 def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
-    """For each quantizer and each model output, the region that computes it from the quantized values before it."""
+    """For each quantizer and each model output, the region that computes it from the quantized
+    values before it."""
     graph = model.graph
     whole = model.whole()
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]

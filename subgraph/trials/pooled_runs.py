@@ -1,6 +1,8 @@
-"""Regions -> verdicts, run as disconnected cuts of few models: for candidates that start slowly and take such models.
+"""Regions -> verdicts, run as disconnected cuts of few models: for candidates that start slowly and
+take such models.
 
-Agreement in a pool is not proof, since the cuts may influence each other: the search confirms it with the region alone.
+Agreement in a pool is not proof, since the cuts may influence each other: the search confirms it
+with the region alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
     """The verdict on each region. One that does not agree in its pool, or has none, is run alone.
 
     Raises:
-        BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+        BackendError: the candidate cannot be used. ModelError: the reference cannot give the
+            values.
     """
     return [
         verdict if verdict and verdict.status is Status.AGREE else trials.verdict(region)
@@ -73,12 +76,21 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     run = result.run / len(merged.pieces)
     others = ((),) * len(records)
     per_piece = zip(*map(merged.split, result.tensors), strict=True)
-    return [replace(result, tensors=tensors, others=others, build=build, run=run) for tensors in per_piece]
+    return [
+        replace(result, tensors=tensors, others=others, build=build, run=run)
+        for tensors in per_piece
+    ]
 
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
     feeds = [merged.feeds(sample) for sample in trials.model.values.records]
     with trials.model.temporary_folder() as folder:
         merged.save(folder / "model.onnx")
-        job = Job(folder / "model.onnx", feeds, merged.output_names, into, options=trials.runtime.candidate.options)
+        job = Job(
+            folder / "model.onnx",
+            feeds,
+            merged.output_names,
+            into,
+            options=trials.runtime.candidate.options,
+        )
         return trials.runtime.workers.run(job)

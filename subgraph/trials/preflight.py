@@ -1,8 +1,9 @@
-"""Before a search blames nodes: can the candidate run anything, and does the user's code around it return what it must?
+"""Before a search blames nodes: can the candidate run anything, and does the user's code around it
+return what it must?
 
-The answer comes from one model of two operators, whose right outputs are known. It is run where the full model returned
-no output; and where its outputs are wrong and code of the user returned them. A mistake of that code shows in every
-output of every model, so a search would blame each node.
+The answer comes from one model of two operators, whose right outputs are known. It is run where the
+full model returned no output; and where its outputs are wrong and code of the user returned them. A
+mistake of that code shows in every output of every model, so a search would blame each node.
 """
 
 from __future__ import annotations
@@ -44,17 +45,22 @@ SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
 PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
 SHOWN_LINES = 3  # of the last words
-RETURN = "return {name: numpy.ndarray} of the declared types and shapes, the same each time: docs/candidates.md"
+RETURN = (
+    "return {name: numpy.ndarray} of the declared types and shapes, the same each time:"
+    " docs/candidates.md"
+)
 
 
 def require_usable(trials: Trials, whole: RunResult) -> None:
     """Run the probe if the full model has no output, or if code of the user returned wrong ones.
 
-    A Python file of the user that is right runs the full model once more, fed with another input in between. Otherwise
-    this costs nothing where the full model is right, and one to four small runs in a fresh process where it is not.
+    A Python file of the user that is right runs the full model once more, fed with another input in
+    between. Otherwise this costs nothing where the full model is right, and one to four small runs
+    in a fresh process where it is not.
 
     Raises:
-        BackendError: The candidate runs nothing, with its last words; or its outputs break the contract.
+        BackendError: The candidate runs nothing, with its last words; or its outputs break the
+            contract.
         Refused: The candidate's own model does not load.
     """
     own_model = trials.runtime.own_model
@@ -87,13 +93,24 @@ def _require_one_operator(trials: Trials) -> None:
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
     why, lines = _why(result)
-    what = f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one Relu of {dtype}: {why}"
-    hint = "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin into {outputs}"
-    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint, code="candidate.runs-nothing")
+    what = (
+        f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one Relu of"
+        f" {dtype}: {why}"
+    )
+    hint = (
+        "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin"
+        " into {outputs}"
+    )
+    raise BackendError(
+        what,
+        f"its last words: {' | '.join(lines)}" if lines else hint,
+        code="candidate.runs-nothing",
+    )
 
 
 def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
-    """Raise BackendError if code of the user changes what its runtime returns, or returns an earlier answer again.
+    """Raise BackendError if code of the user changes what its runtime returns, or returns an
+    earlier answer again.
 
     Args:
         trials: The trials.
@@ -105,7 +122,11 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     if verdict.status is Status.FAIL:
         find = partial(_find_wrong_probe, trials, region, verdict)
         breach = _remember(trials, "probe", find)
-    elif verdict.status is Status.AGREE and trials.runtime.candidate.script and not trials.runtime.own_model:
+    elif (
+        verdict.status is Status.AGREE
+        and trials.runtime.candidate.script
+        and not trials.runtime.own_model
+    ):
         find = partial(_find_kept_answer, trials, region)
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
     if breach.clause:
@@ -119,7 +140,8 @@ class Breach:
 
     Attributes:
         code: The code of the error.
-        clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for no breach.
+        clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for
+            no breach.
     """
 
     code: str = ""
@@ -151,18 +173,35 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     with model.temporary_folder() as folder:
         feeds, outputs = trials.writer.write(trials.ask.form_of(region), region, records, folder)
         into = model.new_folder()
-        job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=trials.runtime.candidate.options)
+        job = Job(
+            folder / "model.onnx",
+            feeds,
+            outputs,
+            into,
+            fresh=True,
+            options=trials.runtime.candidate.options,
+        )
         result = trials.runtime.workers.run(job)
     if result.failure:
         return NO_BREACH
     made = str(into.resolve())
-    first, other, again = ({name: r.within(made).value() for name, r in of.items()} for of in result.tensors)
+    first, other, again = (
+        {name: r.within(made).value() for name, r in of.items()} for of in result.tensors
+    )
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
     if keeps_answer(expected, right, other):
-        return Breach(code="candidate.repeats-outputs", clause=" returns its first outputs again for another input")
-    if any(isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n)) for n in arrays):
-        clause = " is flaky: fed with the same input again, after another one, it gives other outputs"
+        return Breach(
+            code="candidate.repeats-outputs",
+            clause=" returns its first outputs again for another input",
+        )
+    if any(
+        isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n))
+        for n in arrays
+    ):
+        clause = (
+            " is flaky: fed with the same input again, after another one, it gives other outputs"
+        )
         return Breach(code="candidate.flaky", clause=clause)
     return NO_BREACH
 
@@ -179,16 +218,21 @@ def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breac
             else NO_BREACH
         )
     if result.later:
-        return Breach(code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run")
+        return Breach(
+            code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run"
+        )
     inputs = _probe_inputs(dtype)
     given = {of: record.value() for of, record in result.tensors[0].items()}
     if not (breach := _find_breach(inputs, given)):
         return NO_BREACH
-    return Breach(code="candidate.breaks-contract", clause=f": {breach}, as one Relu and one Add show")
+    return Breach(
+        code="candidate.breaks-contract", clause=f": {breach}, as one Relu and one Add show"
+    )
 
 
 def _find_breach(inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the mistake that the outputs of a probe show; if one of them is right, only a form of the others."""
+    """Return the mistake that the outputs of a probe show; if one of them is right, only a form of
+    the others."""
 
     def compute(fed: Mapping[str, Array]) -> dict[str, Array]:
         return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
@@ -203,7 +247,13 @@ def _find_breach(inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str
 
 def _hint(trials: Trials, breach: str) -> str:
     """Return what to do: a command declares the layout or byte order of its outputs."""
-    form = "big" if "big-endian" in breach else "NHWC" if "NHWC" in breach and "outputs" in breach else ""
+    form = (
+        "big"
+        if "big-endian" in breach
+        else "NHWC"
+        if "NHWC" in breach and "outputs" in breach
+        else ""
+    )
     if form and trials.runtime.candidate.runs_commands:
         return f"declare it: -c 'cmd[outputs={form}]:…', or outputs = \"{form}\" in subcut.toml"
     return RETURN
@@ -218,7 +268,10 @@ def _probe_type(trials: Trials) -> str:
 def _probe_inputs(dtype: str) -> dict[str, Array]:
     """Return two inputs of which all values differ."""
     ramp = np.linspace(-1, 1, int(np.prod(SHAPE)))
-    return {"x": ramp.astype(dtype).reshape(SHAPE), "w": (0.3 - ramp[::-1] ** 3).astype(dtype).reshape(SHAPE)}
+    return {
+        "x": ramp.astype(dtype).reshape(SHAPE),
+        "w": (0.3 - ramp[::-1] ** 3).astype(dtype).reshape(SHAPE),
+    }
 
 
 def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
@@ -227,7 +280,10 @@ def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
 
     source = trials.model.graph.model
     kind = tensors.PROTO_NAMES.get(dtype, dtype)
-    opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), defs.onnx_opset_version())
+    opset = next(
+        (o.version for o in source.opset_import if o.domain in ("", "ai.onnx")),
+        defs.onnx_opset_version(),
+    )
     names = ["x", "w"] if "w" in body else ["x"]
     outputs = ["y", "z"] if "z =" in body else ["y"]
     declared = [", ".join(f"{kind}[1,3,8,8] {name}" for name in some) for some in (names, outputs)]
@@ -240,15 +296,22 @@ def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
     with trials.model.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         values = _probe_inputs(dtype)
-        fed = [tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name) for name in names]
+        fed = [
+            tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name)
+            for name in names
+        ]
         into = trials.model.new_folder()
         feeds = [[record.within(str(folder)) for record in fed]]
         passes = 1 if trials.runtime.candidate.runs_commands else PASSES
         options = trials.runtime.candidate.options
-        job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes)
+        job = Job(
+            folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes
+        )
         result = trials.runtime.workers.run(job)
         made = str(into.resolve())
-        absolute = tuple({name: record.within(made) for name, record in of.items()} for of in result.tensors)
+        absolute = tuple(
+            {name: record.within(made) for name, record in of.items()} for of in result.tensors
+        )
         return replace(result, tensors=absolute)
 
 

@@ -1,7 +1,8 @@
-"""Before the first question: stored results of another candidate are dropped, and inputs that tell nothing replaced.
+"""Before the first question: stored results of another candidate are dropped, and inputs that tell
+nothing replaced.
 
-Only inputs that the user did not give are replaced. Normal noise saturates many trained models; the ways of
-`runtime.inputs.DRAWS` are tried in their order.
+Only inputs that the user did not give are replaced. Normal noise saturates many trained models; the
+ways of `runtime.inputs.DRAWS` are tried in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class PreparedTrials:
     """Trials that can answer a question.
 
     Attributes:
-        trials: The trials, on inputs by which the outputs tell something about the candidate if there are such inputs.
+        trials: The trials, on inputs by which the outputs tell something about the candidate if
+            there are such inputs.
         notes: Sentences for the reader: dropped results, and how the inputs are drawn.
     """
 
@@ -71,7 +73,9 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     for draw in other_draws:
         other = trials.with_model(trials.model.fed_with(values.redrawn(draw))).restarted()
         if _is_telling(other):
-            note = f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} tells nothing about {names})"
+            note = (
+                f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} tells nothing about {names})"
+            )
             log.info("%s", note)
             return PreparedTrials(other, (note,))
     return PreparedTrials(trials)

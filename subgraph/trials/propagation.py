@@ -1,9 +1,11 @@
-"""The candidate's outputs of a region -> the model's outputs, when the reference computes everything else.
+"""The candidate's outputs of a region -> the model's outputs, when the reference computes
+everything else.
 
-Insight: a region that was run on captured values does not know its own error where a path leaves it and comes back. To
-first order errors add: what the region gives at the outputs by itself, and, for each such detour, what the reference
-makes of the error that leaves the region there. This takes no run of the candidate. For all nodes but the culprits it
-is the error that is left once these are right (measured: off by 4e-4 of it in the median).
+Insight: a region that was run on captured values does not know its own error where a path leaves it
+and comes back. To first order errors add: what the region gives at the outputs by itself, and, for
+each such detour, what the reference makes of the error that leaves the region there. This takes no
+run of the candidate. For all nodes but the culprits it is the error that is left once these are
+right (measured: off by 4e-4 of it in the median).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from subgraph.types import Array
 
 
 def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
-    """The model's values, per sample, when the region has these outputs. Other values are the captured ones, or those
-    of the reference below the region.
+    """The model's values, per sample, when the region has these outputs. Other values are the
+    captured ones, or those of the reference below the region.
 
     Complexity: one run of the reference, and two more for each detour to which an error leads.
 
@@ -43,12 +45,15 @@ def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
             continue
         left = model.run_on_reference(piece, outputs)
         sent = _sent_on(model, (graph.descendants(detour) & needed) - detour, left)
-        values = [_added(model, *row) for row in zip(model.values.records, values, sent, strict=True)]
+        values = [
+            _added(model, *row) for row in zip(model.values.records, values, sent, strict=True)
+        ]
     return values
 
 
 def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
-    """The region of some nodes; None if there are none, or only random ones, whose values are the captured ones."""
+    """The region of some nodes; None if there are none, or only random ones, whose values are the
+    captured ones."""
     try:
         return regions.of_nodes(model.graph, nodes) if nodes else None
     except NoRegion:
@@ -69,7 +74,9 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     linked = networkx.Graph((i, j) for i in nodes for j in graph.successors(i) if j in nodes)
     linked.add_nodes_from(nodes)
     place = {i: k for k, i in enumerate(graph.in_order(nodes))}
-    return sorted(networkx.connected_components(linked), key=lambda part: min(map(place.__getitem__, part)))
+    return sorted(
+        networkx.connected_components(linked), key=lambda part: min(map(place.__getitem__, part))
+    )
 
 
 def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
@@ -79,7 +86,10 @@ def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
 
 
 def _added(
-    model: ReferenceModel, known: Mapping[str, Record], values: Mapping[str, Record], sent: Mapping[str, Record]
+    model: ReferenceModel,
+    known: Mapping[str, Record],
+    values: Mapping[str, Record],
+    sent: Mapping[str, Record],
 ) -> Mapping[str, Record]:
     """The values with what `sent` adds to the model's outputs."""
     added = {}
@@ -91,7 +101,8 @@ def _added(
 
 
 def _sum(reference: Value, value: Value, other: Value) -> Value:
-    """value + (other − reference); `other` where these are not numbers; `value` where their shapes differ."""
+    """value + (other − reference); `other` where these are not numbers; `value` where their shapes
+    differ."""
     if not all(isinstance(v, np.ndarray) for v in (reference, value, other)):
         return other
     a, b, c = (np.asarray(v) for v in (reference, value, other))

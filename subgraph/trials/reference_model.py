@@ -1,4 +1,5 @@
-"""A model, and what the reference says of its regions: values, cuts, runs, rounding noise. No candidate is run here."""
+"""A model, and what the reference says of its regions: values, cuts, runs, rounding noise. No
+candidate is run here."""
 
 from __future__ import annotations
 
@@ -50,8 +51,10 @@ class ReferenceModel:
         scratch: a folder for files that live as long as the session.
         freeze: whether tensors that compute shapes become constants in the cuts.
         comparable: tensors of which both sides have values; None for all.
-        shared_tensors: the same, where one side runs the module that the model was exported from; else None.
-        roundings: runs the ONNX model itself, where the reference runs the module that it was exported from.
+        shared_tensors: the same, where one side runs the module that the model was exported from;
+            else None.
+        roundings: runs the ONNX model itself, where the reference runs the module that it was
+            exported from.
         choice: which outputs are compared, and where.
         unrounded: Casts that a translation added, as `casts.find_unrounded` returns them.
     """
@@ -71,7 +74,7 @@ class ReferenceModel:
     _noise: dict[Any, RegionNoise] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    # ------------------------------------------------------------------------------------------------ regions
+    # ------------------------------------------------------------ regions
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -91,11 +94,13 @@ class ReferenceModel:
     def _above_outputs(self, further: Collection[str]) -> Region:
         graph = self.graph
         outputs = [*self.outputs, *further]
-        region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
+        region = regions.of_nodes(
+            graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs]
+        )
         wanted = frozenset(outputs)  # without what only nodes that no output needs read
         return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 
-    # ------------------------------------------------------------------------------------------------ variants
+    # ------------------------------------------------------------ variants
 
     def with_shapes_as_inputs(self) -> ReferenceModel:
         """The same model, whose cuts take shape-computing tensors as inputs."""
@@ -105,34 +110,44 @@ class ReferenceModel:
         """The same model on other inputs."""
         return replace(self, values=values, _noise={})
 
-    # ------------------------------------------------------------------------------------------------ tensors
+    # ------------------------------------------------------------ tensors
 
     def tensors(self) -> list[str]:
-        """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""
+        """Every tensor whose value depends on more than shapes and that an output needs, in
+        topological order."""
         whole = self.whole()
         names = [n for i in whole.nodes for n in self.graph.makes[i]]
         kinds = self.graph.kinds(names)
         read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.outputs)
         comparable = kinds.keys() if self.comparable is None else self.comparable
-        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable]
+        return [
+            n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable
+        ]
 
-    # ------------------------------------------------------------------------------------------------ values, cuts
+    # ------------------------------------------------------------ values, cuts
 
     def capture(self, region: Region) -> None:
         """Have the reference compute the values at a region's boundary, unless they are known.
 
         Raises:
-            InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+            InputError: an input does not fit. ModelError: the reference cannot run the model.
+                WorkerDied: it crashed.
         """
         self.values.need([*region.inputs, *region.shapes, *region.outputs])
 
     def values_with(self, *feeds: Feeds) -> Feeds:
         """Per sample all values that are known, those in `feeds` in place of the reference's."""
         samples = zip(self.values.records, *feeds, strict=True)
-        return [{name: record for tensors in sample for name, record in tensors.items()} for sample in samples]
+        return [
+            {name: record for tensors in sample for name, record in tensors.items()}
+            for sample in samples
+        ]
 
-    def sample_groups(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Feeds]]:
-        """Samples that one cut serves, by index, with their tensors: equal input shapes, equal frozen values."""
+    def sample_groups(
+        self, region: Region, feeds: Feeds | None = None
+    ) -> list[tuple[list[int], Feeds]]:
+        """Samples that one cut serves, by index, with their tensors: equal input shapes, equal
+        frozen values."""
         self.capture(region)
         records = self.values.records if feeds is None else self.values_with(feeds)
         groups: dict[Any, tuple[list[int], list[Mapping[str, Record]]]] = {}
@@ -154,10 +169,14 @@ class ReferenceModel:
         return cut_region(self.graph, region, records, ROOT, freeze=self.freeze)
 
     def cuts(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Cut]]:
-        """The cuts of a region, each with the samples that it serves. Raises: as `capture` and `cut`."""
-        return [(samples, self.cut(region, records)) for samples, records in self.sample_groups(region, feeds)]
+        """The cuts of a region, each with the samples that it serves. Raises: as `capture` and
+        `cut`."""
+        return [
+            (samples, self.cut(region, records))
+            for samples, records in self.sample_groups(region, feeds)
+        ]
 
-    # ------------------------------------------------------------------------------------------------ runs
+    # ------------------------------------------------------------ runs
 
     def run_on_reference(self, region: Region, feeds: Feeds | None = None) -> Feeds:
         """The reference's outputs of a region; tensors in `feeds` replace the values that enter it.
@@ -168,7 +187,9 @@ class ReferenceModel:
         outputs: list[Mapping[str, Record]] = [{}] * len(self.values.samples)
         for samples, records in self.sample_groups(region, feeds):
             cut = self.cut(region, records)
-            made = self.run_model(cut.model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
+            made = self.run_model(
+                cut.model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs
+            )
             for k, sample in zip(samples, made, strict=True):
                 outputs[k] = sample
         return outputs
@@ -176,7 +197,8 @@ class ReferenceModel:
     def run_model(
         self, model: protobuf.ModelProto, feeds: Sequence[Sequence[Record]], outputs: Sequence[str]
     ) -> list[dict[str, Record]]:
-        """The reference's outputs of a model with our weights; the files live as long as the session.
+        """The reference's outputs of a model with our weights; the files live as long as the
+        session.
 
         Raises:
             ModelError: the reference cannot run it on these values.
@@ -192,13 +214,16 @@ class ReferenceModel:
     @contextlib.contextmanager
     def temporary_folder(self) -> Iterator[Path]:
         """A new folder that lives as long as the block."""
-        with tempfile.TemporaryDirectory(prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True
+        ) as folder:
             yield Path(folder)
 
-    # ------------------------------------------------------------------------------------------------ other inputs
+    # ------------------------------------------------------------ other inputs
 
     def other_outputs(self, k: int) -> Sequence[Mapping[str, Record]]:
-        """The reference's outputs for other inputs than sample `k`: other samples, or two drawn inputs.
+        """The reference's outputs for other inputs than sample `k`: other samples, or two drawn
+        inputs.
 
         Inputs that the reference refuses are left out.
         """
@@ -248,10 +273,14 @@ class ReferenceModel:
             raise  # without other inputs, an agreement would not be earned
         except SubcutError as e:
             log.debug("the reference refuses another input: %s", e.what)
-            return [] if len(inputs) < 2 else [out for one in inputs for out in self._run_on_inputs([one])]
+            return (
+                []
+                if len(inputs) < 2
+                else [out for one in inputs for out in self._run_on_inputs([one])]
+            )
         return list(values.records)
 
-    # ------------------------------------------------------------------------------------------------ noise
+    # ------------------------------------------------------------ noise
 
     def noise(self, region: Region, k: int) -> RegionNoise:
         """The rounding noise of a region for sample `k`."""
@@ -267,16 +296,24 @@ class ReferenceModel:
 
         def key(label: str) -> str:
             casts = [f"unrounded {name}" for name in sorted(self.unrounded)]
-            return digest("noise/1", self.region_key(region, [tensors], *casts), runs.identity(), label)
+            return digest(
+                "noise/1", self.region_key(region, [tensors], *casts), runs.identity(), label
+            )
 
         return RegionNoise(
-            self.graph, region, runs, tensors, self.scratch,
-            lambda label, make: self.store.memo(key(label), make), other_program=self.roundings is not None,
+            self.graph,
+            region,
+            runs,
+            tensors,
+            self.scratch,
+            lambda label, make: self.store.memo(key(label), make),
+            other_program=self.roundings is not None,
             unrounded=self.unrounded,
-        )  # fmt: skip
+        )
 
     def region_key(self, region: Region, records: Feeds, *more: str) -> str:
-        """A hash of the model's structure, the region's weights, boundary and values, fed and frozen; and of `more`."""
+        """A hash of the model's structure, the region's weights, boundary and values, fed and
+        frozen; and of `more`."""
         entering = [*region.inputs, *region.shapes]
         return digest(
             __version__,
@@ -291,18 +328,24 @@ class ReferenceModel:
         )
 
     def _weight_digest(self, name: str) -> str:
-        """Of a weight in the file's raw data; smaller ones are part of the structure's digest: ""."""
+        """Of a weight in the file's raw data; smaller ones are part of the structure's digest:
+        ""."""
         if name not in self._weight_digests:
             tensor = self.graph.weights.get(name)
             on_disk = tensor is not None and protobuf.on_disk(tensor)
-            self._weight_digests[name] = protobuf.weights_digest([tensor], self.graph.path) if on_disk else ""
+            self._weight_digests[name] = (
+                protobuf.weights_digest([tensor], self.graph.path) if on_disk else ""
+            )
         return self._weight_digests[name]
 
 
 def run_loaded(
-    reference: Reference, key: str, feeds: Iterable[Sequence[Record]], outputs: Sequence[str],
+    reference: Reference,
+    key: str,
+    feeds: Iterable[Sequence[Record]],
+    outputs: Sequence[str],
     new_folder: Callable[[], Path],
-) -> list[dict[str, Record]]:  # fmt: skip
+) -> list[dict[str, Record]]:
     """Per sample the outputs of a model that is loaded as `key`; the model is dropped afterwards.
 
     Raises:

@@ -25,7 +25,9 @@ from subgraph.trials.trial import Trials
 
 
 @contextmanager
-def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference) -> Iterator[Trials]:
+def open_case(
+    case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference
+) -> Iterator[Trials]:
     """Trials on a case's model, fed with its sample `k`.
 
     Raises:
@@ -44,7 +46,14 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
     with folders.temporary() as temporary, open_workers(candidate) as workers:
         other = of_case(graph, case.place / CANDIDATE)
         choice = _choice(case, graph)
-        setup = Setup(candidate, Feeding(tuple(inputs)), temporary, criterion, candidate_model=other, choice=choice)
+        setup = Setup(
+            candidate,
+            Feeding(tuple(inputs)),
+            temporary,
+            criterion,
+            candidate_model=other,
+            choice=choice,
+        )
         with open_trials(graph, setup, reference, workers) as trials:
             yield trials
 
@@ -61,7 +70,8 @@ def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
 
 
 def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:
-    """Copy the candidate's outputs for sample `k` into the case's `candidate/`, named as in its `outputs/`."""
+    """Copy the candidate's outputs for sample `k` into the case's `candidate/`, named as in its
+    `outputs/`."""
     place = case.place.resolve()
     for name, records in case.outputs.items():
         output = result.tensors[0].get(name) if result.tensors else None

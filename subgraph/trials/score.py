@@ -1,8 +1,8 @@
 """A score of the task, as a judge of the whole model's outputs: how far may it drop?
 
-A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate. What is accepted is so
-on all samples; whether it would be on others is said by the paired bootstrap: the same draws of samples, with
-repetition, of both sides.
+A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate.
+What is accepted is so on all samples; whether it would be on others is said by the paired
+bootstrap: the same draws of samples, with repetition, of both sides.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Wanted:
 
     Attributes:
         words: as the user says it: `top1`, `score.py:f1`.
-        drop: by how much it may fall; a share of the float model's score where `relative`. at_least: its least value.
+        drop: by how much it may fall; a share of the float model's score where `relative`.
+            at_least: its least value.
         labels: a file with what is true, per sample.
     """
 
@@ -92,7 +93,9 @@ def parse_drop(text: str) -> tuple[float, bool]:
     m = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
     if not m:
         raise UsageError(
-            f"--drop {clean(text)}: expected a drop of the score", "--drop 0.5% or --drop 0.01", code="option.malformed"
+            f"--drop {clean(text)}: expected a drop of the score",
+            "--drop 0.5% or --drop 0.01",
+            code="option.malformed",
         )
     return float(m[1]) / (100 if m[2] else 1), bool(m[2])
 
@@ -124,7 +127,11 @@ class ByScore:
     def judge(self, result: RunResult) -> Judged:
         if result.failure:
             return not_run(result.failure.why)
-        names = [name for name in self.float_outputs[0] if any(name not in sample for sample in result.tensors)]
+        names = [
+            name
+            for name in self.float_outputs[0]
+            if any(name not in sample for sample in result.tensors)
+        ]
         if names:
             return not_run(f"it gives no output {clean(names[0])}")
         score = self.of(result.tensors)[0]
@@ -135,7 +142,8 @@ class ByScore:
         """The score of these outputs; of each draw of the samples, where some are given.
 
         Raises:
-            UsageError: the function fails, or gives no number. NotInstalled: a package that it needs is not there.
+            UsageError: the function fails, or gives no number. NotInstalled: a package that it
+                needs is not there.
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
         with self._lock:
@@ -143,14 +151,18 @@ class ByScore:
             folder.mkdir()
             self._calls += 1
         names = self.float_outputs[0]
-        fed = [replace(sample[n], name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n in names]
+        fed = [
+            replace(sample[n], name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n in names
+        ]
         fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
         try:
             run = self.worker.run("score", folder, {"score": "score"}, fed)
         except (NotInstalled, OutOfTime):
             raise
         except SubcutError as e:
-            raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW, code="score.failed") from e
+            raise UsageError(
+                f"--score {clean(self.wanted.words)} failed: {e.what}", HOW, code="score.failed"
+            ) from e
         scores = run.by_name["score"].within(str(folder)).array()
         if not np.all(np.isfinite(scores)):
             raise UsageError(
@@ -161,7 +173,8 @@ class ByScore:
         return [float(s) for s in scores]
 
     def interval(self, outputs: Feeds) -> tuple[float, float] | None:
-        """How the drop varies with the samples, or the score where its least value is given; None of a single one."""
+        """How the drop varies with the samples, or the score where its least value is given; None
+        of a single one."""
         samples = len(outputs)
         if samples < 2:
             return None
@@ -180,10 +193,11 @@ class ByScore:
             return interval[0] >= self.limit
         return interval[1] <= self.float_score - self.limit
 
-    # ------------------------------------------------------------------------------------------------ as a verdict
+    # ------------------------------------------------------------ as a verdict
 
     def verdict(self, result: RunResult, judgements: Sequence[Judgement]) -> Verdict:
-        """The verdict on outputs of the whole model. Their errors stay in it; their status is the score's.
+        """The verdict on outputs of the whole model. Their errors stay in it; their status is the
+        score's.
 
         Unresolved where other draws of the samples may be refused.
         """
@@ -192,11 +206,16 @@ class ByScore:
         status = Status.AGREE if accepted and found.sure else Status.UNRESOLVED
         status = status if accepted else Status.FAIL
         signature = None if accepted else Signature.MISMATCH
-        outputs = tuple(replace(j, status=status, signature=signature, label="", why="") for j in judgements)
-        return Verdict(status, signature, found.says, outputs, {}, result.build, result.run, result.stored)
+        outputs = tuple(
+            replace(j, status=status, signature=signature, label="", why="") for j in judgements
+        )
+        return Verdict(
+            status, signature, found.says, outputs, {}, result.build, result.run, result.stored
+        )
 
     def document(self, outputs: Feeds) -> ScoreDocument:
-        """What these outputs of the whole model are worth, and whether that holds for other draws of the samples."""
+        """What these outputs of the whole model are worth, and whether that holds for other draws
+        of the samples."""
         key = tuple(self.identity([sample[n] for sample in outputs for n in self.float_outputs[0]]))
         if key not in self._known:
             score = self.of(outputs)[0]
@@ -222,7 +241,9 @@ def said(score: ScoreDocument) -> str:
     samples = count(score.samples, "sample")
     if score.of == "drop":
         drop = score.reference - score.candidate
-        found += f" of {score.reference:.4g}, {f'drops by {drop:.3g}' if drop > 0 else 'does not drop'}"
+        found += (
+            f" of {score.reference:.4g}, {f'drops by {drop:.3g}' if drop > 0 else 'does not drop'}"
+        )
     limit = score.reference - score.limit if score.of == "drop" else score.limit
     allowed = f"{'allowed' if score.of == 'drop' else 'at least'} {limit:.3g}"
     if score.interval is None:
@@ -230,18 +251,24 @@ def said(score: ScoreDocument) -> str:
     low, high = score.interval
     if score.candidate >= score.limit and not score.sure:
         how = "drop by" if score.of == "drop" else "score"
-        return f"{found} ({allowed}); {samples} are few: other draws of them {how} {low:.3g} to {high:.3g}"
+        return (
+            f"{found} ({allowed}); {samples} are few: other draws of them {how} {low:.3g} to"
+            f" {high:.3g}"
+        )
     return f"{found} ({allowed}; {samples}: {low:.3g} to {high:.3g})"
 
 
 @contextmanager
-def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], memory: int | None) -> Iterator[ByScore]:
+def open_score(
+    wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], memory: int | None
+) -> Iterator[ByScore]:
     """A score with its process, until the block ends; what the reference gives is scored first.
 
     `memory`: bytes that the process may use.
 
     Raises:
-        UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the labels do not fit.
+        UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the
+            labels do not fit.
     """
     file, function, is_own = _function(wanted.words)
     model.values.need(outputs)
@@ -252,7 +279,9 @@ def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], me
         for k, s in enumerate(_truth(wanted, model, float_outputs, is_own))
         for n, r in s.items()
     ]
-    fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in model.graph.inputs]
+    fixed += [
+        replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in model.graph.inputs
+    ]
     scratch = model.scratch / "scores"
     scratch.mkdir()
     with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=memory) as worker:
@@ -263,7 +292,9 @@ def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], me
             raise
         except SubcutError as e:
             raise UsageError(
-                f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION", code="score.not-loadable"
+                f"--score {clean(wanted.words)}: {e.what}",
+                "--score FILE.py:FUNCTION",
+                code="score.not-loadable",
             ) from e
         score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)
         (score.float_score,) = score.of(float_outputs)
@@ -277,14 +308,17 @@ def _function(words: str) -> tuple[Path, str, bool]:
         file = Path(f"{path}.py" if sep else words)
         if not file.is_file():
             raise UsageError(
-                f"--score {clean(words)}: no file {clean(str(file))}", "--score FILE.py:FUNCTION", code="file.not-found"
+                f"--score {clean(words)}: no file {clean(str(file))}",
+                "--score FILE.py:FUNCTION",
+                code="file.not-found",
             )
         return file.resolve(), function if sep else "score", False
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
 def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
-    """Per sample, its label; without labels what the float model gives. `is_own`: the score is one of ours.
+    """Per sample, its label; without labels what the float model gives. `is_own`: the score is one
+    of ours.
 
     Raises:
         InputError: the labels do not fit.
@@ -302,11 +336,15 @@ def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) 
         )
     folder = model.scratch / "labels"
     folder.mkdir()
-    return [{"label": written("label", np.asarray(label), folder, f"label{k}")} for k, label in enumerate(labels)]
+    return [
+        {"label": written("label", np.asarray(label), folder, f"label{k}")}
+        for k, label in enumerate(labels)
+    ]
 
 
 def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
-    """What is true of each sample: rows of an .npy, lines of a .csv, `LABEL` or `SAMPLE,LABEL`, or a folder per class.
+    """What is true of each sample: rows of an .npy, lines of a .csv, `LABEL` or `SAMPLE,LABEL`, or
+    a folder per class.
 
     Raises:
         InputError: it cannot be read, or has not as many as there are samples.
@@ -319,7 +357,9 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
             "an .npy with a row per sample, or a .csv",
             code="file.not-found",
         )
-    found = list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
+    found = (
+        list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
+    )
     if len(found) != len(names):
         have = count(len(found), "label")
         want = count(len(names), "sample")
@@ -334,8 +374,8 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
 def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     """The class of each sample: the folder that has a file of its name.
 
-    Classes count from 0 in the order of their names, as torchvision's ImageFolder counts them; numbers stand for
-    themselves.
+    Classes count from 0 in the order of their names, as torchvision's ImageFolder counts them;
+    numbers stand for themselves.
     """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     numbered = all(path.name.isdecimal() for path in classes)
@@ -347,7 +387,9 @@ def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
         has = "several folders in it have" if unclear in own else "no folder in it has"
         what = f"--labels {clean(folder.name)}: {has} a file '{clean(unclear)}'"
         raise InputError(
-            what, "a folder per class, with files that are named as the samples", code="labels.unclear-folder"
+            what,
+            "a folder per class, with files that are named as the samples",
+            code="labels.unclear-folder",
         )
     return [np.asarray(min(own[name])) for name in names]
 
@@ -356,11 +398,20 @@ def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:
     try:
         rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
         by_name: Mapping[str, str] = {row[0]: row[-1] for row in rows if len(row) > 1}
-        words = [by_name[name] for name in names] if names and {*names} <= by_name.keys() else [row[-1] for row in rows]
-        return [np.asarray(value, object if isinstance(value, str) else None) for value in map(_value, words)]
+        words = (
+            [by_name[name] for name in names]
+            if names and {*names} <= by_name.keys()
+            else [row[-1] for row in rows]
+        )
+        return [
+            np.asarray(value, object if isinstance(value, str) else None)
+            for value in map(_value, words)
+        ]
     except (OSError, UnicodeError, ValueError) as e:
         raise InputError(
-            f"--labels {clean(file.name)} cannot be read: {e}", "lines LABEL, or SAMPLE,LABEL", code="labels.unreadable"
+            f"--labels {clean(file.name)} cannot be read: {e}",
+            "lines LABEL, or SAMPLE,LABEL",
+            code="labels.unreadable",
         ) from e
 
 

@@ -1,7 +1,9 @@
-"""A user's score as a backend: its file runs in a process of its own, with the limits of a candidate.
+"""A user's score as a backend: its file runs in a process of its own, with the limits of a
+candidate.
 
-The "model" is the Python file. What it is fed: each output as `o/SAMPLE/NAME`, each input as `i/SAMPLE/NAME`, what is
-true as `t/SAMPLE/NAME`, and `draws` [k, n], indices of samples: a score is given for each row.
+The "model" is the Python file. What it is fed: each output as `o/SAMPLE/NAME`, each input as
+`i/SAMPLE/NAME`, what is true as `t/SAMPLE/NAME`, and `draws` [k, n], indices of samples: a score is
+given for each row.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ def load(model: str, options: Mapping[str, Any]) -> Run:
         scores = []
         for row in np.asarray(feeds["draws"]).tolist():
             outputs = [parts["o"][k] for k in row]
-            scores.append(float(function(outputs, [more[k] for k in row]) if takes_more else function(outputs)))
+            scores.append(
+                float(
+                    function(outputs, [more[k] for k in row]) if takes_more else function(outputs)
+                )
+            )
         return {"score": np.asarray(scores, np.float64)}
 
     return run

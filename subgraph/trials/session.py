@@ -1,4 +1,5 @@
-"""Model + `Setup` -> `Trials`: processes, reference values, store and scratch folder, opened and closed together."""
+"""Model + `Setup` -> `Trials`: processes, reference values, store and scratch folder, opened and
+closed together."""
 
 from __future__ import annotations
 
@@ -47,8 +48,10 @@ class Setup:
         output: the folder of results; the store lives in it.
         criterion: words as `judge.criterion` takes them.
         stored: may results of earlier sessions be used?
-        candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
-        tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
+        candidate_model: the model that the candidate runs, where it is another one: its file, or
+            the two paired.
+        tensor_map: a file that says which tensor of the candidate's model is which of the
+            reference's.
         score: what judges the whole model in place of the criterion.
         choice: which outputs of the model are compared, and where.
         needs_evidence: as in `Judge`.
@@ -75,11 +78,13 @@ class Setup:
 
 
 @contextmanager
-def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers | None = None) -> Iterator[Trials]:
+def open_trials(
+    graph: Graph, setup: Setup, reference: Reference, workers: Workers | None = None
+) -> Iterator[Trials]:
     """Trials on one model, until the block ends.
 
-    The processes belong to the caller, who starts them before the model is read. Without `workers` no candidate can be
-    run: a person runs it, or it has run already.
+    The processes belong to the caller, who starts them before the model is read. Without `workers`
+    no candidate can be run: a person runs it, or it has run already.
 
     Raises:
         UsageError: criterion or inputs mean nothing. BackendError: the candidate cannot be used.
@@ -111,15 +116,27 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
                 unrounded = _unrounded(values, sides[0])
                 roundings.share(workers.deadline)
             if sides[1] is not None:
-                candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
+                candidate = replace(
+                    candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())}
+                )
         model = ReferenceModel(
-            graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
-            comparable=other.matches if other else shared, shared_tensors=shared, roundings=roundings,
-            unrounded=unrounded, choice=setup.choice,
-        )  # fmt: skip
+            graph=graph,
+            reference=reference,
+            values=values,
+            store=store,
+            scratch=scratch,
+            freeze=setup.freeze,
+            comparable=other.matches if other else shared,
+            shared_tensors=shared,
+            roundings=roundings,
+            unrounded=unrounded,
+            choice=setup.choice,
+        )
         score = None
         if setup.score:
-            score = stack.enter_context(open_score(setup.score, model, model.whole().outputs, workers.memory))
+            score = stack.enter_context(
+                open_score(setup.score, model, model.whole().outputs, workers.memory)
+            )
         runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other)
         judge = Judge(
             model=model,
@@ -140,35 +157,54 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     """
     outputs = [name for name in graph.outputs if name in graph.maker]
     if not outputs:
-        what = "no node of the model computes an output" if graph.maker else "the model has no nodes"
-        raise ModelError(
-            f"{clean(graph.path.name)}: {what}", f"subcut inspect {clean(str(graph.path))}", code="model.no-outputs"
+        what = (
+            "no node of the model computes an output" if graph.maker else "the model has no nodes"
         )
-    named = {f"--ignore {name}": name for name in choice.ignored} | {f"--where {one}": one.name for one in choice.where}
+        raise ModelError(
+            f"{clean(graph.path.name)}: {what}",
+            f"subcut inspect {clean(str(graph.path))}",
+            code="model.no-outputs",
+        )
+    named = {f"--ignore {name}": name for name in choice.ignored} | {
+        f"--where {one}": one.name for one in choice.where
+    }
     named |= {f"--may-be-empty {name}": name for name in choice.may_be_empty}
     for option, name in named.items():
         if name not in outputs:
             close = nearest(name, outputs) or outputs
             raise UnknownName(
-                f"{clean(option)}: the model has no such output", nearest=map(clean, close), code="tensor.not-an-output"
+                f"{clean(option)}: the model has no such output",
+                nearest=map(clean, close),
+                code="tensor.not-an-output",
             )
     if set(outputs) <= {*choice.ignored}:
-        raise UsageError("--ignore leaves no output to compare", "leave one of them out", code="compare.all-ignored")
+        raise UsageError(
+            "--ignore leaves no output to compare",
+            "leave one of them out",
+            code="compare.all-ignored",
+        )
 
 
-def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack) -> CandidateModel:
+def _paired(
+    graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack
+) -> CandidateModel:
     """The candidate's own model beside the reference's."""
     other = load(file).prepare()
-    runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
+    runs_other = (
+        stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
+    )
     runs_other.share(values.reference.deadline)
     tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
-    pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice.ignored)
+    pair = pair_models(
+        graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice.ignored
+    )
     log.info("%s", pair.summary())
     return pair
 
 
 def _unrounded(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]:
-    """Casts to a narrow type of a translated model that the module has not, whose values these are."""
+    """Casts to a narrow type of a translated model that the module has not, whose values these
+    are."""
 
     def value(name: str) -> Array:
         values.need([name])
@@ -185,7 +221,9 @@ def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> fro
     shared = frozenset.intersection(*limited)
     number = len(shared & graph.maker.keys())
     made = len(graph.maker)
-    log.info("%d of %d tensors are values of the module: it is run in pieces between these", number, made)
+    log.info(
+        "%d of %d tensors are values of the module: it is run in pieces between these", number, made
+    )
     return shared
 
 
@@ -198,7 +236,8 @@ def with_own_model(trials: Trials, own_model: CandidateModel | None) -> Trials:
 
 @contextmanager
 def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
-    """The same trials of another candidate, in processes of its own, until the block ends; results are stored alike.
+    """The same trials of another candidate, in processes of its own, until the block ends; results
+    are stored alike.
 
     `name`: of a folder for its files.
 
@@ -216,15 +255,22 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
 
 @contextmanager
 def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
-    """As `open_trials`, with processes of its own; the reference `ort` without options is plain onnxruntime.
+    """As `open_trials`, with processes of its own; the reference `ort` without options is plain
+    onnxruntime.
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == PLAIN and not reference.options and installed(reference) is None  # without limits
+    plain = (
+        reference.backend == PLAIN and not reference.options and installed(reference) is None
+    )  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
         Reference(
-            reference.backend, reference.options, timeout=timeout, memory=memory, python=installed(reference)
+            reference.backend,
+            reference.options,
+            timeout=timeout,
+            memory=memory,
+            python=installed(reference),
         ) as running,
         open_workers(setup.candidate) as workers,
         open_trials(graph, setup, running, workers) as trials,

@@ -1,4 +1,5 @@
-"""Output of a region that disagrees -> what would make it equal, by what trials know besides its values.
+"""Output of a region that disagrees -> what would make it equal, by what trials know besides its
+values.
 
 The candidate may have returned another sample's values, or read an input in another layout:
 then the reference's outputs for the misread input are what it holds.
@@ -58,18 +59,24 @@ class MisreadInput:
         return f"the input {self.name} is {self.how}"
 
     def sentence(self, model: ReferenceModel) -> str:
-        """The same of an input of the model, for the user who fed it; `your input` where there is no other."""
+        """The same of an input of the model, for the user who fed it; `your input` where there is
+        no other."""
         name = f" '{clean(self.name)}'" if len(model.graph.inputs) > 1 else ""
         return f"your input{name} is {self.how}"
 
 
 def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
-    """The usual misreadings of tensors that have values, one input at a time; none where that takes too long."""
+    """The usual misreadings of tensors that have values, one input at a time; none where that takes
+    too long."""
     records = model.values.records
     if len(records) > MAX_SAMPLES:
         return
     known = {n: records[0][n] for n in inputs if n in records[0]}
-    images = [n for n, record in known.items() if record.form == "tensor" and record.dtype in MISREAD_TYPES]
+    images = [
+        n
+        for n, record in known.items()
+        if record.form == "tensor" and record.dtype in MISREAD_TYPES
+    ]
     for name in images[:MAX_INPUTS]:
         if max(_size(r[name]) for r in records) > MAX_INPUT:
             continue
@@ -77,7 +84,9 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
         for how in per_sample[0]:
             if all(how in misread for misread in per_sample):
                 yield MisreadInput(
-                    name, how, [{name: written(name, m[how], model.new_folder(), "x")} for m in per_sample]
+                    name,
+                    how,
+                    [{name: written(name, m[how], model.new_folder(), "x")} for m in per_sample],
                 )
 
 
@@ -101,18 +110,30 @@ class WrongOutput:
     @property
     def sample(self) -> int:
         """The index of the sample."""
-        return self.trials.model.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
+        return (
+            self.trials.model.values.labels.index(self.judgement.sample)
+            if self.judgement.sample
+            else 0
+        )
 
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
-        """The reference's and the candidate's value; None where one is not a tensor, or is missing."""
+        """The reference's and the candidate's value; None where one is not a tensor, or is
+        missing."""
         result = self.trials.run(self.region)
         name = self.judgement.name
         if result.failure or name not in result.tensors[self.sample]:
             return None
-        records = self.trials.model.values.records[self.sample][name], result.tensors[self.sample][name]
+        records = (
+            self.trials.model.values.records[self.sample][name],
+            result.tensors[self.sample][name],
+        )
         expected, value = (record.value() for record in records)
-        return (expected, value) if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray) else None
+        return (
+            (expected, value)
+            if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray)
+            else None
+        )
 
     @property
     def explanations(self) -> list[Explanation]:
@@ -124,25 +145,37 @@ class WrongOutput:
         """What would make the values equal, by themselves."""
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
-        return find_explanations(*self.values, dict(self._other_tensors()), self.trials.judge.precision)
+        return find_explanations(
+            *self.values, dict(self._other_tensors()), self.trials.judge.precision
+        )
 
     @cached_property
     def misread(self) -> list[MisreadInput]:
         """Inputs of the region that give these values if they are misread so.
 
-        Where the values by themselves look like a change, only inputs of the model are asked about: users feed those.
+        Where the values by themselves look like a change, only inputs of the model are asked about:
+        users feed those.
         """
-        if self.values is None or self.values[0].size > MAX_OUTPUT or self.values[0].dtype.kind in "iub":
+        if (
+            self.values is None
+            or self.values[0].size > MAX_OUTPUT
+            or self.values[0].dtype.kind in "iub"
+        ):
             return []
         alike = any(not e.narrows for e in self._alike)
         inputs = [n for n in self.region.inputs if n in self.trials.model.graph.inputs or not alike]
-        outputs = {misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)}
-        found = matching_tensors(*self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision)
+        outputs = {
+            misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)
+        }
+        found = matching_tensors(
+            *self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision
+        )
         return [outputs[e.text][0] for e in found]
 
     @property
     def wrong_input(self) -> str:
-        """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives these values."""
+        """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives
+        these values."""
         inputs = self.trials.model.graph.inputs
         return next((m.sentence(self.trials.model) for m in self.misread if m.name in inputs), "")
 
@@ -159,7 +192,9 @@ class WrongOutput:
         values = self.trials.model.values
         records = values.records
         labels = values.labels
-        nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:MAX_OTHER_SAMPLES]
+        nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[
+            :MAX_OTHER_SAMPLES
+        ]
         described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
         size = _size(records[k][name])
         for text, record in described:
@@ -172,7 +207,9 @@ class WrongOutput:
             return
         for misread in misread_inputs(self.trials.model, inputs):
             try:
-                outputs = self.trials.model.run_on_reference(self.region, misread.feeds)[self.sample]
+                outputs = self.trials.model.run_on_reference(self.region, misread.feeds)[
+                    self.sample
+                ]
             except ModelError:
                 continue
             if self.judgement.name in outputs:

@@ -1,7 +1,8 @@
 """Is a candidate still what it was when its answers were stored? And how old are they?
 
-A key says all that can be known of a candidate without running it. What it does not say (a library, a driver, a board's
-firmware, a server) shows when a run is repeated: once per command, of the whole model.
+A key says all that can be known of a candidate without running it. What it does not say (a library,
+a driver, a board's firmware, a server) shows when a run is repeated: once per command, of the whole
+model.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ OLD = 3600.0  # seconds after which the summary says how old answers are
 
 
 def drop_if_changed(trials: Trials) -> str:
-    """Repeat one stored run of the whole; drop the candidate's stored answers if it gives others now: then say so.
+    """Repeat one stored run of the whole; drop the candidate's stored answers if it gives others
+    now: then say so.
 
-    Where the new run equals a stored one bit for bit, nothing has changed. Where none does, the candidate is another
-    one, or is not deterministic: it is not where its stored runs differ among themselves, or a second new run differs
-    from the first. Its answers are kept then, for a difference tells nothing. So this costs one run, and a second one
-    only where the first differs; nothing where nothing is stored.
+    Where the new run equals a stored one bit for bit, nothing has changed. Where none does, the
+    candidate is another one, or is not deterministic: it is not where its stored runs differ among
+    themselves, or a second new run differs from the first. Its answers are kept then, for a
+    difference tells nothing. So this costs one run, and a second one only where the first differs;
+    nothing where nothing is stored.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -38,13 +41,18 @@ def drop_if_changed(trials: Trials) -> str:
     with Store(trials.model.scratch / "again") as store:
         anew = trials.processes.with_store(store, Form.SHIPPED)
         first = anew.run(whole, fresh=True)
-        if any(_same(first, known) for known in stored) or not all(_same(stored[0], known) for known in stored):
+        if any(_same(first, known) for known in stored) or not all(
+            _same(stored[0], known) for known in stored
+        ):
             return ""
         if not _same(first, anew.run(whole, fresh=True, repetition=1)):
             return ""
     trials.processes.candidate_key.discard_results()
     name = clean(trials.runtime.candidate.name)
-    return f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no longer used"
+    return (
+        f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no"
+        " longer used"
+    )
 
 
 def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
@@ -52,7 +60,9 @@ def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
     loading = trials.processes.only_stored()
     runs: list[RunResult] = []
     with suppress(NotStored):
-        runs.extend(loading.run(trials.model.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS))
+        runs.extend(
+            loading.run(trials.model.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS)
+        )
     return runs
 
 
@@ -71,7 +81,10 @@ def age(trials: Trials) -> str:
     if not old:
         return ""
     days = list(dict.fromkeys((_day(old[0]), _day(old[-1]))))
-    return f"{len(old)} of {len(times)} results were stored on {' to '.join(days)}; --fresh runs everything again"
+    return (
+        f"{len(old)} of {len(times)} results were stored on {' to '.join(days)}; --fresh runs"
+        " everything again"
+    )
 
 
 def _day(seconds: float) -> str:

@@ -1,4 +1,5 @@
-"""Region -> Verdict: ask the candidate about a region that is fed with reference values, and judge its outputs."""
+"""Region -> Verdict: ask the candidate about a region that is fed with reference values, and judge
+its outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from subgraph.verdict import Verdict
 
 @dataclass(frozen=True)
 class Trials:
-    """A candidate that is asked about regions of a model, and a judge. Several threads may share it.
+    """A candidate that is asked about regions of a model, and a judge. Several threads may share
+    it.
 
     Attributes:
         ask: obtains the candidate's outputs of a region.
@@ -53,27 +55,41 @@ class Trials:
         """Writes the models that the candidate is given."""
         return ModelWriter(self.model, self.runtime)
 
-    # ------------------------------------------------------------------------------------------------ trials
+    # ------------------------------------------------------------ trials
 
     def verdict(self, region: Region, *, repetition: int = 0, fresh: bool = False) -> Verdict:
-        """Whether the candidate agrees with the reference on a region that is fed with reference values.
+        """Whether the candidate agrees with the reference on a region that is fed with reference
+        values.
 
         Args and Raises: as `Asker.run`.
         """
         return self.judge.verdict(region, self.ask.run(region, repetition=repetition, fresh=fresh))
 
-    def run(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> RunResult:
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
         """The candidate's outputs of a region. Args and Raises: as `Asker.run`."""
         return self.ask.run(region, feeds, repetition=repetition, fresh=fresh)
 
     def run_extra(
-        self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
     ) -> RunResult:
-        """The candidate's outputs of a region, for a run that only explains another one: it is no trial."""
+        """The candidate's outputs of a region, for a run that only explains another one: it is no
+        trial."""
         with self.log.count_as_extra(region):
             return self.ask.run(region, feeds, repetition=repetition, fresh=fresh)
 
-    # ------------------------------------------------------------------------------------------------ variants
+    # ------------------------------------------------------------ variants
 
     def restarted(self) -> Trials:
         """The same trials in a new session, which has used no runs so far."""
@@ -91,11 +107,17 @@ class Trials:
         """Trials of another candidate, in the same processes."""
         return self.with_runtime(replace(self.runtime, candidate=candidate))
 
-    def with_runtime(self, runtime: CandidateRuntime, model: ReferenceModel | None = None) -> Trials:
+    def with_runtime(
+        self, runtime: CandidateRuntime, model: ReferenceModel | None = None
+    ) -> Trials:
         """Trials of another runtime on the same model; results are stored alike.
 
         `model`: the same model, if its files go to another folder.
         """
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
-        ask = self.ask.with_runtime(runtime, model) if isinstance(self.ask, Processes) else Processes(judge)
+        ask = (
+            self.ask.with_runtime(runtime, model)
+            if isinstance(self.ask, Processes)
+            else Processes(judge)
+        )
         return Trials(ask, judge)

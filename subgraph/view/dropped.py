@@ -18,7 +18,8 @@ MAX_LISTED = 6  # arrays of an .npz
 
 
 def looked_at(path: Path, suffix: str) -> str:
-    """`float32 1×3×224×224, -2.1 … 2.6`, with counts of NaN and Inf; of an image its size and channels.
+    """`float32 1×3×224×224, -2.1 … 2.6`, with counts of NaN and Inf; of an image its size and
+    channels.
 
     Complexity: one pass over the values; of an image only the head is read.
 
@@ -30,7 +31,9 @@ def looked_at(path: Path, suffix: str) -> str:
             return _array(read_npy(path, mapped=True))
         except InputError as e:
             raise InputError(
-                "not an .npy file without Python objects", "write it with numpy.save", code="tensor.unreadable"
+                "not an .npy file without Python objects",
+                "write it with numpy.save",
+                code="tensor.unreadable",
             ) from e
     return _archive(path) if suffix == ".npz" else _image(path)
 
@@ -66,14 +69,21 @@ def _archive(path: Path) -> str:
             for name in names[:MAX_LISTED]:
                 with archive.open(name) as file:
                     head = np.lib.format.read_array_header_1_0 if _version(file) == (1, 0) else None
-                    shape, _, dtype = head(file) if head else np.lib.format.read_array_header_2_0(file)
+                    shape, _, dtype = (
+                        head(file) if head else np.lib.format.read_array_header_2_0(file)
+                    )
                 told.append(f"{clean(name.removesuffix('.npy'))}: {dtype} {shape_text(shape)}")
     except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as e:
         raise InputError(
-            f"not an .npz file: {clean(str(e))}", "write it with numpy.savez", code="tensor.unreadable"
+            f"not an .npz file: {clean(str(e))}",
+            "write it with numpy.savez",
+            code="tensor.unreadable",
         ) from e
     more = len(names) - MAX_LISTED
-    return "; ".join([*told, *([f"and {count(more, 'array')} more"] if more > 0 else [])]) or "no array"
+    return (
+        "; ".join([*told, *([f"and {count(more, 'array')} more"] if more > 0 else [])])
+        or "no array"
+    )
 
 
 def _version(file: IO[bytes]) -> tuple[int, int]:
@@ -91,5 +101,7 @@ def _image(path: Path) -> str:
             return f"image {image.width}×{image.height}, {image.mode}"
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
         raise InputError(
-            "not an image that can be read", "give a .png, .jpg or .bmp", code="input.unreadable-image"
+            "not an image that can be read",
+            "give a .png, .jpg or .bmp",
+            code="input.unreadable-image",
         ) from e

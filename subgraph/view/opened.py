@@ -1,7 +1,8 @@
 """A model that a page shows, and the files that it was read from: are they still the same?
 
-A file counts as another one as soon as its size, times or inode differ: an export that writes the same bytes again only
-costs a reload, while an old network over a new file would be cut at other nodes than the page shows.
+A file counts as another one as soon as its size, times or inode differ: an export that writes the
+same bytes again only costs a reload, while an old network over a new file would be cut at other
+nodes than the page shows.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class OpenedModel:
         """
         if key != self.key or not self.is_current:
             raise ModelChanged(
-                f"{self.graph.path.name} has changed on disk", "reload the page; nothing was run", code="model.changed"
+                f"{self.graph.path.name} has changed on disk",
+                "reload the page; nothing was run",
+                code="model.changed",
             )
 
 
@@ -55,7 +58,9 @@ def open_model(path: Path) -> OpenedModel:
     stamp = _stamp(path)
     graph = load(path)
     stamps = {path: stamp}
-    with contextlib.suppress(DataError):  # such a model can be looked at, and its runs say what is missing
+    with contextlib.suppress(
+        DataError
+    ):  # such a model can be looked at, and its runs say what is missing
         stamps |= {file: _stamp(file) for file in external_files(graph).values()}
     return OpenedModel(graph, stamps)
 

@@ -1,4 +1,5 @@
-"""Command lines of `subcut` -> child processes, whose progress and results are events, numbered from 1 and kept.
+"""Command lines of `subcut` -> child processes, whose progress and results are events, numbered
+from 1 and kept.
 
 A page that is reloaded, or a second one, reads the events from the first on and so sees the same.
 """
@@ -18,7 +19,9 @@ from subgraph.system import APART, interrupt
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean
 
-COMMAND = tuple(python("-c", "from subgraph.cli import main; main()"))  # `main` reads sys.argv; its first word is "-c"
+COMMAND = tuple(
+    python("-c", "from subgraph.cli import main; main()")
+)  # `main` reads sys.argv; its first word is "-c"
 STOP_SECONDS = 20.0  # for a run that was interrupted, to store its state
 INTERRUPTED = 130
 MAX_KEPT = 20_000  # events
@@ -67,14 +70,18 @@ class CommandRun:
 
 
 class Runs:
-    """The runs of a session, one at a time, and the events of all. Safe to use from several threads.
+    """The runs of a session, one at a time, and the events of all. Safe to use from several
+    threads.
 
     Attributes:
         events: `{"id", "run", "type", …}` of type `begin`, `progress` or `end`; ids ascend.
     """
 
     def __init__(
-        self, links: Callable[[dict[str, Any], Sequence[str]], dict[str, Any]] = lambda document, words: {}
+        self,
+        links: Callable[
+            [dict[str, Any], Sequence[str]], dict[str, Any]
+        ] = lambda document, words: {},
     ) -> None:
         """`links`: a run's document and words → further fields of its last event."""
         self.events: list[dict[str, Any]] = []
@@ -92,7 +99,9 @@ class Runs:
         """
         with self._changed:
             if self._current or self._closed:
-                raise UsageError("another run is under way", "stop it, or wait for its end", code="view.busy")
+                raise UsageError(
+                    "another run is under way", "stop it, or wait for its end", code="view.busy"
+                )
             run = self._current = CommandRun(kind, words)
             self._number += 1
             number = self._number
@@ -125,18 +134,23 @@ class Runs:
             run.end()
 
     def after(self, number: int, seconds: float) -> list[dict[str, Any]] | None:
-        """Events with a greater id; waits for one, at most so long. None once the session is closed."""
+        """Events with a greater id; waits for one, at most so long. None once the session is
+        closed."""
         with self._changed:
             if self._id <= number and not self._closed:
                 self._changed.wait(seconds)
-            return None if self._closed else [event for event in self.events if event["id"] > number]
+            return (
+                None if self._closed else [event for event in self.events if event["id"] > number]
+            )
 
     def _add(self, run: int, type_: str, **fields: Any) -> None:
         """The caller holds the lock."""
         self._id += 1
         self.events.append({"id": self._id, "run": run, "type": type_, **fields})
         if len(self.events) > MAX_KEPT:  # lines of progress are the first to go
-            drop = next((k for k, event in enumerate(self.events) if event["type"] == "progress"), 0)
+            drop = next(
+                (k for k, event in enumerate(self.events) if event["type"] == "progress"), 0
+            )
             del self.events[drop]
         self._changed.notify_all()
 
@@ -169,7 +183,11 @@ def _event(line: str) -> dict[str, Any]:
         event = json.loads(line)
     except ValueError:
         event = None
-    return event if isinstance(event, dict) and isinstance(event.get("text"), str) else {"text": clean(line.strip())}
+    return (
+        event
+        if isinstance(event, dict) and isinstance(event.get("text"), str)
+        else {"text": clean(line.strip())}
+    )
 
 
 def _document(text: str, code: int, last: str) -> dict[str, Any]:

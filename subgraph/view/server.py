@@ -1,9 +1,10 @@
 """A `ViewSession` over HTTP, for one user on this computer.
 
-Other pages in the same browser, and other users of this computer, are strangers: the server listens on 127.0.0.1, takes
-only requests for its own host name and from its own origin, and answers with data only to who knows the run's token.
-The page may load nothing from elsewhere and is shown in no frame. Written with the standard library: what a framework
-would add, routing and event streams, is a table and a loop here.
+Other pages in the same browser, and other users of this computer, are strangers: the server listens
+on 127.0.0.1, takes only requests for its own host name and from its own origin, and answers with
+data only to who knows the run's token. The page may load nothing from elsewhere and is shown in no
+frame. Written with the standard library: what a framework would add, routing and event streams, is
+a table and a loop here.
 """
 
 from __future__ import annotations
@@ -33,16 +34,25 @@ STATIC = {
     "/values.js": ("values.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
-# A report is a file that names things after the model: it runs no scripts here and belongs to no origin.
-REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src"
+    " 'none'"
+)
+# A report is a file that names things after the model: it runs no scripts here and belongs to no
+# origin.
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
 MAX_JSON, MAX_FILE = 16 << 20, 4 << 30  # bytes of a request
 IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
-WATCH_SECONDS = 1.0  # an event stream shows so often that it lives, and that the model is still the same
+WATCH_SECONDS = (
+    1.0  # an event stream shows so often that it lives, and that the model is still the same
+)
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves a session, and a new one where the model has changed once a page is opened; `url` opens the page."""
+    """Serves a session, and a new one where the model has changed once a page is opened; `url`
+    opens the page."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -59,7 +69,9 @@ class ViewServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), ViewRequest)
         except OSError as e:
             raise UsageError(
-                f"port {port}: {e.strerror}", "leave --port out, and any free one is taken", code="view.port"
+                f"port {port}: {e.strerror}",
+                "leave --port out, and any free one is taken",
+                code="view.port",
             ) from e
         self.hosts = frozenset(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
 
@@ -69,7 +81,8 @@ class ViewServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/#{self.token}"
 
     def current(self) -> ViewSession:
-        """The session of the model as it is on disk now; that of an older reading is closed, its run stopped.
+        """The session of the model as it is on disk now; that of an older reading is closed, its
+        run stopped.
 
         Raises:
             SubcutError: as `open_session`; the older session stays, in which nothing can be done.
@@ -124,7 +137,11 @@ class ViewRequest(BaseHTTPRequestHandler):
             return
         if self.path == "/api/drop":
             name = unquote(self.headers.get("X-Name", ""))
-            self._answer(lambda: self._json(self.server.session.drop(name, self.rfile, int(size))), {}, ends=True)
+            self._answer(
+                lambda: self._json(self.server.session.drop(name, self.rfile, int(size))),
+                {},
+                ends=True,
+            )
             return
         try:
             asked = json.loads(self.rfile.read(int(size)))
@@ -135,7 +152,7 @@ class ViewRequest(BaseHTTPRequestHandler):
             return
         self._answer(lambda: self._post(asked), asked)
 
-    # ------------------------------------------------------------------------------------------------ the door
+    # ------------------------------------------------------------ the door
 
     def _admitted(self) -> bool:
         """For this server, and from its own page or from none."""
@@ -143,8 +160,11 @@ class ViewRequest(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if len(host) != 1 or host[0].lower() not in self.server.hosts:
             self._refuse(403, "the request is for another host")
-        elif (origin is not None and origin.lower().removeprefix("http://") not in self.server.hosts) or (
-            self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and self.path != "/"
+        elif (
+            origin is not None and origin.lower().removeprefix("http://") not in self.server.hosts
+        ) or (
+            self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+            and self.path != "/"
         ):
             self._refuse(403, "the request comes from another page")
         else:
@@ -154,16 +174,24 @@ class ViewRequest(BaseHTTPRequestHandler):
     def _knows_token(self, token: str) -> bool:
         if hmac.compare_digest(token.encode(), self.server.token.encode()):
             return True
-        self._refuse(403, "the token is missing or of another run: open the address that `subcut view` printed")
+        self._refuse(
+            403,
+            "the token is missing or of another run: open the address that `subcut view` printed",
+        )
         return False
 
     def _refuse(self, status: int, what: str) -> None:
         self.close_connection = True  # the request's body was not read
-        self._json({"error": {"kind": "UsageError", "code": "view.refused", "what": what, "hint": ""}}, status)
+        self._json(
+            {"error": {"kind": "UsageError", "code": "view.refused", "what": what, "hint": ""}},
+            status,
+        )
 
-    # ------------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------ answers
 
-    def _answer(self, give: Callable[[], None], asked: dict[str, Any], *, ends: bool = False) -> None:
+    def _answer(
+        self, give: Callable[[], None], asked: dict[str, Any], *, ends: bool = False
+    ) -> None:
         """An error of ours is the answer."""
         try:
             give()
@@ -185,12 +213,17 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _post(self, asked: dict[str, Any]) -> None:
         session = self.server.session
-        if self.path != "/api/stop":  # else nodes of one reading could be asked for by numbers of another
+        if (
+            self.path != "/api/stop"
+        ):  # else nodes of one reading could be asked for by numbers of another
             session.opened.require(asked.get("model"))
         if self.path == "/api/layout":
             opened = asked.get("open")
             width = asked.get("width", 1200)
-            if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
+            if not (
+                opened is None
+                or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))
+            ):
                 raise UsageError("'open' must be a list of groups", code="view.bad-request")
             width = float(width) if isinstance(width, (int, float)) else 1200.0
             self._json(session.layout(opened, width, tall=asked.get("tall") is True))
@@ -213,7 +246,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._refuse(404, "there is nothing of this name")
 
     def _stream(self) -> None:
-        """Server-sent events: all that were, then each as it comes; the browser asks again from the last it has."""
+        """Server-sent events: all that were, then each as it comes; the browser asks again from the
+        last it has."""
         last = self.headers.get("Last-Event-ID", "0")
         number = int(last) if last.isdecimal() and len(last) < 12 else 0
         self.close_connection = True
@@ -224,7 +258,10 @@ class ViewRequest(BaseHTTPRequestHandler):
             if key != session.opened.key or not session.opened.is_current:
                 self.wfile.write(f"data: {json.dumps({'type': 'changed'})}\n\n".encode())
                 return
-            text = "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events) or ": alive\n\n"
+            text = (
+                "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events)
+                or ": alive\n\n"
+            )
             self.wfile.write(text.encode())
             self.wfile.flush()
             number = events[-1]["id"] if events else number
@@ -235,8 +272,12 @@ class ViewRequest(BaseHTTPRequestHandler):
             raise UsageError("only a file can be shown", code="view.unknown-file")
         shown = path.suffix == ".html"
         with path.open("rb") as file:
-            self._send_file(file, "text/html; charset=utf-8" if shown else "application/octet-stream",
-                            "" if shown else path.name, REPORT_POLICY)  # fmt: skip
+            self._send_file(
+                file,
+                "text/html; charset=utf-8" if shown else "application/octet-stream",
+                "" if shown else path.name,
+                REPORT_POLICY,
+            )
 
     def _zip(self, name: str) -> None:
         with tempfile.TemporaryFile() as file:
@@ -258,7 +299,9 @@ class ViewRequest(BaseHTTPRequestHandler):
         self._head(status, kind, len(data))
         self.wfile.write(data)
 
-    def _head(self, status: int, kind: str, size: int | None, policy: str = POLICY, disposition: str = "") -> None:
+    def _head(
+        self, status: int, kind: str, size: int | None, policy: str = POLICY, disposition: str = ""
+    ) -> None:
         self.send_response(status)
         headers = {
             "Content-Type": kind,

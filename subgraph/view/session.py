@@ -46,7 +46,8 @@ from subgraph.view.runs import Runs
 from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
-VALUES = "view_values"  # in the output folder, hidden and as long as the session lives: tensors that were looked at
+# in the output folder, hidden and as long as the session lives: tensors that were looked at
+VALUES = "view_values"
 MAX_KEPT = 16  # of such runs
 MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
 PLAIN = "ort"  # stands in for a candidate where none was named
@@ -70,7 +71,8 @@ class ViewOptions:
     Attributes:
         candidates: name → words that choose it; the page knows only the names.
         inputs: files that the model is fed. recordings: folders of recordings.
-        shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion, timeout.
+        shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion,
+            timeout.
         output: the parent folder of results.
         known: what the candidates are known to compute wrongly in a graph, by node.
         beside: candidates that Compare runs together, and whose values are shown beside each other.
@@ -102,16 +104,26 @@ class ViewSession:
         self.drawer = Drawer(network(graph), inner_networks(self.whole), small_constants(graph))
         self.runs = Runs(self.find_links)
         self._lock = threading.Lock()
-        self._values: dict[int, tuple[Path, bool, int]] = {}  # run → its folder, does the reference stand alone, node
-        self._recorded: dict[tuple[str, ...], Path] = {}  # a recording and what was fed → all its values, once stored
-        self._cases: list[tuple[Path, str]] = []  # and the part of the model that each is of, by its prefix
+        self._values: dict[
+            int, tuple[Path, bool, int]
+        ] = {}  # run → its folder, does the reference stand alone, node
+        self._recorded: dict[
+            tuple[str, ...], Path
+        ] = {}  # a recording and what was fed → all its values, once stored
+        self._cases: list[
+            tuple[Path, str]
+        ] = []  # and the part of the model that each is of, by its prefix
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
-        self._described = {0: _beside(node_descriptions, graph)}  # a part's place → what tells of its nodes
-        self._known = {0: _beside(options.known, graph)}  # a part's place → what is known of its nodes
+        self._described = {
+            0: _beside(node_descriptions, graph)
+        }  # a part's place → what tells of its nodes
+        self._known = {
+            0: _beside(options.known, graph)
+        }  # a part's place → what is known of its nodes
 
-    # ------------------------------------------------------------------------------------------------ the model
+    # ------------------------------------------------------------ the model
 
     def about(self) -> dict[str, Any]:
         """The model's nodes, tensors and groups, and what can be run. Linear."""
@@ -127,8 +139,15 @@ class ViewSession:
             "labels": [clean(part.graph.label(i)) for part, i in rows],
             "ops": [clean(part.graph.ops[i]) for part, i in rows],
             "makes": [[part.prefix + name for name in part.graph.makes[i]] for part, i in rows],
-            "reads": [[part.prefix + n for n in part.graph.reads[i] if n not in part.graph.maker] for part, i in rows],
-            "bodies": {part.first + i: [p.word for p in row] for part in self.parts for i, row in part.inside.items()},
+            "reads": [
+                [part.prefix + n for n in part.graph.reads[i] if n not in part.graph.maker]
+                for part, i in rows
+            ],
+            "bodies": {
+                part.first + i: [p.word for p in row]
+                for part in self.parts
+                for i, row in part.inside.items()
+            },
             "kinds": self._kinds(),
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
@@ -146,7 +165,9 @@ class ViewSession:
         found |= {"control"} if len(self.parts) > 1 else set()
         return {kind: words for kind, words in WORDS.items() if kind in found}
 
-    def layout(self, opened: Sequence[str] | None, width: float, *, tall: bool = False) -> dict[str, object]:
+    def layout(
+        self, opened: Sequence[str] | None, width: float, *, tall: bool = False
+    ) -> dict[str, object]:
         """The drawing with these groups open, and their keys; `tall`: with room for errors.
 
         Raises:
@@ -207,15 +228,18 @@ class ViewSession:
         if len({part.prefix for part, _ in found}) > 1:
             one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
             raise UsageError(
-                f"the start is in {one}, the end in {other}: a piece lies in one graph", code="region.two-graphs"
+                f"the start is in {one}, the end in {other}: a piece lies in one graph",
+                code="region.two-graphs",
             )
         return found[0][0], [name for _, name in found]
 
     def region(self, start: str, end: str) -> dict[str, Any]:
-        """The region between two nodes, and the command line that cuts it. One of them may be empty.
+        """The region between two nodes, and the command line that cuts it. One of them may be
+        empty.
 
         Raises:
-            SubcutError: as `region.between`; `NoRegion` with `swap` where the end is upstream of the start.
+            SubcutError: as `region.between`; `NoRegion` with `swap` where the end is upstream of
+                the start.
         """
         part, names = self._part([name for name in (start, end) if name])
         ends = iter(names)
@@ -252,10 +276,11 @@ class ViewSession:
             return False
         return True
 
-    # ------------------------------------------------------------------------------------------------ runs
+    # ------------------------------------------------------------ runs
 
     def run(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Start `cut`, `compare` or `bisect`; only with candidates and recordings that were typed or are configured.
+        """Start `cut`, `compare` or `bisect`; only with candidates and recordings that were typed
+        or are configured.
 
         Raises:
             UsageError: anything else, or another run is under way. SubcutError: as `region`.
@@ -265,9 +290,14 @@ class ViewSession:
             start = _word(asked, "start")
             end = _word(asked, "end")
             if not (start or end):
-                raise UsageError("where to cut? choose a start and an end", code="region.ends-missing")
+                raise UsageError(
+                    "where to cut? choose a start and an end", code="region.ends-missing"
+                )
             self.region(start, end)
-            words = [*self._cut_words(start, end), *(["--dump", "all"] if asked.get("dump") else [])]
+            words = [
+                *self._cut_words(start, end),
+                *(["--dump", "all"] if asked.get("dump") else []),
+            ]
         elif kind == "values":
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
@@ -276,33 +306,46 @@ class ViewSession:
             words += [*(self._compared(asked) if several else ()), *self.options.tested]
         else:
             raise UsageError(
-                f"the page runs cut, compare and bisect, not {clean(str(kind))}", code="view.unknown-command"
+                f"the page runs cut, compare and bisect, not {clean(str(kind))}",
+                code="view.unknown-command",
             )
         return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
 
     def _compared(self, asked: Mapping[str, Any]) -> list[str]:
-        """Words that compare only what lies between start and end; of thousands of nodes none alone. A recording holds
-        nothing of bodies: there all is compared."""
+        """Words that compare only what lies between start and end; of thousands of nodes none
+        alone. A recording holds nothing of bodies: there all is compared."""
         start, end, recording = (_word(asked, key) for key in ("start", "end", "recording"))
-        part = self._part([name for name in (start, end) if name])[0] if start or end else self.whole
+        part = (
+            self._part([name for name in (start, end) if name])[0] if start or end else self.whole
+        )
         if recording and part is not self.whole:
             return []
         nodes = self.region(start, end)["nodes"] if start or end else part.graph.nodes
-        return [*_ends(start, end), *(["--in-place"] if len(nodes) > MAX_ALONE and not recording else [])]
+        return [
+            *_ends(start, end),
+            *(["--in-place"] if len(nodes) > MAX_ALONE and not recording else []),
+        ]
 
     def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
+        """Start what writes the tensors that a node makes; without a candidate those of the
+        reference alone."""
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
         candidate = _word(asked, "candidate")
         recording = _word(asked, "recording")
-        tested = self._tested(asked, several=True) if candidate or recording else [f"--candidate={PLAIN}"]
+        tested = (
+            self._tested(asked, several=True)
+            if candidate or recording
+            else [f"--candidate={PLAIN}"]
+        )
         fed = self._fed_words(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
         at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
-        at_node = [] if recording else [at]  # of a recording all at once: each further node needs no run
+        at_node = (
+            [] if recording else [at]
+        )  # of a recording all at once: each further node needs no run
         words = ["compare", self.model, *tested, *at_node, *self.options.tested, *fed]
         number = self.runs.start("values", [*words, f"--save={folder}"])
         if recording:
@@ -349,12 +392,13 @@ class ViewSession:
     def tensor(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Pictures and statistics of one tensor, as `tensor_document` gives them.
 
-        Either of those that a run of kind `values` wrote (`run`), or of those that are stored of what a node makes
-        (`node`): of the chosen `recording` once its values are, else in the cases of this model; `pair`: which of them,
-        `plane`: which map, None for that which differs most.
+        Either of those that a run of kind `values` wrote (`run`), or of those that are stored of
+        what a node makes (`node`): of the chosen `recording` once its values are, else in the cases
+        of this model; `pair`: which of them, `plane`: which map, None for that which differs most.
 
         Raises:
-            UsageError: there is no such run, node, pair or plane. InputError: its files are damaged.
+            UsageError: there is no such run, node, pair or plane. InputError: its files are
+                damaged.
         """
         run = asked.get("run")
         node = asked.get("node")
@@ -364,7 +408,11 @@ class ViewSession:
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
-                [v for folder in cases for v in values_of_case(folder, made, self._in_output(folder))]
+                [
+                    v
+                    for folder in cases
+                    for v in values_of_case(folder, made, self._in_output(folder))
+                ]
                 if stored is None
                 else self._values_in(stored, node)
             )
@@ -372,7 +420,9 @@ class ViewSession:
             folder, alone, node = self._values[run]
             values = self._values_in(folder, node, alone=alone)
         else:
-            raise UsageError("there are no such values", "choose a node, and Values", code="view.unknown-values")
+            raise UsageError(
+                "there are no such values", "choose a node, and Values", code="view.unknown-values"
+            )
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
 
     def _made(self, node: int) -> list[str]:
@@ -403,7 +453,8 @@ class ViewSession:
         return ["cut", self.model, *_ends(start, end)]
 
     def _tested(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
-        """Words that choose the recording, or the candidate; `several`: with those that stand beside it."""
+        """Words that choose the recording, or the candidate; `several`: with those that stand
+        beside it."""
         candidate = _word(asked, "candidate")
         recording = _word(asked, "recording")
         if recording:
@@ -436,10 +487,11 @@ class ViewSession:
         typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
         return words + [f"--{option}={text}" for option, text in typed.items() if text]
 
-    # ------------------------------------------------------------------------------------------------ files
+    # ------------------------------------------------------------ files
 
     def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
-        """Store a file that was dropped onto the page in the output folder; returns its name there, and what it holds.
+        """Store a file that was dropped onto the page in the output folder; returns its name there,
+        and what it holds.
 
         Raises:
             InputError: it is of another kind, ends too soon, or cannot be read.
@@ -463,7 +515,9 @@ class ViewSession:
         if left:
             Path(out.name).unlink()
             raise InputError(
-                f"{clean(name)} ended {left} bytes too soon", "drop it again", code="view.upload-cut-short"
+                f"{clean(name)} ended {left} bytes too soon",
+                "drop it again",
+                code="view.upload-cut-short",
             )
         stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
         try:
@@ -496,55 +550,80 @@ class ViewSession:
             raise UsageError("only a folder can be packed", code="view.unknown-file")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
+                if (
+                    path.is_file()
+                    and not path.is_symlink()
+                    and path.resolve().is_relative_to(folder)
+                ):
                     archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
     def find_links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-        """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
-        another model than this one only that it is `stale`. `words`: of the run.
+        """Folders and reports of a result, as `file` takes them, and its first lines; of a result
+        that may belong to another model than this one only that it is `stale`. `words`: of the run.
 
-        `prefix`: what stands before its tensors' names on the page, where it is of a body. Of several candidates there
-        are the same of each, as `comparisons`.
+        `prefix`: what stands before its tensors' names on the page, where it is of a body. Of
+        several candidates there are the same of each, as `comparisons`.
         """
         if of_each := document.get("comparisons"):
             links = [self.find_links(one, words) for one in of_each]
             return {"comparisons": links, "stale": any("stale" in one for one in links)}
         structure = (document.get("model") or {}).get("structure_sha256")
-        at = next((w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), "")
+        at = next(
+            (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
+        )
         prefix = within(self.parts, at)[0].prefix
-        same = bool(prefix) or structure in (None, self._structure)  # the model of a run in a body is that body
+        same = bool(prefix) or structure in (
+            None,
+            self._structure,
+        )  # the model of a run in a body is that body
         if "error" not in document and (not self.opened.is_current or not same):
             return {"stale": True}
         findings = document.get("findings") or ()
         inner = [list(_chain(f.get("inside"))) for f in findings]
         ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
-        places: list[tuple[str | None, Sequence[str]]] = [(r.get("path"), ends) for r in document.get("results") or ()]
+        places: list[tuple[str | None, Sequence[str]]] = [
+            (r.get("path"), ends) for r in document.get("results") or ()
+        ]
         places += [(f.get("case"), ()) for f in findings]
-        places += [(f.get("case"), f["nodes"]) for i in itertools.chain(*inner) for f in found_inside(i)]
+        places += [
+            (f.get("case"), f["nodes"]) for i in itertools.chain(*inner) for f in found_inside(i)
+        ]
         for path, names in places:
             if path and self._relative(path):
                 self.show_case(Path(path), names)
         return {
             "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
-            "kept": self._numbers([name for place in document.get("kept") or () for name in place["nodes"]]),
+            "kept": self._numbers(
+                [name for place in document.get("kept") or () for name in place["nodes"]]
+            ),
             "curve": _curve(document),
             "said": to_json(first_lines(document)),
             "prefix": prefix,
-            "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
-            "inside": [[self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner],
+            "inner_reports": [
+                [rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner
+            ],
+            "inside": [
+                [self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner
+            ],
         }
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         """The numbers of nodes in bodies, as a result names them."""
         found = [within(self.parts, name) for name in names]
-        return [part.first + part.graph.names[name] for part, name in found if name in part.graph.names]
+        return [
+            part.first + part.graph.names[name] for part, name in found if name in part.graph.names
+        ]
 
     def _relative(self, path: str) -> str:
         if not path or not is_text(path):
             return ""
         full = Path(path).resolve()
-        return full.relative_to(self.output).as_posix() if full.is_relative_to(self.output) and full.exists() else ""
+        return (
+            full.relative_to(self.output).as_posix()
+            if full.is_relative_to(self.output) and full.exists()
+            else ""
+        )
 
 
 def _ends(start: str, end: str) -> list[str]:
@@ -552,7 +631,8 @@ def _ends(start: str, end: str) -> list[str]:
 
 
 def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
-    """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the first click."""
+    """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the
+    first click."""
     beside = ThreadPoolExecutor(1)
     future = beside.submit(function, graph)
     beside.shutdown(wait=False)
@@ -576,22 +656,34 @@ def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             yield from _chain(finding.get("inside"))
 
 
-def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str, Any]) -> dict[str, Any]:
+def error_document(
+    session: ViewSession, error: SubcutError, asked: Mapping[str, Any]
+) -> dict[str, Any]:
     """An error as the page shows it; `swap`: start and end the other way round are a region."""
     start = asked.get("start")
     end = asked.get("end")
-    pair = isinstance(error, NoRegion) and isinstance(start, str) and isinstance(end, str) and bool(start and end)
+    pair = (
+        isinstance(error, NoRegion)
+        and isinstance(start, str)
+        and isinstance(end, str)
+        and bool(start and end)
+    )
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
 
 
 def _constant(graph: Graph, name: str) -> dict[str, Any]:
-    """What a constant holds: range, value if it is small, and how it spreads; nothing of a computed tensor."""
+    """What a constant holds: range, value if it is small, and how it spreads; nothing of a computed
+    tensor."""
     measured = measure_weight(graph, name)
     if measured is None or measured.range is None:
         return {}
     summary = measured.range.summary()
-    return {"made_by": "weight", "range": to_json(summary), "value": measured.value,
-            "spread": to_json(spread(graph, name, summary))}  # fmt: skip
+    return {
+        "made_by": "weight",
+        "range": to_json(summary),
+        "value": measured.value,
+        "spread": to_json(spread(graph, name, summary)),
+    }
 
 
 def _text(value: str | bytes) -> str:

@@ -1,4 +1,5 @@
-"""A tensor's values, which a run wrote or a case holds -> what the page shows: numbers, pictures, worst elements."""
+"""A tensor's values, which a run wrote or a case holds -> what the page shows: numbers, pictures,
+worst elements."""
 
 from __future__ import annotations
 
@@ -28,8 +29,10 @@ class ShownValue:
     """A tensor of one sample, read when it is shown.
 
     Attributes:
-        source: whose value stands beside the reference's. place: the case that holds both, "" for a run.
-        recorded: it is a device's record in a case, whose reference was fed what the device recorded before it.
+        source: whose value stands beside the reference's. place: the case that holds both, "" for a
+            run.
+        recorded: it is a device's record in a case, whose reference was fed what the device
+            recorded before it.
         load: gives (reference, given). alone: only the reference was asked for.
     """
 
@@ -42,15 +45,25 @@ class ShownValue:
     recorded: bool = False
 
 
-def values_of_run(folder: Path, tensors: Collection[str], *, alone: bool = False) -> list[ShownValue]:
-    """What `subcut compare --save` wrote of these tensors; `alone`: only the reference was asked for.
+def values_of_run(
+    folder: Path, tensors: Collection[str], *, alone: bool = False
+) -> list[ShownValue]:
+    """What `subcut compare --save` wrote of these tensors; `alone`: only the reference was asked
+    for.
 
     Raises:
         InputError: the folder is damaged.
     """
-    places = [folder] if is_saved(folder) else sorted(folder.iterdir())  # of several candidates one each
-    pairs = [(place, pair) for place in places for pair in saved_pairs(place) if pair.tensor in tensors]
-    return [ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p), alone) for at, p in pairs]
+    places = (
+        [folder] if is_saved(folder) else sorted(folder.iterdir())
+    )  # of several candidates one each
+    pairs = [
+        (place, pair) for place in places for pair in saved_pairs(place) if pair.tensor in tensors
+    ]
+    return [
+        ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p), alone)
+        for at, p in pairs
+    ]
 
 
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
@@ -60,12 +73,16 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
     except InputError:
         return []
     return [
-        ShownValue(v.tensor, v.sample, v.source or RECORD, place, v.load, v.given is None, not v.source) for v in found
+        ShownValue(
+            v.tensor, v.sample, v.source or RECORD, place, v.load, v.given is None, not v.source
+        )
+        for v in found
     ]
 
 
 def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
-    """One of the values, as plain data with drawings as SVG: at most some 600 kB, however large the tensor is.
+    """One of the values, as plain data with drawings as SVG: at most some 600 kB, however large the
+    tensor is.
 
     `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.
 
@@ -90,11 +107,19 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
         raise UsageError(f"channels are 0 to {planes - 1}", code="view.unknown-values")
     shown = plane
     if large:
-        notes.append(f"a large tensor: numbers and pictures are of channel {plane} alone, of its first elements")
+        notes.append(
+            f"a large tensor: numbers and pictures are of channel {plane} alone, of its first"
+            " elements"
+        )
         reference, shown = _part(reference, planes, plane), 0
         given = None if given is None else _part(given, planes, plane)
     return {
-        "pairs": to_json([{"tensor": v.tensor, "sample": v.sample, "source": v.place or v.source} for v in values]),
+        "pairs": to_json(
+            [
+                {"tensor": v.tensor, "sample": v.sample, "source": v.place or v.source}
+                for v in values
+            ]
+        ),
         "source": value.source,
         "stored": bool(value.place),
         "shape": list(shape),
@@ -106,7 +131,9 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
             "reference": to_json(drawn.statistics(reference)),
             "given": None if given is None else to_json(drawn.statistics(given)),
         },
-        "errors": None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED],
+        "errors": (
+            None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED]
+        ),
         "cells": to_json(drawn.map_cells(reference, given, shown)),
         "histogram": drawn.histogram(reference, given),
         "scatter": None if given is None else drawn.scatter(reference, given),
@@ -121,19 +148,30 @@ def _sides(value: ShownValue) -> tuple[Array, Array | None, list[str]]:
     if value.alone:
         return reference, None, notes
     if given is None:
-        return reference, None, [*notes, f"{value.source} gave no value of this tensor: the reference's stands alone"]
+        return (
+            reference,
+            None,
+            [*notes, f"{value.source} gave no value of this tensor: the reference's stands alone"],
+        )
     if given.shape != reference.shape:
         other = f"another shape, {shape_text(given.shape)}"
-        return reference, None, [*notes, f"{value.source} gave {other}: the reference's stands alone"]
+        return (
+            reference,
+            None,
+            [*notes, f"{value.source} gave {other}: the reference's stands alone"],
+        )
     if value.recorded:
-        notes = [f"{notes[0]}: {RECORD}, beside the reference on what the device recorded before it"]
+        notes = [
+            f"{notes[0]}: {RECORD}, beside the reference on what the device recorded before it"
+        ]
     elif value.place:
         notes = [f"{notes[0]}, where {value.source} ran this piece alone"]
     return reference, given, notes
 
 
 def _part(values: Array, planes: int, plane: int) -> Array:
-    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a mapped file is read."""
+    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a
+    mapped file is read."""
     matrix: Array = values.reshape(planes, -1, values.shape[-1])[plane][:, :MAX_DRAWN]
     part: Array = matrix[: max(1, MAX_DRAWN // matrix.shape[1])]
     return part

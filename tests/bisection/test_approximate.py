@@ -27,15 +27,27 @@ for node in nodes:
         model.graph.initializer.append(factor)
         place = list(model.graph.node).index(node) + 1
         model.graph.node.insert(place, helper.make_node("Mul", [right + "/exact", factor.name], [right]))
-""")
-LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q, large) }"
+""")  # noqa: E501
+LINE = (
+    "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q,"
+    " large) }"
+)
 STEPS = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
 MANY = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {STEPS}").replace("Exp (p)", "Exp (t30)")
-LARGE = np.full((4, 16), 40, np.float32)  # beside which what is off by per cents is off by per mille
+LARGE = np.full(
+    (4, 16), 40, np.float32
+)  # beside which what is off by per cents is off by per mille
 
 
 def asked(
-    folder: Path, command: str, op: str, off: float, *more: str, text: str = LINE, spec: str = "", **weights: Any
+    folder: Path,
+    command: str,
+    op: str,
+    off: float,
+    *more: str,
+    text: str = LINE,
+    spec: str = "",
+    **weights: Any,
 ) -> Done:
     made = text_models.model(text, **(weights or {"large": LARGE}))
     (folder / "m.onnx").write_bytes(made.SerializeToString())
@@ -46,9 +58,14 @@ def asked(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")])
-def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(op: str, node: str, tmp_path: Path) -> None:
-    """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output. No fast exp is off by that much."""
+@pytest.mark.parametrize(
+    ("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")]
+)
+def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(
+    op: str, node: str, tmp_path: Path
+) -> None:
+    """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output. No fast exp is
+    off by that much."""
     done = asked(tmp_path, "bisect", op, 0.01)
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
     assert [f["nodes"] for f in done.document["findings"]] == [[node]]
@@ -59,8 +76,11 @@ def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(op: s
 
 
 @pytest.mark.slow
-def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_calls_it(tmp_path: Path) -> None:
-    """The headline said wrong, the line below it "no bug, by the size of the error: … as of approximate kernels"."""
+def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_calls_it(
+    tmp_path: Path,
+) -> None:
+    """The headline said wrong, the line below it "no bug, by the size of the error: … as of
+    approximate kernels"."""
     done = asked(tmp_path, "bisect", "Abs", 1.5e-3)
     (finding,) = done.document["findings"]
     assert finding["nodes"] == ["a"] and finding["worst"]["error"] < 2e-3
@@ -69,14 +89,21 @@ def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline
 
 
 @pytest.mark.parametrize(
-    ("off", "kernels"), [(1e-3, "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"), (1e-8, None)]
+    ("off", "kernels"),
+    [(1e-3, "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"), (1e-8, None)],
 )
-def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | None, tmp_path: Path) -> None:
+def test_an_approximate_kernel_is_right_and_named(
+    off: float, kernels: str | None, tmp_path: Path
+) -> None:
     done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")
     assert done.code == 0 and done.document["criterion"] == "noise", done.out
     assert done.document.get("pieces") == kernels
-    text = subcut("report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path).out
-    assert ("right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text) == bool(kernels)
+    text = subcut(
+        "report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path
+    ).out
+    assert (
+        "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text
+    ) == bool(kernels)
 
 
 @pytest.mark.slow
@@ -88,14 +115,16 @@ def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | Non
         ("Exp", 1e-2, 1, "wrong: the model's outputs; 2 of 3 tensors in place or alone"),
     ],
 )
-def test_compare_looks_at_its_nodes(op: str, off: float, code: int, says: str, tmp_path: Path) -> None:
+def test_compare_looks_at_its_nodes(
+    op: str, off: float, code: int, says: str, tmp_path: Path
+) -> None:
     done = asked(tmp_path, "compare", op, off)
     assert (done.code, done.document["says"]) == (code, says), done.out
 
 
 NOT_LOOKED = (
-    "unresolved: the outputs are off by more than rounding, and by no more than approximate kernels may be; which of "
-    "the two it is the nodes alone tell: compare all of them"
+    "unresolved: the outputs are off by more than rounding, and by no more than approximate kernels"
+    " may be; which of the two it is the nodes alone tell: compare all of them"
 )
 
 
@@ -106,8 +135,20 @@ NOT_LOOKED = (
         ("Exp", 1e-2, ("--at", "c"), 5, NOT_LOOKED),
         ("Exp", 1e-3, ("--at", "b"), 5, NOT_LOOKED),
         ("Abs", 1e-3, ("--align", "output"), 5, NOT_LOOKED),
-        ("Abs", 1.5e-3, ("--at", "a"), 1, "wrong: the model's outputs; 1 of 1 tensor in place or alone"),
-        ("Exp", 1e-3, ("--fail-fast",), 0, "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"),
+        (
+            "Abs",
+            1.5e-3,
+            ("--at", "a"),
+            1,
+            "wrong: the model's outputs; 1 of 1 tensor in place or alone",
+        ),
+        (
+            "Exp",
+            1e-3,
+            ("--fail-fast",),
+            0,
+            "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)",
+        ),
         ("Abs", 1e-9, ("--at", "a"), 0, "right: outputs and 1 intermediate tensor agree"),
     ],
 )
@@ -122,17 +163,35 @@ def test_compare_says_right_of_no_more_than_it_looked_at(
 @pytest.mark.slow
 def test_a_node_that_is_off_is_wrong_where_the_outputs_do_not_show_it(tmp_path: Path) -> None:
     """A Relu that is off by 1.5e-3 before what hides it was one of the "tensors that agree"."""
-    text = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Mul (p, zero) [c] y = Add (q, x) }"
+    text = (
+        "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Mul (p, zero) [c] y = Add"
+        " (q, x) }"
+    )
     done = asked(tmp_path, "compare", "Abs", 1.5e-3, text=text, zero=np.zeros((4, 16), np.float32))
-    assert (done.code, done.document["says"]) == (1, "outputs agree, the inside does not: 1 of 3 tensors wrong")
+    assert (done.code, done.document["says"]) == (
+        1,
+        "outputs agree, the inside does not: 1 of 3 tensors wrong",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("--inside",), ("--within", "a..b")])
 def test_bisect_looks_at_all_that_was_asked_about(words: tuple[str, ...], tmp_path: Path) -> None:
-    """The outputs agree to the bit; what is inside was "right" within 2e-3, whatever the operator."""
-    text = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Mul (p, zero) [c] y = Add (q, x) }"
-    done = asked(tmp_path, "bisect", "Mul", 1.5e-3, *words, text=text.replace("zero", "z"), z=np.eye(4, 16, dtype="f"))
+    """The outputs agree to the bit; what is inside was "right" within 2e-3, whatever the
+    operator."""
+    text = (
+        "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Mul (p, zero) [c] y = Add"
+        " (q, x) }"
+    )
+    done = asked(
+        tmp_path,
+        "bisect",
+        "Mul",
+        1.5e-3,
+        *words,
+        text=text.replace("zero", "z"),
+        z=np.eye(4, 16, dtype="f"),
+    )
     assert done.code == 1 and [f["nodes"] for f in done.document["findings"]] == [["b"]], done.out
 
 
@@ -146,8 +205,21 @@ def test_no_more_runs_look_than_the_search_may_make(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kernels_get_their_part_of_the_runs(tmp_path: Path) -> None:
     """What is never approximated came first and used up all: nothing was known of the others."""
-    done = asked(tmp_path, "bisect", "Exp", 1e-3, "--max-trials", "24", "--repeat", "2", text=MANY, large=LARGE)
-    assert done.code == 0 and "1 Exp, up to 1.0e-03 of the scale; " in done.document["pieces"], done.out
+    done = asked(
+        tmp_path,
+        "bisect",
+        "Exp",
+        1e-3,
+        "--max-trials",
+        "24",
+        "--repeat",
+        "2",
+        text=MANY,
+        large=LARGE,
+    )
+    assert done.code == 0 and "1 Exp, up to 1.0e-03 of the scale; " in done.document["pieces"], (
+        done.out
+    )
     assert "nodes were not looked at" in done.document["pieces"]
 
 
@@ -159,7 +231,8 @@ multi = true
 
 
 @pytest.mark.parametrize(
-    ("op", "off", "nodes"), [("Exp", 1e-3, []), pytest.param("Trilu", 1e-3, [["t"]], marks=pytest.mark.slow)]
+    ("op", "off", "nodes"),
+    [("Exp", 1e-3, []), pytest.param("Trilu", 1e-3, [["t"]], marks=pytest.mark.slow)],
 )
 def test_nodes_are_looked_at_in_one_model_where_that_can_be(
     op: str, off: float, nodes: list[list[str]], tmp_path: Path
@@ -167,10 +240,15 @@ def test_nodes_are_looked_at_in_one_model_where_that_can_be(
     """31 nodes took 31 runs. One that is off in the pool is run alone, and searched for."""
     (tmp_path / "subcut.toml").write_text(POOLED % (op, off), encoding="utf-8")
     text = MANY.replace("Add (q, large)", "Add (r, large)").replace("[c]", "[t] r = Trilu (q) [c]")
-    done = asked(tmp_path, "bisect", op, off, "--repeat", "1", text=text, spec="pooled", large=LARGE)
+    done = asked(
+        tmp_path, "bisect", op, off, "--repeat", "1", text=text, spec="pooled", large=LARGE
+    )
     assert [f["nodes"] for f in done.document["findings"]] == nodes, done.out
     if not nodes:
-        assert done.document["pieces"] == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+        assert (
+            done.document["pieces"]
+            == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+        )
         assert done.document["runs"]["explain"] == 2, "one pool, and Exp"
 
 
@@ -178,7 +256,9 @@ CHOICE = """g (float[4, 16] x) => (float[4, 16] y) {
     [a] p = Abs (x) [s] q = Mul (p, w) [e] e = Greater (q, p) [c] y = Where (e, p, other) }"""
 
 
-@pytest.mark.parametrize(("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)]
+)
 def test_what_jumps_behind_a_choice_is_no_excuse_for_a_node_that_is_off_alone(
     off: float, nodes: list[list[str]], tmp_path: Path
 ) -> None:
@@ -202,19 +282,25 @@ def test_what_jumps_behind_a_choice_is_no_excuse_for_a_node_that_is_off_alone(
 
 
 @pytest.mark.slow
-def test_a_kernel_that_was_not_looked_at_is_no_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine the time was used up before it, and the search by rounding alone called it wrong."""
+def test_a_kernel_that_was_not_looked_at_is_no_culprit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine the time was used up before it, and the search by rounding alone called it
+    wrong."""
     monkeypatch.setattr(pieces, "MAX_SECONDS", -1.0)
     monkeypatch.setattr(pieces, "MAX_WHOLE", -1)
     done = asked(tmp_path, "bisect", "Exp", 1e-3)
     assert (done.code, done.document["findings"]) == (0, []), done.out
-    assert done.document["pieces"] == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+    assert (
+        done.document["pieces"] == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+    )
     assert asked(tmp_path, "bisect", "Abs", 1e-3, "--force").code == 1
 
 
 @pytest.mark.slow
 def test_blame_proves_cures_by_the_criterion_that_found_the_fault(tmp_path: Path) -> None:
-    """What is wrong by rounding alone agrees by the usual criterion, whatever is done: that cures nothing."""
+    """What is wrong by rounding alone agrees by the usual criterion, whatever is done: that cures
+    nothing."""
     text = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Trilu (x) [c] y = Add (p, large) }"
     done = asked(tmp_path, "blame", "Trilu", 1.5e-3, text=text)
     assert done.code == 1 and done.document["cures"] == [], done.out
@@ -224,14 +310,23 @@ def test_blame_proves_cures_by_the_criterion_that_found_the_fault(tmp_path: Path
 def test_blame_names_the_kernels(tmp_path: Path) -> None:
     done = asked(tmp_path, "blame", "Exp", 1e-3)
     assert done.code == 0
-    agrees = "off.py:op=Exp,off=0.001 agrees on `m.onnx` within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+    agrees = (
+        "off.py:op=Exp,off=0.001 agrees on `m.onnx` within approximate kernels (1 Exp, up to"
+        " 1.0e-03 of the scale)"
+    )
     assert done.document["answer"] == f"**{agrees}**"
 
 
 # All that a session gives, changed.
 CHANGED = planted(
-    change='change = {"half": lambda v: v.astype("float16"), "gain": lambda v: v * 1.0015}[options["how"]]',
-    answer='found = {k: change(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in found.items()}',
+    change=(
+        'change = {"half": lambda v: v.astype("float16"), "gain": lambda v: v *'
+        ' 1.0015}[options["how"]]'
+    ),
+    answer=(
+        'found = {k: change(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in'
+        " found.items()}"
+    ),
 )
 
 
@@ -247,23 +342,36 @@ CHANGED = planted(
         (
             "gain",
             "is off alone, so none is the culprit",
-            "a bug, or another layout or preprocessing: the whole error looks like: candidate = 1.0015 · reference",
+            (
+                "a bug, or another layout or preprocessing: the whole error looks like: candidate ="
+                " 1.0015 · reference"
+            ),
         ),
     ],
 )
-def test_where_all_is_off_it_is_said_once(how: str, headline: str, conclusion: str, tmp_path: Path) -> None:
+def test_where_all_is_off_it_is_said_once(
+    how: str, headline: str, conclusion: str, tmp_path: Path
+) -> None:
     """There were 26 findings after 127 runs, each with the right advice."""
     subcut("demo", "demo", cwd=tmp_path)
     (tmp_path / "all.py").write_text(CHANGED, encoding="utf-8")
     words = ("demo/model.onnx", "-i", "demo/input.npy", "-c", f"all.py:how={how}", "--trust")
     done = subcut("bisect", *words, "--json", cwd=tmp_path)
     (finding,) = done.document["findings"]
-    assert done.code == 1 and finding["certified"] and finding["case"] and done.document["trials"] < 65, done.out
+    assert (
+        done.code == 1 and finding["certified"] and finding["case"] and done.document["trials"] < 65
+    ), done.out
     assert finding["evidence"][0]["says"] == conclusion, finding["evidence"]
     folder = done.document["report"].rpartition("/")[0]
     assert headline in subcut("report", folder, "-f", "text", cwd=tmp_path).out.splitlines()[0]
     replayed = subcut(
-        "replay", finding["case"], "-c", f"all.py:how={how}", "--criterion", "noise:floor=1e-5", cwd=tmp_path
+        "replay",
+        finding["case"],
+        "-c",
+        f"all.py:how={how}",
+        "--criterion",
+        "noise:floor=1e-5",
+        cwd=tmp_path,
     )
     assert replayed.code == 1
     if how == "half":  # the advice holds

@@ -1,7 +1,8 @@
 """`subcut bisect` as a user meets it: real commands, real faults, killed and continued.
 
-Covers `bisection.bisection`, `bisection.options`, `bisection.oracle`, `bisection.describe`, `bisection.document` and
-`bisection.result_folder`; `bisection.costs` is covered by `tests/trials/test_candidate_model.py`.
+Covers `bisection.bisection`, `bisection.options`, `bisection.oracle`, `bisection.describe`,
+`bisection.document` and `bisection.result_folder`; `bisection.costs` is covered by
+`tests/trials/test_candidate_model.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def found(done: Done) -> dict[str, Any]:
     return document
 
 
-# ------------------------------------------------------------------------------------------------ what it finds
+# ------------------------------------------------------------------------------------------------
+# what it finds
 
 
 @pytest.mark.slow
@@ -64,15 +66,23 @@ def found(done: Done) -> dict[str, Any]:
 def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     """The culprit is known: the two nodes that an optimisation fuses."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
-    done = subcut("bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug")
+    done = subcut(
+        "bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug"
+    )
     document = found(done)
     (one,) = document["findings"]
-    assert (one["kind"], one["nodes"], one["certified"]) == ("culprit", ["/pad/Pad", "/pool/MaxPool"], True)
+    assert (one["kind"], one["nodes"], one["certified"]) == (
+        "culprit",
+        ["/pad/Pad", "/pool/MaxPool"],
+        True,
+    )
     assert one["explains"] == pytest.approx(1, abs=0.01)
     assert done.code == 1 and not document["agree"]
     case = tmp_path / "bug" / one["case"]
     script = [sys.executable, "repro.py"]
-    shown = subprocess.run([*script, "--outputs", "candidate"], cwd=case, check=False, capture_output=True, text=True)
+    shown = subprocess.run(
+        [*script, "--outputs", "candidate"], cwd=case, check=False, capture_output=True, text=True
+    )
     assert shown.returncode == 1 and "DIFFERS" in shown.stdout
     assert subprocess.run(script, cwd=case, check=False).returncode == 0
     (right,) = (case / "outputs").glob("*.npy")
@@ -101,7 +111,9 @@ def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
     assert np.allclose(given - right, 0.5, atol=1e-6)
 
 
-@pytest.mark.parametrize("guilty", [*(pytest.param(k, marks=pytest.mark.slow) for k in (0, 23)), 11])
+@pytest.mark.parametrize(
+    "guilty", [*(pytest.param(k, marks=pytest.mark.slow) for k in (0, 23)), 11]
+)
 def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
     document = found(bisect(here, "--json", nodes=f"n{guilty}"))
     (one,) = document["findings"]
@@ -134,20 +146,33 @@ def masking(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [("--within", "n0..n2"), ("--inside",)])
-def test_what_the_outputs_hide_is_found_where_it_is_looked_for(words: tuple[str, ...], masking: Path) -> None:
+def test_what_the_outputs_hide_is_found_where_it_is_looked_for(
+    words: tuple[str, ...], masking: Path
+) -> None:
     done = bisect(masking, "--repeat", "1", "--json", *words, add="n1:0.5")
     document = found(done)
-    assert (document["exit_code"], document["outcome"], document["whole"]["status"]) == (1, "disagree", "agree")
+    assert (document["exit_code"], document["outcome"], document["whole"]["status"]) == (
+        1,
+        "disagree",
+        "agree",
+    )
     assert [(f["nodes"], f["certified"]) for f in document["findings"]] == [(["n1"], True)]
     assert document["notes"][0].startswith("the outputs agree (1 output of the model, in 1 run)")
-    assert document["looked_at"]["inner"] if words == ("--inside",) else document["looked_at"]["within"] == "n0..n2"
+    assert (
+        document["looked_at"]["inner"]
+        if words == ("--inside",)
+        else document["looked_at"]["within"] == "n0..n2"
+    )
     for form in ("md", "html"):
         assert "the outputs agree" in plugins.load("reports", form).render(document)
 
 
 def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
     elsewhere = bisect(masking, "--repeat", "1", "--within", "n2..n4", add="n1:0.5")
-    assert elsewhere.code == 0 and "in 1 run, n2..n4 alone; intermediate tensors were not checked" in elsewhere.out
+    assert (
+        elsewhere.code == 0
+        and "in 1 run, n2..n4 alone; intermediate tensors were not checked" in elsewhere.out
+    )
     inside = bisect(masking, "--repeat", "1", "--inside", add="n1:0")
     assert inside.code == 0 and "in 1 run, 4 intermediate tensors in place\n" in inside.out
     assert "the outputs agree" not in inside.out
@@ -155,32 +180,62 @@ def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
 
 def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(here: Path) -> None:
     document = found(bisect(here, "--json", "--within", "n9..n20", add="n4:0.5"))
-    assert (document["exit_code"], document["outcome"], document["findings"]) == (1, "elsewhere", [])
-    assert document["notes"] == ["the whole model is wrong, n9..n20 alone is right: look outside of it"]
+    assert (document["exit_code"], document["outcome"], document["findings"]) == (
+        1,
+        "elsewhere",
+        [],
+    )
+    assert document["notes"] == [
+        "the whole model is wrong, n9..n20 alone is right: look outside of it"
+    ]
 
 
 WAVERING = planted(
     change='noise = int.from_bytes(os.urandom(4), "little") * float(options["by"])',
-    answer="if 'Relu' not in node_names: found = {n: v + v.dtype.type(noise) for n, v in found.items()}",
+    answer=(
+        "if 'Relu' not in node_names: found = {n: v + v.dtype.type(noise) for n, v in"
+        " found.items()}"
+    ),
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "code"), [("1e-13", 0), ("1", 1)])
-def test_values_that_change_while_verdicts_do_not_are_said_to(by: str, code: int, here: Path) -> None:
+def test_values_that_change_while_verdicts_do_not_are_said_to(
+    by: str, code: int, here: Path
+) -> None:
     """Whether it always agrees or always fails."""
     (here / "wavering.py").write_text(WAVERING)
-    words = ("-i", "x.npy", "-c", f"wavering.py:by={by}", *QUICK, "--repeat", "2", "--max-trials", "2", "--json")
+    words = (
+        "-i",
+        "x.npy",
+        "-c",
+        f"wavering.py:by={by}",
+        *QUICK,
+        "--repeat",
+        "2",
+        "--max-trials",
+        "2",
+        "--json",
+    )
     document = found(subcut("bisect", "m.onnx", *words, cwd=here))
     assert document["exit_code"] == code
-    assert any("it gives other values from run to run (1 of 1 output)" in note for note in document["notes"])
+    assert any(
+        "it gives other values from run to run (1 of 1 output)" in note
+        for note in document["notes"]
+    )
 
 
 @pytest.mark.slow
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     """Each explains a quarter of the error, and the rest agrees without them."""
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
-    assert {tuple(f["nodes"]) for f in document["findings"]} == {("n3",), ("n9",), ("n14",), ("n21",)}
+    assert {tuple(f["nodes"]) for f in document["findings"]} == {
+        ("n3",),
+        ("n9",),
+        ("n14",),
+        ("n21",),
+    }
     assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
     assert document["notes"] == ["with these regions on the reference, the whole model agrees"]
 
@@ -190,18 +245,22 @@ def test_they_agree(here: Path) -> None:
     assert done.code == 0, done
     assert done.out.startswith("right: outputs agree; intermediate tensors were not checked\n")
     assert (
-        "compared: 1 output of the model, in 7 runs; intermediate tensors were not checked (--inside checks them)"
-        in done.out
+        "compared: 1 output of the model, in 7 runs; intermediate tensors were not checked"
+        " (--inside checks them)" in done.out
     )
     (name,) = {p.name for p in (here / "subcut_out").iterdir()} - {".store"}
     assert name.endswith("-report") and f"report subcut_out/{name}/report.html" in done.out
-    assert ">The network</h2>" in (here / "subcut_out" / name / "report.html").read_text(encoding="utf-8")
+    assert ">The network</h2>" in (here / "subcut_out" / name / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def odd(folder: Path, load: str = "", run: str = "") -> tuple[str, str]:
     """Write a candidate with these statements, which logs the names of the nodes of each run."""
     log = "with (HERE / 'log').open('a') as log: log.write('+'.join(node_names) + '\\n')"
-    (folder / "odd.py").write_text(planted(f"HERE = Path(__file__).parent\n{load}", f"{log}\n{run}"))
+    (folder / "odd.py").write_text(
+        planted(f"HERE = Path(__file__).parent\n{load}", f"{log}\n{run}")
+    )
     return ("-c", "odd.py")
 
 
@@ -213,7 +272,9 @@ def odd(folder: Path, load: str = "", run: str = "") -> tuple[str, str]:
         ("if 'n13' in node_names: raise ValueError('n13')", "refused"),
     ],
 )
-def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: str, here: Path) -> None:
+def test_a_candidate_that_gives_nothing_is_followed_too(
+    load: str, signature: str, here: Path
+) -> None:
     done = subcut("bisect", "m.onnx", "-i", "x.npy", *odd(here, load), *QUICK, "--json", cwd=here)
     (one,) = found(done)["findings"]
     assert (one["nodes"], one["signature"], done.code) == (["n13"], signature, 1)
@@ -223,7 +284,9 @@ def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: st
 def test_a_hang_is_followed(here: Path) -> None:
     line(here / "m.onnx", NAMES[:4])
     words = odd(here, run="time.sleep(600 if 'n2' in node_names else 0)")
-    done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here)
+    done = subcut(
+        "bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here
+    )
     (one,) = found(done)["findings"]
     assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
 
@@ -241,7 +304,8 @@ def test_the_sample_that_fails_counts(here: Path) -> None:
     assert len(document["samples"]) == 3
 
 
-# ------------------------------------------------------------------------------------------------ bounds, and going on
+# ------------------------------------------------------------------------------------------------
+# bounds, and going on
 
 
 PADDED = planted("""
@@ -254,15 +318,20 @@ for node in nodes:
 @pytest.mark.slow
 @pytest.mark.parametrize(("contrast", "whole"), [(1, "fail"), (1000, "unresolved")])
 def test_only_between_two_nodes(contrast: float, whole: str, resnet: Path, tmp_path: Path) -> None:
-    """A wrongly padded convolution of a ResNet-50 is named, though a picture of strong contrast has one sure class."""
+    """A wrongly padded convolution of a ResNet-50 is named, though a picture of strong contrast has
+    one sure class."""
     (tmp_path / "padded.py").write_text(PADDED)
     picture = np.random.default_rng(2).standard_normal((1, 3, 64, 64)) * contrast
     np.save(tmp_path / "picture.npy", picture.astype(np.float32))
     words = ("-i", "picture.npy", "-c", "padded.py", "--within", "pool1..res2a_relu", "--json")
     document = found(subcut("bisect", resnet, *words, cwd=tmp_path))
     assert document["whole"]["status"] == whole
-    assert [(f["nodes"], f["certified"]) for f in document["findings"]] == [(["res2a_branch2b"], True)]
-    regions = [step["count"] for step in document["steps"] if step["purpose"] not in ("baseline", "again")]
+    assert [(f["nodes"], f["certified"]) for f in document["findings"]] == [
+        (["res2a_branch2b"], True)
+    ]
+    regions = [
+        step["count"] for step in document["steps"] if step["purpose"] not in ("baseline", "again")
+    ]
     assert max(regions) <= 17 and len(regions) <= 5
 
 
@@ -276,7 +345,9 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
     document = found(bisect(here, "--json", nodes="n7", log=str(here / "log")))
     assert [f["nodes"] for f in document["findings"]] == [["n7"]]
     lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
-    probes = sum(line.endswith(" Relu+Add") for line in lines)  # of the contract; each is a run and no trial
+    probes = sum(
+        line.endswith(" Relu+Add") for line in lines
+    )  # of the contract; each is a run and no trial
     assert lines.count("run") - probes <= document["trials"] + 1 and len(lines) > before
 
 
@@ -299,13 +370,19 @@ def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     place.write_text("notes")
     begin = time.monotonic()
     refused = bisect(here, nodes="n7")
-    assert refused.code == 2 and "it is not a folder" in refused.err and time.monotonic() - begin < PATIENCE
+    assert (
+        refused.code == 2
+        and "it is not a folder" in refused.err
+        and time.monotonic() - begin < PATIENCE
+    )
 
 
 @pytest.mark.slow
 def test_the_same_command_after_an_edit_of_the_candidate_replaces_its_result(here: Path) -> None:
     for offset in (3, 4):
-        fault = f"if 'Relu' not in node_names: found = {{n: v + {offset} for n, v in found.items()}}"
+        fault = (
+            f"if 'Relu' not in node_names: found = {{n: v + {offset} for n, v in found.items()}}"
+        )
         (here / "edited.py").write_text(planted(answer=fault))
         done = subcut("bisect", "m.onnx", "-c", "edited.py", "--max-trials", "4", cwd=here)
         assert done.code == 1, done
@@ -329,7 +406,8 @@ def test_slips(words: tuple[str, ...], says: str, here: Path) -> None:
     assert says in done.err
 
 
-# ------------------------------------------------------------------------------------------------ replay
+# ------------------------------------------------------------------------------------------------
+# replay
 
 
 @pytest.mark.slow
@@ -365,12 +443,18 @@ def test_a_case_is_run_again(here: Path) -> None:
 def test_reports_of_a_run(here: Path) -> None:
     bisect(here, nodes="n7")
     (run,) = (here / "subcut_out").glob("bisect-*/run.json")
-    done = subcut("report", run.parent, "-f", "html,md,csv,junit,model-explorer", "-o", "reports", cwd=here)
+    done = subcut(
+        "report", run.parent, "-f", "html,md,csv,junit,model-explorer", "-o", "reports", cwd=here
+    )
     assert done.code == 0, done
     assert len(list((here / "reports").iterdir())) == 5
     assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"
     page = (run.parent / "report.html").read_text(encoding="utf-8")
-    assert page.count('class="tensor"') == 5 and ">Worst tensor, " in page and ">Worst tensor, " in report(run)
+    assert (
+        page.count('class="tensor"') == 5
+        and ">Worst tensor, " in page
+        and ">Worst tensor, " in report(run)
+    )
     (values,) = (run.parent / "culprit" / "candidate").glob("*.npy")
     np.save(values, np.load(values)[..., :1])
     assert ">Worst tensor, " not in report(run), "of another shape"
@@ -400,8 +484,9 @@ for first in [node for node in nodes if node.op_type == "Exp"]:
 
 @pytest.mark.slow
 def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -> None:
-    """Any two of Exp, Add and Log are not fused: each pair agrees, and without it the whole error is gone, which is not
-    an error that accumulates. The reference gives inf, the candidate finite values."""
+    """Any two of Exp, Add and Log are not fused: each pair agrees, and without it the whole error
+    is gone, which is not an error that accumulates. The reference gives inf, the candidate finite
+    values."""
     text = """g (float[1,4] x) => (float[1,4] y) <float[1] one = {1.0}>
         { a = Neg(x)  e = Exp(a)  s = Add(e, one)  l = Log(s)  y = Neg(l) }"""
     text_models.save(tmp_path / "m.onnx", text)
@@ -409,12 +494,19 @@ def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -
     (tmp_path / "fuses.py").write_text(FUSES)
     done = subcut("bisect", "m.onnx", "-c", "fuses.py", "-i", "x.npy", "--json", cwd=tmp_path)
     (finding,) = done.document["findings"]
-    assert (finding["kind"], finding["ops"], finding["certified"]) == ("culprit", ["Exp", "Add", "Log"], True)
+    assert (finding["kind"], finding["ops"], finding["certified"]) == (
+        "culprit",
+        ["Exp", "Add", "Log"],
+        True,
+    )
 
 
 @pytest.mark.parametrize("side", ["candidate", "reference"])
-def test_the_time_ends_a_run_that_hangs_and_the_full_model_is_judged_all_the_same(here: Path, side: str) -> None:
-    """Explanations, reports and the repetition of the full model once took runs that nothing limited."""
+def test_the_time_ends_a_run_that_hangs_and_the_full_model_is_judged_all_the_same(
+    here: Path, side: str
+) -> None:
+    """Explanations, reports and the repetition of the full model once took runs that nothing
+    limited."""
     (here / "log").mkdir()
     hangs = {"log": str(here / "log"), "after": "4", "then": "hangs"}
     options = ",".join(f"{name}={value}" for name, value in hangs.items())
@@ -422,7 +514,11 @@ def test_the_time_ends_a_run_that_hangs_and_the_full_model_is_judged_all_the_sam
     faults = hangs if side == "candidate" else {}
     done = bisect(here, *words, "--max-time", "2s", "--fresh", "--json", nodes="n13", **faults)
     document = found(done)
-    assert (done.code, document["whole"]["status"], document["whole"]["signature"]) == (1, "fail", "mismatch")
+    assert (done.code, document["whole"]["status"], document["whole"]["signature"]) == (
+        1,
+        "fail",
+        "mismatch",
+    )
     assert "used up" in document["findings"][0]["reason"]
     text = subcut("report", Path(document["report"]).parent, "-f", "text", cwd=here).out
     assert document["whole"]["why"] in text

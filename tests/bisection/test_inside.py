@@ -1,4 +1,5 @@
-"""A culprit with a body: the search goes on inside. Covers `bisection.inside` and `bisection.inner_search`."""
+"""A culprit with a body: the search goes on inside. Covers `bisection.inside` and
+`bisection.inner_search`."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def test_the_first_wrong_iteration_is_found_by_halving(total: int, data: st.Data
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seed", [k if k % 2 else pytest.param(k, marks=pytest.mark.rare) for k in range(len(bodies.KINDS))]
+    "seed",
+    [k if k % 2 else pytest.param(k, marks=pytest.mark.rare) for k in range(len(bodies.KINDS))],
 )
 def test_the_node_the_body_and_the_iteration_are_named(seed: int) -> None:
     seeds = iter(range(seed, 1000, len(bodies.KINDS)))  # of one kind
@@ -46,7 +48,8 @@ def test_the_node_the_body_and_the_iteration_are_named(seed: int) -> None:
 
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path) -> None:
-    """The text names the node inside and its case; the document follows its schema, which `subcut` checks."""
+    """The text names the node inside and its case; the document follows its schema, which `subcut`
+    checks."""
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
@@ -57,35 +60,58 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert f"inside {body}, wrong from iteration 0 of " in done.out
     assert f"on: {body}/{planted.node} (" in done.out
     case = next(
-        line.split()[1] for line in done.out.splitlines() if line.strip().startswith("case ") and "inside" in line
+        line.split()[1]
+        for line in done.out.splitlines()
+        if line.strip().startswith("case ") and "inside" in line
     )
     assert (tmp_path / case / "model.onnx").is_file()
     again = subcut("replay", case, "-c", spec, cwd=tmp_path)
     assert again.code == 1
-    assert f", in it {body}/{planted.node} (" in done.out.splitlines()[0], "the innermost gives the headline"
+    assert f", in it {body}/{planted.node} (" in done.out.splitlines()[0], (
+        "the innermost gives the headline"
+    )
     inner = next(tmp_path.glob("subcut_out/*-inside-*"))
     refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
-    assert (refused.code, f"is the search inside {body}, which is not a model of its own" in refused.err) == (2, True)
+    assert (
+        refused.code,
+        f"is the search inside {body}, which is not a model of its own" in refused.err,
+    ) == (2, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [pytest.param(6, "not searched: --max-trials is used up", marks=pytest.mark.rare), (12, "ended early: ")],
+    [
+        pytest.param(6, "not searched: --max-trials is used up", marks=pytest.mark.rare),
+        (12, "ended early: "),
+    ],
 )
 def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_path: Path) -> None:
-    """Without a limit the search makes 14 runs, 7 of them inside; the document counts them all, and its seconds."""
+    """Without a limit the search makes 14 runs, 7 of them inside; the document counts them all, and
+    its seconds."""
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
-    words = ("bisect", "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}", "-i", "x.npy")
+    words = (
+        "bisect",
+        "m.onnx",
+        "-c",
+        f"{bodies_wrong.__file__}:node={planted.node}",
+        "-i",
+        "x.npy",
+    )
     done = subcut(*words, "--max-trials", str(limit), cwd=tmp_path)
     assert "inside loop4" in done.out
     assert told in done.out
-    outer = [p for p in tmp_path.glob("subcut_out/bisect-*/run.json") if "-inside-" not in p.parent.name]
+    outer = [
+        p for p in tmp_path.glob("subcut_out/bisect-*/run.json") if "-inside-" not in p.parent.name
+    ]
     document = json.loads(outer[0].read_text())
     inner = document["runs"].get("inside", 0)
-    assert (document["trials"], bool(inner)) == (max(limit, 7), limit > 7)  # what a share costs is never refused
+    assert (document["trials"], bool(inner)) == (
+        max(limit, 7),
+        limit > 7,
+    )  # what a share costs is never refused
     whole = subcut(*words, "--json", cwd=tmp_path).document
     assert (whole["trials"], whole["runs"]["inside"]) == (14, 7)
     (inside,) = (json.loads(p.read_text()) for p in tmp_path.glob("subcut_out/*-inside-*/run.json"))
@@ -103,7 +129,8 @@ for node in nodes:
 
 @pytest.mark.slow
 def test_a_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
-    """As some do a whole number or a truth value as input. Its refusal is not taken for the fault."""
+    """As some do a whole number or a truth value as input. Its refusal is not taken for the
+    fault."""
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
@@ -115,7 +142,9 @@ def test_a_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
     for node"""
     (tmp_path / "loops.py").write_text(IN_LOOPS_ONLY.replace("\n    for node", refusal, 1))
     spec = f"{tmp_path / 'loops.py'}:node={planted.node}"
-    done = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path)
+    done = subcut(
+        "bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path
+    )
     (finding,) = done.document["findings"]
     assert finding["ops"] == ["Loop"]
     inside = finding["inside"]
@@ -129,7 +158,9 @@ def test_a_fault_that_only_bodies_show_is_that_of_the_node(tmp_path: Path) -> No
     np.save(tmp_path / "x.npy", bodies.values(1))
     (tmp_path / "loops.py").write_text(IN_LOOPS_ONLY)
     spec = f"{tmp_path / 'loops.py'}:node={planted.node}"
-    done = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path)
+    done = subcut(
+        "bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path
+    )
     (finding,) = done.document["findings"]
     assert (done.code, finding["ops"], finding["inside"]["outcome"]) == (1, ["Loop"], "agree")
 
@@ -167,7 +198,7 @@ def twice(nodes, k, node):
     nodes.insert(k + 1, helper.make_node("Add", [right, right], [node.output[0]]))
     node.output[0] = right
 
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -178,7 +209,10 @@ def twice(nodes, k, node):
         ("whole_only", "Loop", ": which iteration goes wrong first is not known: with 1 of them, "),
         ("twice", "Loop", "what is in it agrees alone, so the node itself is wrong"),
         pytest.param(
-            "twice", "Scan", "what is in it agrees alone, so the node itself is wrong", marks=pytest.mark.rare
+            "twice",
+            "Scan",
+            "what is in it agrees alone, so the node itself is wrong",
+            marks=pytest.mark.rare,
         ),
     ],
 )
@@ -186,12 +220,16 @@ def test_a_node_that_is_wrong_itself(kind: str, op: str, says: str, tmp_path: Pa
     onnx.save(bodies.planted(1, [op]).model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
     (tmp_path / "loops.py").write_text(LOOPS_WRONG)
-    done = subcut("bisect", "m.onnx", "-c", f"loops.py:kind={kind},op={op}", "-i", "x.npy", cwd=tmp_path)
+    done = subcut(
+        "bisect", "m.onnx", "-c", f"loops.py:kind={kind},op={op}", "-i", "x.npy", cwd=tmp_path
+    )
     assert says in done.out, done.out
 
 
 def test_a_finding_inside_is_the_same_fault_only_where_both_are_refused_or_neither() -> None:
-    found = InsideDocument("a", None, None, findings=[InnerFinding("culprit", None, ["n"], ["Neg"], True, None)])
+    found = InsideDocument(
+        "a", None, None, findings=[InnerFinding("culprit", None, ["n"], ["Neg"], True, None)]
+    )
     assert found.is_same_fault(Verdict(Status.FAIL, Signature.MISMATCH))
     assert not found.is_same_fault(Verdict(Status.FAIL, Signature.REFUSED))
     assert not replace(found, findings=()).is_same_fault(Verdict(Status.FAIL, Signature.MISMATCH))

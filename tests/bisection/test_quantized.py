@@ -1,4 +1,5 @@
-"""A model that quantizes itself is judged by its own steps; where these move the whole beyond use, by its pieces.
+"""A model that quantizes itself is judged by its own steps; where these move the whole beyond use,
+by its pieces.
 
 Covers `trials.pieces`.
 """
@@ -15,7 +16,8 @@ from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
-# It pads with another code than that of 0, where the three stand together: as Qualcomm's HTP emulator does.
+# It pads with another code than that of 0, where the three stand together: as Qualcomm's HTP
+# emulator does.
 PADS = """
 import numpy, onnx, onnxruntime
 def load(model, options):
@@ -34,12 +36,12 @@ def load(model, options):
     return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
 def precision(options):
     return "int8"
-"""
+"""  # noqa: E501
 PADDED = """g (float[1,4,8,8] x) => (float[1,6] y) {
     [q1] a = QuantizeLinear (x, s, z) [d1] b = DequantizeLinear (a, s, z) [pad] c = Pad (b, pads)
     [q2] d = QuantizeLinear (c, s, z) [d2] e = DequantizeLinear (d, s, z) [dw] v = DequantizeLinear (w, ws, zero)
     [conv] f = Conv (e, v) [q3] h = QuantizeLinear (f, t, zero) [d3] i = DequantizeLinear (h, t, zero)
-    [mean] y = ReduceMean <axes = [2, 3], keepdims = 0> (i) }"""
+    [mean] y = ReduceMean <axes = [2, 3], keepdims = 0> (i) }"""  # noqa: E501
 # Its quantizer gives every 16th value a code that is higher by `steps`.
 SHIFTS = planted("""
 shift = np.zeros((1, 64), np.int32)
@@ -54,21 +56,34 @@ for node in nodes:
         )):
             types = {"to": onnx.TensorProto.INT8 if k else onnx.TensorProto.INT32} if op == "Cast" else {}
             model.graph.node.insert(place + k, helper.make_node(op, reads, [name], **types))
-""")
+""")  # noqa: E501
 WILD = """g (float[1,64] x) => (float[1,64] y) {
-    [q] a = QuantizeLinear (x, s, z) [d] b = DequantizeLinear (a, s, z) [far] c = Mul (b, large) [wave] y = Sin (c) }"""
-AMPLIFIED = "piece by piece; the model turns one quantization step into 100 % of its output, so two right runtimes may"
+    [q] a = QuantizeLinear (x, s, z) [d] b = DequantizeLinear (a, s, z) [far] c = Mul (b, large) [wave] y = Sin (c) }"""  # noqa: E501
+AMPLIFIED = (
+    "piece by piece; the model turns one quantization step into 100 % of its output, so two right"
+    " runtimes may"
+)
 
 
 def asked(folder: Path, command: str, spec: str, *more: str) -> Done:
-    return subcut(command, "m.onnx", "-i", "x.npy", "-c", spec, "--trust", "--json", *more, cwd=folder)
+    return subcut(
+        command, "m.onnx", "-i", "x.npy", "-c", spec, "--trust", "--json", *more, cwd=folder
+    )
 
 
 @pytest.fixture
 def padded(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
-    weights: dict[str, Any] = {"w": rng.integers(-99, 99, (6, 4, 3, 3), np.int8), "pads": np.array([0, 0, 1, 1] * 2)}
-    weights |= {"s": np.float32(1 / 255), "z": np.int8(-128), "t": np.float32(0.02), "ws": np.float32(0.004)}
+    weights: dict[str, Any] = {
+        "w": rng.integers(-99, 99, (6, 4, 3, 3), np.int8),
+        "pads": np.array([0, 0, 1, 1] * 2),
+    }
+    weights |= {
+        "s": np.float32(1 / 255),
+        "z": np.int8(-128),
+        "t": np.float32(0.02),
+        "ws": np.float32(0.004),
+    }
     weights |= {"zero": np.int8(0)}
     text_models.save(tmp_path / "m.onnx", PADDED, **weights)
     (tmp_path / "pads.py").write_text(PADS, encoding="utf-8")
@@ -95,7 +110,9 @@ def test_a_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(command: str, wild: Path) -> None:
+def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(
+    command: str, wild: Path
+) -> None:
     right = asked(wild, command, "shifts.py:steps=1")
     assert right.code == 0, right.out
     assert right.document["whole"]["label"] == "steps" and right.document["agree"]

@@ -39,12 +39,20 @@ def test_what_is_left_is_the_culprit_in_the_end(family: str) -> None:
         assert left[0] == seen[0][1].size and left[-1] == len(culprits), (family, seed)
         assert seen[0][1].learned(seen[0][0]) == "whole model"
         if len(seen) > 3:
-            assert seen[-1][1].learned(seen[-1][0]) == f"{len(culprits)} of {seen[0][1].size} nodes left"
+            assert (
+                seen[-1][1].learned(seen[-1][0])
+                == f"{len(culprits)} of {seen[0][1].size} nodes left"
+            )
 
 
 def test_most_searches_end_within_the_first_estimate() -> None:
     families = ("single", "interaction", "several", "accumulation", "mixed", "cancelling")
-    searches = [seen for family in families for seed in range(3) if (seen := watched(family, seed)[1])[0][1].most]
+    searches = [
+        seen
+        for family in families
+        for seed in range(3)
+        if (seen := watched(family, seed)[1])[0][1].most
+    ]
     within = [len(seen) - 1 <= seen[0][1].most for seen in searches]
     assert sum(within) >= 0.7 * len(within)
 
@@ -58,15 +66,22 @@ def test_the_estimate_is_a_range_of_runs_and_of_time() -> None:
     )
 
 
-def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_what_they_cost() -> None:
+def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_what_they_cost() -> (
+    None
+):
     def ask(queries: Sequence[Query]) -> list[Answer]:
         verdict = Verdict(Status.AGREE, stored=True)
         return [Answer(Status.AGREE, seconds=2.0, verdict=verdict) for _ in queries]
 
     remaining = Remaining(27)
     estimates = []
-    for step in search([[k - 1] if k else [] for k in range(27)], SimpleNamespace(ask=ask), Settings()):
+    for step in search(
+        [[k - 1] if k else [] for k in range(27)], SimpleNamespace(ask=ask), Settings()
+    ):
         remaining.add(step, step.items)
         estimates.append(remaining.estimate)
-    wanted = [f"at most {n} of the whole ({2 * k:g} s)" for n, k in (("4 more runs", 4), ("3 more runs", 3))]
+    wanted = [
+        f"at most {n} of the whole ({2 * k:g} s)"
+        for n, k in (("4 more runs", 4), ("3 more runs", 3))
+    ]
     assert estimates[:2] == wanted and estimates[-1] == ""

@@ -1,4 +1,5 @@
-"""A bisection is a fold over stages: each iteration of it is one of its own, and takes the same steps."""
+"""A bisection is a fold over stages: each iteration of it is one of its own, and takes the same
+steps."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def bisection_of(folder: Path, text: str, candidate: str) -> Bisection:
     spec = str(folder / "candidate.py")
     inputs = [f"x={folder / 'x.npy'}"]
     steady = Settings(steady=True)  # few confirmations: each is a process
-    return subgraph.bisect(graph, spec, inputs, limits=steady, output=str(folder / "out"), force=True)
+    return subgraph.bisect(
+        graph, spec, inputs, limits=steady, output=str(folder / "out"), force=True
+    )
 
 
 def facts(step: Step) -> tuple[object, ...]:
@@ -42,7 +45,9 @@ def facts(step: Step) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("candidate", [SHY, EXCUSED])
-def test_iterating_twice_takes_the_same_steps_and_reports_the_same_numbers(tmp_path: Path, candidate: str) -> None:
+def test_iterating_twice_takes_the_same_steps_and_reports_the_same_numbers(
+    tmp_path: Path, candidate: str
+) -> None:
     bisection = bisection_of(tmp_path, SHAPES, candidate)
     first = list(map(facts, bisection))
     one = bisection.document
@@ -51,7 +56,11 @@ def test_iterating_twice_takes_the_same_steps_and_reports_the_same_numbers(tmp_p
     assert first == second
     for key in ("trials", "runs", "compiled_nodes", "outcome", "criterion", "notes"):
         assert one[key] == two[key], key
-    explained, again = ([(f["nodes"], f["explains"], f["certified"]) for f in d["findings"]] for d in (one, two))
+    explained, again = (
+        [(f["nodes"], f["explains"], f["certified"]) for f in d["findings"]] for d in (one, two)
+    )
     assert explained == again
     if candidate is SHY:
-        assert one["outcome"] == "disagree" and {n for f in one["findings"] for n in f["nodes"]} >= {"u"}
+        assert one["outcome"] == "disagree" and {
+            n for f in one["findings"] for n in f["nodes"]
+        } >= {"u"}

@@ -1,4 +1,5 @@
-"""A candidate that cannot hold the whole model is asked about captured values, stretch by stretch."""
+"""A candidate that cannot hold the whole model is asked about captured values, stretch by
+stretch."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def graph(tmp_path: Path) -> Graph:
     """n0 … n7 in a row; each multiplies with a weight of its own."""
     lines = [f"[n{k}] h{k + 1} = Mul(h{k}, w{k})" for k in range(NODES)]
     weights: Any = {f"w{k}": np.full(3, 1 + k / 10, np.float32) for k in range(NODES)}
-    return text_models.load(tmp_path, f"g (float[3] h0) => (float[3] h{NODES}) {{ {' '.join(lines)} }}", **weights)
+    return text_models.load(
+        tmp_path, f"g (float[3] h0) => (float[3] h{NODES}) {{ {' '.join(lines)} }}", **weights
+    )
 
 
 RUNS: list[Any] = []  # of the candidate, in the search that ended last
@@ -41,13 +44,20 @@ RUNS: list[Any] = []  # of the candidate, in the search that ended last
 
 @contextmanager
 def searched(
-    graph: Graph, reference: Reference, held: float, monkeypatch: pytest.MonkeyPatch, limits: Settings, **faults: str
+    graph: Graph,
+    reference: Reference,
+    held: float,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: Settings,
+    **faults: str,
 ) -> Iterator[tuple[Trials, Bisection]]:
     """A search that ended. Each weight takes this share of the candidate's memory."""
     setup = Setup(faulty_candidate(**faults), Feeding(), graph.path.parent / "out", QUICK)
     with Workers(setup.candidate) as workers:
         for place in ("trials.ask.raw_bytes", "bisection.stretches.held_bytes"):
-            monkeypatch.setattr(f"subgraph.{place}", lambda weight: int(held * (workers.memory or 0)))
+            monkeypatch.setattr(
+                f"subgraph.{place}", lambda weight: int(held * (workers.memory or 0))
+            )
         with open_trials(graph, setup, reference, workers) as trials:
             run_in_worker = Processes._run_in_worker
 
@@ -65,21 +75,40 @@ def searched(
 def test_a_fault_is_found_where_it_is_fed_with_captured_values(
     graph: Graph, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes fit at once. Nobody claims that the outputs are right, or that the fault explains them."""
-    with searched(graph, reference, 0.2, monkeypatch, Settings(), nodes="n5") as (trials, bisection):
+    """Two nodes fit at once. Nobody claims that the outputs are right, or that the fault explains
+    them."""
+    with searched(graph, reference, 0.2, monkeypatch, Settings(), nodes="n5") as (
+        trials,
+        bisection,
+    ):
         document: Any = bisection.document
         assert not problem(document)
         assert [f["nodes"] for f in document["findings"]] == [["n5"]] and document["exit_code"] == 1
-        assert document["whole"]["status"] == "unresolved" and "it was not run" in document["whole"]["why"]
-        assert any("nobody knows whether what goes wrong explains the outputs" in n for n in document["notes"])
+        assert (
+            document["whole"]["status"] == "unresolved"
+            and "it was not run" in document["whole"]["why"]
+        )
+        assert any(
+            "nobody knows whether what goes wrong explains the outputs" in n
+            for n in document["notes"]
+        )
         assert not any("the outputs agree" in n for n in document["notes"])
         asked = [step.items for step in bisection.steps if step.query.kind is not QueryKind.WHOLE]
-        assert max(map(len, asked)) == 2 and {k for items in asked for k in items} == set(range(NODES))
+        assert max(map(len, asked)) == 2 and {k for items in asked for k in items} == set(
+            range(NODES)
+        )
         assert [step.number for step in bisection.steps] == [*range(1, len(bisection.steps) + 1)]
         assert len(RUNS) == document["trials"]
-        assert sorted(p.name for p in (graph.path.parent / "out").iterdir() if trials.model.scratch != p) == [
-            ".store", next(p.name for p in (graph.path.parent / "out").iterdir() if p.name.startswith("bisect-"))
-        ]  # fmt: skip
+        assert sorted(
+            p.name for p in (graph.path.parent / "out").iterdir() if trials.model.scratch != p
+        ) == [
+            ".store",
+            next(
+                p.name
+                for p in (graph.path.parent / "out").iterdir()
+                if p.name.startswith("bisect-")
+            ),
+        ]
 
 
 def test_where_nothing_goes_wrong_it_is_not_said_to_agree(
@@ -98,12 +127,20 @@ def test_where_nothing_goes_wrong_it_is_not_said_to_agree(
         assert loads == ["above"]
         document: Any = bisection.document
         assert document["exit_code"] == 5 and document["outcome"] == "unresolved"
-        assert "no region of its 4 stretches goes wrong on captured values" in document["findings"][0]["why"]
+        assert (
+            "no region of its 4 stretches goes wrong on captured values"
+            in document["findings"][0]["why"]
+        )
 
 
 @pytest.mark.slow
-def test_budgets_are_for_all_stretches(graph: Graph, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    with searched(graph, reference, 0.2, monkeypatch, Settings(max_trials=3), nodes="n7") as (_, bisection):
+def test_budgets_are_for_all_stretches(
+    graph: Graph, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with searched(graph, reference, 0.2, monkeypatch, Settings(max_trials=3), nodes="n7") as (
+        _,
+        bisection,
+    ):
         assert len(RUNS) <= 3 and bisection.document["exit_code"] == 5
         assert "trials are used up" in bisection.document["findings"][0]["why"]
 
@@ -129,12 +166,26 @@ def load(model, options):
 
 @pytest.mark.slow
 def test_one_that_outgrows_the_memory_of_all_is_not_wrong(graph: Graph) -> None:
-    """Stopped at `--memory`, the whole says nothing: no region is blamed for it, and the pieces are asked."""
+    """Stopped at `--memory`, the whole says nothing: no region is blamed for it, and the pieces are
+    asked."""
     folder = graph.path.parent
     (folder / "grows.py").write_text(GROWS)
-    words = ("bisect", "model.onnx", "-c", "grows.py", "--rtol", "1e-3", "--memory", "400M", "--json")
+    words = (
+        "bisect",
+        "model.onnx",
+        "-c",
+        "grows.py",
+        "--rtol",
+        "1e-3",
+        "--memory",
+        "400M",
+        "--json",
+    )
     document = subcut(*words, cwd=folder).document
     assert not problem(document)
-    assert "at --memory, the process" in document["whole"]["why"] and document["whole"]["status"] == "unresolved"
+    assert (
+        "at --memory, the process" in document["whole"]["why"]
+        and document["whole"]["status"] == "unresolved"
+    )
     assert [f["nodes"] for f in document["findings"]] == [["n5"]]
     assert [s["number"] for s in document["steps"]] == [*range(1, len(document["steps"]) + 1)]

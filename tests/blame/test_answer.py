@@ -1,4 +1,5 @@
-"""What is pasted: each kind of finding in words, and names that try tricks. Covers `blame.answer`."""
+"""What is pasted: each kind of finding in words, and names that try tricks. Covers
+`blame.answer`."""
 
 from __future__ import annotations
 
@@ -24,12 +25,32 @@ from tests.helpers import text_models
 def found(**fields: Any) -> BlameDocument:
     """A document with these fields."""
     usual: dict[str, Any] = {
-        "exit_code": 1, "model": "m.onnx", "candidate": "ort", "runtime": "onnxruntime", "version": "1.31.1",
-        "outcome": "disagree", "region": ["a", "b"], "ops": ["Pad", "MaxPool"], "whole": False,
-        "signature": Signature.MISMATCH, "why": "off by 0.99", "kernels": None, "passes": [], "switches": [],
-        "versions": None, "cures": [], "answer": "", "script": "", "notes": [], "case": None, "folder": None, "runs": 1,
-        "installs": 0, "seconds": 1.0, "command": "subcut blame",
-    }  # fmt: skip
+        "exit_code": 1,
+        "model": "m.onnx",
+        "candidate": "ort",
+        "runtime": "onnxruntime",
+        "version": "1.31.1",
+        "outcome": "disagree",
+        "region": ["a", "b"],
+        "ops": ["Pad", "MaxPool"],
+        "whole": False,
+        "signature": Signature.MISMATCH,
+        "why": "off by 0.99",
+        "kernels": None,
+        "passes": [],
+        "switches": [],
+        "versions": None,
+        "cures": [],
+        "answer": "",
+        "script": "",
+        "notes": [],
+        "case": None,
+        "folder": None,
+        "runs": 1,
+        "installs": 0,
+        "seconds": 1.0,
+        "command": "subcut blame",
+    }
     return BlameDocument(**(usual | fields))
 
 
@@ -39,7 +60,9 @@ def tried(states: str) -> list[TriedRelease]:
 
 
 def test_releases_are_spans_in_their_order() -> None:
-    history = Versions(["1.2", "1.3"], ["1.1", "1.4"], {"1.0": "no wheel"}, "1.2", "1.4", 36, tried("urwwr"))
+    history = Versions(
+        ["1.2", "1.3"], ["1.1", "1.4"], {"1.0": "no wheel"}, "1.2", "1.4", 36, tried("urwwr")
+    )
     assert "1.2 … 1.3 wrong" in paragraph(found(versions=history))
     assert states([]) == ""
 
@@ -47,7 +70,16 @@ def test_releases_are_spans_in_their_order() -> None:
 def test_only_what_is_proven_is_a_cure() -> None:
     cures = [
         Cure("pass", "without the pass A", "disabled_optimizers=A", True, "whole", 1.03),
-        Cure("rewrite", "a Clip before a", "x.onnx", False, "region", None, "off by 0.5", equal="bit-identical"),
+        Cure(
+            "rewrite",
+            "a Clip before a",
+            "x.onnx",
+            False,
+            "region",
+            None,
+            "off by 0.5",
+            equal="bit-identical",
+        ),
     ]
     lines = paragraph(found(cures=cures)).split("\n")
     assert [line.partition(",")[0] == "- Cure" for line in lines[1:3]] == [True, False]
@@ -76,13 +108,17 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
     for name, folder, value in (("x", "inputs", [1, 2]), ("y", "outputs", [-1, -2.5])):
         (tmp_path / folder).mkdir()
         np.save(tmp_path / folder / f"{name}.npy", np.array(value, np.float32))
-        held[name] = (Record(name, "tensor", "float32", ((2,),), (str(tmp_path / folder / f"{name}.npy"),)),)
+        held[name] = (
+            Record(name, "tensor", "float32", ((2,),), (str(tmp_path / folder / f"{name}.npy"),)),
+        )
     case = FoundCase(tmp_path, ("",), {"x": held["x"]}, {"y": held["y"]}, {})
     text = script(case, [], "onnxruntime==1.31.1", parse("ort:opt=disable"))
     (tmp_path / "blame").mkdir()
     (tmp_path / "blame/script.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "../blame/script.py"]  # wherever it is run
-    done = subprocess.run(command, cwd=tmp_path / "outputs", capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path / "outputs", capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip().endswith("[] [0.5]"), done.stdout
     assert "pip install onnxruntime==1.31.1" in text and "ORT_DISABLE_ALL" in text
 
@@ -90,10 +126,18 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
 def test_a_tracker_is_told_nodes_values_and_environment() -> None:
     """A terminal and a report say these elsewhere."""
     pool = helper.make_node(
-        "AveragePool", ["x"], ["y"], name="pool", ceil_mode=1, auto_pad="NOTSET", kernel_shape=[3, 3]
+        "AveragePool",
+        ["x"],
+        ["y"],
+        name="pool",
+        ceil_mode=1,
+        auto_pad="NOTSET",
+        kernel_shape=[3, 3],
     )
     told = found(
-        nodes=[described(pool)], seen="expected 0.25, got 0.19 at [0,1]", environment="Linux x86_64; Python 3.11.7"
+        nodes=[described(pool)],
+        seen="expected 0.25, got 0.19 at [0,1]",
+        environment="Linux x86_64; Python 3.11.7",
     )
     lines = paragraph(told).split("\n")
     assert lines[1:3] == [

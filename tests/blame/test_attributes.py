@@ -18,12 +18,13 @@ from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
 
-# onnxruntime, wrong by `by` where a model's nodes have attributes: all of one of the sets in `wrong`.
+# onnxruntime, wrong by `by` where a model's nodes have attributes: all of one of the sets in
+# `wrong`.
 CANDIDATE = planted(
     change="""
     there = {f"{node.op_type}.{a.name}" for node in nodes for a in node.attribute} | {""}
     wrong = float(options["by"]) * any(there.issuperset(each.split("+")) for each in options["wrong"].split("/"))
-    """,
+    """,  # noqa: E501
     answer="found = {n: v + type(v.flat[0])(wrong) for n, v in found.items()}",
 )
 POOL = (
@@ -54,8 +55,18 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 @pytest.mark.parametrize(
     ("text", "wrong", "by", "found"),
     [
-        (POOL, "MaxPool.ceil_mode+MaxPool.strides", 1, ["strides=[3,3] of 'pool'", "ceil_mode=1 of 'pool'"]),
-        (POOL, "MaxPool.ceil_mode/LeakyRelu.alpha", 1, ["ceil_mode=1 of 'pool' and alpha=0.2 of 'act'"]),
+        (
+            POOL,
+            "MaxPool.ceil_mode+MaxPool.strides",
+            1,
+            ["strides=[3,3] of 'pool'", "ceil_mode=1 of 'pool'"],
+        ),
+        (
+            POOL,
+            "MaxPool.ceil_mode/LeakyRelu.alpha",
+            1,
+            ["ceil_mode=1 of 'pool' and alpha=0.2 of 'act'"],
+        ),
         (POOL, "", 1, []),  # no attribute does it
         (SOFTMAX, "Softmax.axis", 1, []),  # without it all outputs are 1
         (SCALED, "", 1e-5, []),  # without it the same error is small beside the values
@@ -63,13 +74,23 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     ids=["either", "both", "none", "nothing left to tell", "hidden by the scale"],
 )
 def test_the_attribute_that_does_it(
-    tmp_path: Path, reference: Reference, workers: Workers, text: str, wrong: str, by: float, found: list[str]
+    tmp_path: Path,
+    reference: Reference,
+    workers: Workers,
+    text: str,
+    wrong: str,
+    by: float,
+    found: list[str],
 ) -> None:
     graph = text_models.load(tmp_path, text)
     rng = np.random.default_rng(0)
     for name, shape in SHAPES[text].items():
         np.save(tmp_path / f"{name}.npy", rng.standard_normal(shape, np.float32))
     chosen = replace(workers.candidate, options={"wrong": wrong, "by": str(by)})
-    setup = Setup(chosen, Feeding(tuple(f"{name}={tmp_path / name}.npy" for name in SHAPES[text])), tmp_path / "out")
+    setup = Setup(
+        chosen,
+        Feeding(tuple(f"{name}={tmp_path / name}.npy" for name in SHAPES[text])),
+        tmp_path / "out",
+    )
     with open_trials(graph, setup, reference, workers) as trials:
         assert list(Attributes(trials, trials.model.whole(), setup, reference).deciding()) == found

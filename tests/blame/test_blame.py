@@ -1,7 +1,7 @@
 """What is to blame, and what cures it, for faults that are planted.
 
-Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answer`, `blame.explain`, `blame.rewritten`
-and `commands.blame`.
+Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answer`,
+`blame.explain`, `blame.rewritten` and `commands.blame`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ def model(folder: Path, text: str = NET) -> Path:
     """A small network, and an input beside it."""
     np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
     one = np.ones((2, 3), np.float32)
-    return text_models.load(folder, text, one=one).path if text is TOY else text_models.load(folder, text).path
+    return (
+        text_models.load(folder, text, one=one).path
+        if text is TOY
+        else text_models.load(folder, text).path
+    )
 
 
 def blamed(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
@@ -55,13 +59,15 @@ def blamed(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
     return done, json.loads(done.out)
 
 
-# ---------------------------------------------------------------------------------------------------- passes
+# ------------------------------------------------------------ passes
 
 
 @pytest.mark.slow
 def test_a_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> None:
     path = model(tmp_path)
-    done, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", f"{PASSES}:names=A+B+C,cures=B|A+C")
+    done, document = blamed(
+        tmp_path, path.name, "-i", "x.npy", "-c", f"{PASSES}:names=A+B+C,cures=B|A+C"
+    )
     assert done.code == document["exit_code"] == 1
     assert document["passes"] == [["B"], ["A", "C"]]
     cures = {cure["what"]: cure for cure in document["cures"]}
@@ -76,10 +82,16 @@ def test_a_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> 
     assert (folder / "blame.md").read_text().strip() == document["answer"]
     assert "right without `B or A and C together`" in document["answer"]
     shown = subprocess.run(
-        [sys.executable, str(folder / "script.py")], cwd=folder.parent, capture_output=True, text=True, check=True
+        [sys.executable, str(folder / "script.py")],
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert len((folder / "script.py").read_text().splitlines()) <= 10
-    assert float(shown.stdout.strip(" []\n")) > 0.1  # what the candidate gave beside what onnxruntime gives
+    assert (
+        float(shown.stdout.strip(" []\n")) > 0.1
+    )  # what the candidate gave beside what onnxruntime gives
 
 
 @pytest.mark.slow
@@ -99,7 +111,9 @@ def test_a_model_that_onnxruntime_refuses_for_two_passes(tmp_path: Path) -> None
 def test_report_and_bundle_tell_it_and_a_bundle_is_blamed_again(tmp_path: Path) -> None:
     path = model(tmp_path)
     code = Path(PASSES).read_text()  # without options, which a bundle does not tell
-    code = code.replace('options["names"]', '"Abc_Fusion+B"').replace('options["cures"]', '"Abc_Fusion"')
+    code = code.replace('options["names"]', '"Abc_Fusion+B"').replace(
+        'options["cures"]', '"Abc_Fusion"'
+    )
     (tmp_path / "wrong.py").write_text(code)
     _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", "wrong.py")
     case = tmp_path / document["case"]
@@ -151,14 +165,17 @@ def load(model, options):
     session = onnxruntime.InferenceSession(str(model))
     names = [o.name for o in session.get_outputs()]
     return lambda feeds: {n: v * v.dtype.type(factor) for n, v in zip(names, session.run(names, feeds))}
-"""
+"""  # noqa: E501
 TIGHT = "numpy:rtol=1e-9,atol=0"
-SURROUNDINGS = "g (float[2,3] x) => (float[2,3] y) { [exp] a = Exp(x) [neg] b = Neg(a) [abs] y = Abs(b) }"
+SURROUNDINGS = (
+    "g (float[2,3] x) => (float[2,3] y) { [exp] a = Exp(x) [neg] b = Neg(a) [abs] y = Abs(b) }"
+)
 
 
 @contextmanager
 def surrounded(folder: Path, reference: Reference, text: str, criterion: str) -> Iterator[Blame]:
-    """Blame of 'neg', on a candidate that fuses three operators, wrongly, and rounds otherwise than the reference."""
+    """Blame of 'neg', on a candidate that fuses three operators, wrongly, and rounds otherwise than
+    the reference."""
     graph = text_models.load(folder, text)
     np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
     (folder / "fuses.py").write_text(SURROUNDED)
@@ -171,7 +188,10 @@ def surrounded(folder: Path, reference: Reference, text: str, criterion: str) ->
 @pytest.mark.parametrize(
     ("criterion", "note"),
     [
-        (TIGHT, "off by rounding only alone, so the whole is asked, and judged by noise:floor=1e-5"),
+        (
+            TIGHT,
+            "off by rounding only alone, so the whole is asked, and judged by noise:floor=1e-5",
+        ),
         ("noise", "not wrong alone, so the whole is asked"),
     ],
 )
@@ -186,7 +206,9 @@ def test_a_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
         assert in_its_surroundings(blame) is blame
 
 
-def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(tmp_path: Path, reference: Reference) -> None:
+def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(
+    tmp_path: Path, reference: Reference
+) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS.replace("Abs(b)", "Neg(b)"), TIGHT) as alone:
         assert alone.is_wrong
         assert in_its_surroundings(alone) is alone
@@ -201,7 +223,9 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
     }
     types = {"f": "tensor(float)", "i": "tensor(int64)", "b": "tensor(bool)", "s": "tensor(string)"}
     sample = {n: save(n, v, types[n], tmp_path, n).within(str(tmp_path)) for n, v in values.items()}
-    draws = [{n: load(r, Path("/")) for n, r in draw.items()} for draw in drawn([sample], 3, tmp_path)]
+    draws = [
+        {n: load(r, Path("/")) for n, r in draw.items()} for draw in drawn([sample], 3, tmp_path)
+    ]
     assert len({np.asarray(draw["f"]).tobytes() for draw in draws} | {values["f"].tobytes()}) == 4
     for draw in draws:
         got = np.asarray(draw["f"])
@@ -212,7 +236,7 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
         assert list(np.asarray(draw["s"])) == ["a", "b"]
 
 
-# ---------------------------------------------------------------------------------------------------- releases
+# ------------------------------------------------------------ releases
 
 
 def test_a_span_of_releases() -> None:
@@ -248,7 +272,9 @@ def test_what_cannot_be_meant_is_an_error(words: list[str]) -> None:
         (ReleasesAsked(",", switch="./use.sh {version}"), "cmd"),
     ],
 )
-def test_releases_that_cannot_be_meant_are_an_error_before_the_search(asked: ReleasesAsked, backend: str) -> None:
+def test_releases_that_cannot_be_meant_are_an_error_before_the_search(
+    asked: ReleasesAsked, backend: str
+) -> None:
     with pytest.raises(UsageError):
         asked.check(backend)
 
@@ -259,7 +285,9 @@ def test_releases_that_can_be_meant() -> None:
     ReleasesAsked("nightly", switch="./use.sh {version}").check("cmd")
 
 
-def test_without_a_network_the_release_in_use_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_release_in_use_is_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unreachable(backend: str, *_: object) -> list[str]:
         raise BackendError(f"no index for {backend}")
 
@@ -290,13 +318,16 @@ def test_histories_that_are_planted_are_told_rightly(
         monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
         monkeypatch.setenv(f"{tool}_FIND_LINKS", str(wheels))
     candidate = f"{wheels}/toy.py=={planted.used}"
-    done, document = blamed(tmp_path, model(tmp_path, TOY).name, "-i", "x.npy", "-c", candidate, "--versions", "..")
+    done, document = blamed(
+        tmp_path, model(tmp_path, TOY).name, "-i", "x.npy", "-c", candidate, "--versions", ".."
+    )
     assert planted.problem(document) == "", done.err
 
 
 @pytest.mark.slow
 def test_versions_of_ones_own_are_switched_by_a_command(tmp_path: Path) -> None:
-    """125 passes one over; the state of the last one stays in `version`, which the candidate reads."""
+    """125 passes one over; the state of the last one stays in `version`, which the candidate
+    reads."""
     path = model(tmp_path)
     (tmp_path / "use.sh").write_text('#!/bin/sh\n[ "$1" = old ] && exit 125\necho "$1" > version\n')
     (tmp_path / "use.sh").chmod(0o755)
@@ -317,7 +348,9 @@ def test_versions_of_ones_own_are_switched_by_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_installed_releases_are_listed_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_releases_are_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = model(tmp_path, TOY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     toy_releases.releases(tmp_path / "wheels", {"1.0": "w", "1.1": "r"})

@@ -1,7 +1,9 @@
-"""Every form of every rewriting: a valid model of the same interface that computes the same on the reference.
+"""Every form of every rewriting: a valid model of the same interface that computes the same on the
+reference.
 
-A case is a region, the words of forms that it must have, and which of them are equal only within rounding. What else a
-rewriting yields for it is proven as well. Onnx's own ReferenceEvaluator is the second opinion.
+A case is a region, the words of forms that it must have, and which of them are equal only within
+rounding. What else a rewriting yields for it is proven as well. Onnx's own ReferenceEvaluator is
+the second opinion.
 """
 
 from __future__ import annotations
@@ -71,198 +73,651 @@ X = np.array([[-(2**31), 2**31 - 1, -5, 130, 200, 255], [7, 90001, -90003, 128, 
 BN = {"s": f32(4, seed=1), "b": f32(4, seed=2), "m": f32(4, seed=3), "v": np.abs(f32(4, seed=4))}
 KERNEL = {"w": f32(8, 4, 3, 3, seed=5), "b": f32(8, seed=6)}
 LSTM = {
-    "w": f32(1, 16, 3, seed=1), "r": f32(1, 16, 4, seed=2), "w2": f32(2, 16, 3, seed=1), "r2": f32(2, 16, 4, seed=2),
+    "w": f32(1, 16, 3, seed=1),
+    "r": f32(1, 16, 4, seed=2),
+    "w2": f32(2, 16, 3, seed=1),
+    "r2": f32(2, 16, 4, seed=2),
     "b2": f32(2, 32, seed=3),
-}  # fmt: skip
+}
 QUANTIZED = {
-    "xs": np.float32(0.02), "xz": np.uint8(120), "w": u8(8, 4, 3, 3), "ws": np.float32(0.01), "wz": np.uint8(128),
-    "ys": np.float32(0.1), "yz": np.uint8(128), "b": np.arange(8, dtype=np.int32), "m": u8(4, 5),
-}  # fmt: skip
-QPADDED = "g (uint8[1,4,9,9] x) => (uint8[1,8,9,9] y) { y = QLinearConv<pads=[1,1,1,1]>(x,xs,xz,w,ws,wz,ys,yz,b) }"
+    "xs": np.float32(0.02),
+    "xz": np.uint8(120),
+    "w": u8(8, 4, 3, 3),
+    "ws": np.float32(0.01),
+    "wz": np.uint8(128),
+    "ys": np.float32(0.1),
+    "yz": np.uint8(128),
+    "b": np.arange(8, dtype=np.int32),
+    "m": u8(4, 5),
+}
+QPADDED = (
+    "g (uint8[1,4,9,9] x) => (uint8[1,8,9,9] y) { y ="
+    " QLinearConv<pads=[1,1,1,1]>(x,xs,xz,w,ws,wz,ys,yz,b) }"
+)
 POOL = "g (float[1,4,9,9] x) => (float[1,4,{0},{0}] y) {{ y = {1} }}"
 CASES = [
-    Case("apart", "g (float[2,3] x) => (float[2,3] y) { a = Exp(x) y = Neg(a) }",
-         ("Identity", "Reshape", "Unsqueeze", "Concat", "Max", "Sub of zeros"), x=f32(2, 3)),
-    Case("apart", "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { z = Exp(x) b = Neg(z) y = Add(b, z) }",
-         ("Identity behind each of 2 nodes",), x=f32(2, 3)),
+    Case(
+        "apart",
+        "g (float[2,3] x) => (float[2,3] y) { a = Exp(x) y = Neg(a) }",
+        ("Identity", "Reshape", "Unsqueeze", "Concat", "Max", "Sub of zeros"),
+        x=f32(2, 3),
+    ),
+    Case(
+        "apart",
+        "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { z = Exp(x) b = Neg(z) y = Add(b, z) }",
+        ("Identity behind each of 2 nodes",),
+        x=f32(2, 3),
+    ),
     Case("arithmetic", unary("Pow(x, two)"), ("Mul with itself",), weights={"two": np.float32(2)}),
-    Case("arithmetic", unary("Pow(x, k)"), ("two Mul",), ("two Mul",), weights={"k": np.float32(3)}),
-    Case("arithmetic", unary("Pow(x, k)"), ("Sqrt",), ("Sqrt",), np.abs(f32(2, 3, 8)), {"k": np.float32(0.5)}),
-    Case("arithmetic", "g (int32[4] x) => (int32[4] y) { y = Pow(x, k) }", ("a Pow of float64",), (),
-         np.arange(4, dtype=np.int32), {"k": f32(4)}, evaluated=False),
+    Case(
+        "arithmetic", unary("Pow(x, k)"), ("two Mul",), ("two Mul",), weights={"k": np.float32(3)}
+    ),
+    Case(
+        "arithmetic",
+        unary("Pow(x, k)"),
+        ("Sqrt",),
+        ("Sqrt",),
+        np.abs(f32(2, 3, 8)),
+        {"k": np.float32(0.5)},
+    ),
+    Case(
+        "arithmetic",
+        "g (int32[4] x) => (int32[4] y) { y = Pow(x, k) }",
+        ("a Pow of float64",),
+        (),
+        np.arange(4, dtype=np.int32),
+        {"k": f32(4)},
+        evaluated=False,
+    ),
     Case("arithmetic", unary("Sqrt(x)"), ("Pow",), ("Pow",), np.abs(f32(2, 3, 8))),
     Case("arithmetic", unary("Tanh(x)"), ("Clip", "Sigmoid(2x)"), ("Sigmoid",), 9 * f32(2, 3, 8)),
     *(
-        Case("arithmetic", f'g (uint8[2,3,8] x) => (uint8[2,3,8] y) {{ y = BitShift<direction="{to}">(x, b) }}',
-             ("a power of two",), (), u8(2, 3, 8), {"b": np.arange(8, dtype=np.uint8)})
+        Case(
+            "arithmetic",
+            f'g (uint8[2,3,8] x) => (uint8[2,3,8] y) {{ y = BitShift<direction="{to}">(x, b) }}',
+            ("a power of two",),
+            (),
+            u8(2, 3, 8),
+            {"b": np.arange(8, dtype=np.uint8)},
+        )
         for to in ("LEFT", "RIGHT")
     ),
-    Case("arithmetic", unary("Mod<fmod=1>(x, b)"), ("dividend's sign",), (), 9 * f32(2, 3, 8), {"b": f32(8)}),
+    Case(
+        "arithmetic",
+        unary("Mod<fmod=1>(x, b)"),
+        ("dividend's sign",),
+        (),
+        9 * f32(2, 3, 8),
+        {"b": f32(8)},
+    ),
     Case("arithmetic", unary("Sigmoid(x)"), ("Clip", "Exp(-x)"), ("Clip", "Exp"), 9 * f32(2, 3, 8)),
     Case("arithmetic", unary("Sub(x, x)"), ("Add of the negative",)),
     Case("arithmetic", unary("Add(k, x)"), ("Sub of the negative",), weights={"k": f32(8)}),
-    Case("arithmetic", unary("Div(x, k)"), ("constant's reciprocal",), ("recip",), weights={"k": f32(8) + 5}),
-    Case("arithmetic", "g (float[9] x) => (float[9] y) { a = Exp(x) y = Div(x, a) }", ("the Reciprocal",),
-         ("Reciprocal",), f32(9)),
+    Case(
+        "arithmetic",
+        unary("Div(x, k)"),
+        ("constant's reciprocal",),
+        ("recip",),
+        weights={"k": f32(8) + 5},
+    ),
+    Case(
+        "arithmetic",
+        "g (float[9] x) => (float[9] y) { a = Exp(x) y = Div(x, a) }",
+        ("the Reciprocal",),
+        ("Reciprocal",),
+        f32(9),
+    ),
     Case("arithmetic", unary("LeakyRelu<alpha=0.3>(x)"), ("a Where",)),
     Case("arithmetic", unary("PRelu(x, k)"), ("a Where",), weights={"k": f32(3, 1)}),
     Case("arithmetic", unary("Relu(x)"), ("Max",)),
-    Case("arithmetic", unary("Clip(x, k, l)"), ("Max and Min",), weights={"k": np.float32(-1), "l": np.float32(1)}),
-    *(Case("fourier", f"g (float[2,6,5,{c}] x) => (float[2,{m},5,2] y) {{ y = DFT<{how}>(x{given}) }}",
-           ("sines and cosines",), ("sines",), f32(2, 6, 5, c), {"k": np.int64(8)}, evaluated=False)
-      for c, m, how, given in (
-          (1, 6, "axis=1", ""), (2, 6, "axis=-3", ""), (1, 4, "axis=1, onesided=1", ""),
-          (2, 6, "axis=1, inverse=1", ""), (2, 8, "axis=1", ", k"),
-      )),
+    Case(
+        "arithmetic",
+        unary("Clip(x, k, l)"),
+        ("Max and Min",),
+        weights={"k": np.float32(-1), "l": np.float32(1)},
+    ),
+    *(
+        Case(
+            "fourier",
+            f"g (float[2,6,5,{c}] x) => (float[2,{m},5,2] y) {{ y = DFT<{how}>(x{given}) }}",
+            ("sines and cosines",),
+            ("sines",),
+            f32(2, 6, 5, c),
+            {"k": np.int64(8)},
+            evaluated=False,
+        )
+        for c, m, how, given in (
+            (1, 6, "axis=1", ""),
+            (2, 6, "axis=-3", ""),
+            (1, 4, "axis=1, onesided=1", ""),
+            (2, 6, "axis=1, inverse=1", ""),
+            (2, 8, "axis=1", ", k"),
+        )
+    ),
     Case("functions", unary("Softmax<axis=1>(x)"), ("operators that define it",), ("define",)),
-    Case("functions", unary("LayerNormalization<axis=2>(x, s, b)"), ("operators that define it",), ("define",),
-         weights={"s": f32(8), "b": f32(8)}),
+    Case(
+        "functions",
+        unary("LayerNormalization<axis=2>(x, s, b)"),
+        ("operators that define it",),
+        ("define",),
+        weights={"s": f32(8), "b": f32(8)},
+    ),
     Case("functions", unary("HardSwish(x)"), ("operators that define it",), ("define",)),
-    Case("functions", unary("MeanVarianceNormalization<axes=[0,2]>(x)"), ("define it",), ("define",)),
+    Case(
+        "functions", unary("MeanVarianceNormalization<axes=[0,2]>(x)"), ("define it",), ("define",)
+    ),
     Case("functions", unary("Elu<alpha=0.7>(x)"), (), ("define",)),
-    *(Case("integers", f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = {op}(x, k) }}", (words,), (), X.astype(t),
-           {"k": np.array([250, 7, 3, 100, 2, 131]).astype(t)}, evaluated=False)
-      for t, op, words in (
-          ("uint8", "Add", "int32 instead of uint8, wrapped"), ("uint8", "Sub", "int32 instead of uint8, wrapped"),
-          ("int8", "Mul", "int32 instead of int8, wrapped"), ("int32", "Mul", "int64 instead of int32, wrapped"),
-          ("uint32", "Sub", "int64 instead of uint32"), ("uint32", "Mul", "int64 instead of uint32"),
-          ("uint32", "Div", "int64 instead of uint32"), ("int32", "Div", "int64"),
-      )),
-    Case("integers", "g (uint32[2,6] x) => (bool[2,6] y) { y = Less(x, k) }", ("int64 instead of uint32 in",), (),
-         X.astype(np.uint32), {"k": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32)}),
-    *(Case("integers", f"g ({t}[2,6] x) => ({t}[{shape}] y) {{ y = {how}(x, k) }}", words, (), X.astype(t),
-           {"k": np.array(axes)}, opset=18)
-      for t, shape, how, axes, words in (
-          ("int32", "2,1", "ReduceMax", [1], ("ArgMax", "int64")), ("int64", "1,1", "ReduceMin", [0, 1], ("ArgMin",)),
-          ("int64", "2", "ReduceSum<keepdims=0>", [-1], ("a CumSum",)),
-          ("int32", "1,1", "ReduceSum", [0, 1], ("a CumSum", "int64")),
-          ("int64", "6", "ReduceMax<keepdims=0>", [0], ("ArgMax",)),
-      )),
-    *(Case("arithmetic", f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = Pow(x, k) }}", ("a Pow of float64",), (),
-           (X % 90).astype(t), {"k": np.array([0, 1, 2, 3, 2, 4]).astype(t)}) for t in ("int32", "int64")),
-    Case("arithmetic", "g (int64[2,6] x) => (int64[2,6] y) { y = Pow(x, k) }", ("Mul of squares",), (), X % 30,
-         {"k": np.array(11)}),
-    Case("arithmetic", "g (int32[2,6] x) => (int32[2,6] y) { y = Relu(x) }", ("Max",), (), X.astype(np.int32)),
-    *(Case("spelling", f"g ({t}[2,6] x) => ({t}[2,9] y) {{ y = Pad(x, p{more}) }}", ("default value written out",), (),
-           X.astype(t.replace("float", "float32")), {"p": np.array(pads), "a": np.array([1])}, opset=18,
-           evaluated=False)
-      for t, more, pads in (("int64", "", [0, 1, 0, 2]), ("uint8", "", [0, 1, 0, 2]), ("float", ", , a", [1, 2]))),
-    Case("layers", unary("BatchNormalization(x, s, b, m, v)", "1,4,9,9"), ("a Mul and an Add",), ("Mul",), IMAGE, BN),
-    Case("layers", unary("InstanceNormalization(x, s, b)", "1,4,9,9"), ("arithmetic",), ("arith",), IMAGE, BN),
-    Case("layers", unary("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, b)", "3,4", "3,5"), ("a MatMul and an Add",),
-         ("MatMul",), f32(3, 4), {"w": f32(5, 4), "b": f32(5)}),
-    Case("layers", unary("Gemm<transA=1>(x, w)", "4,3", "3,5"), ("a MatMul instead",), (), f32(4, 3), {"w": f32(4, 5)}),
-    Case("layers", unary("MatMul(x, w)", "3,4", "3,5"), ("a Gemm",), (), f32(3, 4), {"w": f32(4, 5)}),
-    Case("layers", unary("Conv<pads=[1,0], strides=[2]>(x, w, b)", "1,3,8", "1,5,4"), ("two dimensions",), ("two",),
-         f32(1, 3, 8), {"w": f32(5, 3, 3), "b": f32(5)}),
-    Case("layers", unary("MaxPool<kernel_shape=[3]>(x)", "1,3,8", "1,3,6"), ("two dimensions",), (), f32(1, 3, 8)),
+    *(
+        Case(
+            "integers",
+            f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = {op}(x, k) }}",
+            (words,),
+            (),
+            X.astype(t),
+            {"k": np.array([250, 7, 3, 100, 2, 131]).astype(t)},
+            evaluated=False,
+        )
+        for t, op, words in (
+            ("uint8", "Add", "int32 instead of uint8, wrapped"),
+            ("uint8", "Sub", "int32 instead of uint8, wrapped"),
+            ("int8", "Mul", "int32 instead of int8, wrapped"),
+            ("int32", "Mul", "int64 instead of int32, wrapped"),
+            ("uint32", "Sub", "int64 instead of uint32"),
+            ("uint32", "Mul", "int64 instead of uint32"),
+            ("uint32", "Div", "int64 instead of uint32"),
+            ("int32", "Div", "int64"),
+        )
+    ),
+    Case(
+        "integers",
+        "g (uint32[2,6] x) => (bool[2,6] y) { y = Less(x, k) }",
+        ("int64 instead of uint32 in",),
+        (),
+        X.astype(np.uint32),
+        {"k": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32)},
+    ),
+    *(
+        Case(
+            "integers",
+            f"g ({t}[2,6] x) => ({t}[{shape}] y) {{ y = {how}(x, k) }}",
+            words,
+            (),
+            X.astype(t),
+            {"k": np.array(axes)},
+            opset=18,
+        )
+        for t, shape, how, axes, words in (
+            ("int32", "2,1", "ReduceMax", [1], ("ArgMax", "int64")),
+            ("int64", "1,1", "ReduceMin", [0, 1], ("ArgMin",)),
+            ("int64", "2", "ReduceSum<keepdims=0>", [-1], ("a CumSum",)),
+            ("int32", "1,1", "ReduceSum", [0, 1], ("a CumSum", "int64")),
+            ("int64", "6", "ReduceMax<keepdims=0>", [0], ("ArgMax",)),
+        )
+    ),
+    *(
+        Case(
+            "arithmetic",
+            f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = Pow(x, k) }}",
+            ("a Pow of float64",),
+            (),
+            (X % 90).astype(t),
+            {"k": np.array([0, 1, 2, 3, 2, 4]).astype(t)},
+        )
+        for t in ("int32", "int64")
+    ),
+    Case(
+        "arithmetic",
+        "g (int64[2,6] x) => (int64[2,6] y) { y = Pow(x, k) }",
+        ("Mul of squares",),
+        (),
+        X % 30,
+        {"k": np.array(11)},
+    ),
+    Case(
+        "arithmetic",
+        "g (int32[2,6] x) => (int32[2,6] y) { y = Relu(x) }",
+        ("Max",),
+        (),
+        X.astype(np.int32),
+    ),
+    *(
+        Case(
+            "spelling",
+            f"g ({t}[2,6] x) => ({t}[2,9] y) {{ y = Pad(x, p{more}) }}",
+            ("default value written out",),
+            (),
+            X.astype(t.replace("float", "float32")),
+            {"p": np.array(pads), "a": np.array([1])},
+            opset=18,
+            evaluated=False,
+        )
+        for t, more, pads in (
+            ("int64", "", [0, 1, 0, 2]),
+            ("uint8", "", [0, 1, 0, 2]),
+            ("float", ", , a", [1, 2]),
+        )
+    ),
+    Case(
+        "layers",
+        unary("BatchNormalization(x, s, b, m, v)", "1,4,9,9"),
+        ("a Mul and an Add",),
+        ("Mul",),
+        IMAGE,
+        BN,
+    ),
+    Case(
+        "layers",
+        unary("InstanceNormalization(x, s, b)", "1,4,9,9"),
+        ("arithmetic",),
+        ("arith",),
+        IMAGE,
+        BN,
+    ),
+    Case(
+        "layers",
+        unary("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, b)", "3,4", "3,5"),
+        ("a MatMul and an Add",),
+        ("MatMul",),
+        f32(3, 4),
+        {"w": f32(5, 4), "b": f32(5)},
+    ),
+    Case(
+        "layers",
+        unary("Gemm<transA=1>(x, w)", "4,3", "3,5"),
+        ("a MatMul instead",),
+        (),
+        f32(4, 3),
+        {"w": f32(4, 5)},
+    ),
+    Case(
+        "layers", unary("MatMul(x, w)", "3,4", "3,5"), ("a Gemm",), (), f32(3, 4), {"w": f32(4, 5)}
+    ),
+    Case(
+        "layers",
+        unary("Conv<pads=[1,0], strides=[2]>(x, w, b)", "1,3,8", "1,5,4"),
+        ("two dimensions",),
+        ("two",),
+        f32(1, 3, 8),
+        {"w": f32(5, 3, 3), "b": f32(5)},
+    ),
+    Case(
+        "layers",
+        unary("MaxPool<kernel_shape=[3]>(x)", "1,3,8", "1,3,6"),
+        ("two dimensions",),
+        (),
+        f32(1, 3, 8),
+    ),
     Case("layers", POOL.format(1, "GlobalAveragePool(x)"), ("a ReduceMean",), ("Reduce",), IMAGE),
     Case("layers", POOL.format(1, "GlobalMaxPool(x)"), ("a ReduceMax",), (), IMAGE),
-    Case("layers", "g (float[1,4,9,9] x) => (float[1,4] y) { y = ReduceMean<axes=[-1,-2], keepdims=0>(x) }",
-         ("a GlobalAveragePool", "a ReduceSum divided by 81"), ("Global", "ReduceSum"), IMAGE),
+    Case(
+        "layers",
+        "g (float[1,4,9,9] x) => (float[1,4] y) { y = ReduceMean<axes=[-1,-2], keepdims=0>(x) }",
+        ("a GlobalAveragePool", "a ReduceSum divided by 81"),
+        ("Global", "ReduceSum"),
+        IMAGE,
+    ),
     Case("layers", unary("HardSigmoid<alpha=0.3>(x)"), ("Mul, Add, Max and Min",), ("Mul",)),
     Case("opset", unary("Softmax(x)"), ("opset 12",), ("opset",)),
     Case("order", unary("Add(x, k)"), ("swapped",), weights={"k": f32(8)}),
-    Case("order", unary("ReduceSum(x, k)", out="1,3,1"), ("one axis after the other",), ("axis",),
-         weights={"k": np.array([0, 2])}),
-    Case("order", unary("MatMul(x, w)", "2,3,16", "2,3,8"), ("half the columns", "half the length"), ("half",),
-         f32(2, 3, 16), {"w": f32(16, 8)}),
-    Case("order", "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv(x, w, b) }", ("half the channels",), ("half",),
-         IMAGE, KERNEL),
-    Case("padding", "g (float[1,4,9,9] x) => (float[1,8,5,5] y) { y = Conv"
-         "<auto_pad=\"SAME_LOWER\", strides=[2,2]>(x, w) }",
-         ("as numbers", "a Pad of its own"), ("Pad",), IMAGE, KERNEL),
-    Case("padding", "g (float[1,4,8,8] x) => (float[1,8,4,4] y) { y = Conv"
-         "<auto_pad=\"SAME_UPPER\", strides=[2,2]>(x, w) }",
-         ("as numbers", "a Pad of its own"), ("Pad",), f32(1, 4, 8, 8), KERNEL),
-    Case("padding", POOL.format(9, "MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)"), ("a Pad of its own",), (), IMAGE,
-         evaluated=False),
-    Case("padding", POOL.format(9, "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)"),
-         ("a Pad of its own",), ("Pad",), IMAGE),
-    Case("padding", POOL.format(5, "MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
-         ("ceil_mode unnecessary",), (), IMAGE),
-    Case("padding", POOL.format(4, "MaxPool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], ceil_mode=1>(x)"),
-         ("ceil_mode unnecessary",), (), IMAGE, evaluated=False),
-    Case("padding", "g (float[1,4,9,9] x) => (float[1,4,12,11] y) { y = Pad(x, p, k) }", ("a Concat",), (), IMAGE,
-         {"p": np.array([0, 0, 1, 2, 0, 0, 2, 0]), "k": np.float32(7)}),
-    Case("padding", "g (float[1,4,9,9] x) => (float[1,8,9,10] y) { a = Pad(x, p) y = Conv(a, w, b) }",
-         ("inside", "a Concat"), ("inside",), IMAGE, {**KERNEL, "p": np.array([0, 0, 1, 2, 0, 0, 1, 1])}),
+    Case(
+        "order",
+        unary("ReduceSum(x, k)", out="1,3,1"),
+        ("one axis after the other",),
+        ("axis",),
+        weights={"k": np.array([0, 2])},
+    ),
+    Case(
+        "order",
+        unary("MatMul(x, w)", "2,3,16", "2,3,8"),
+        ("half the columns", "half the length"),
+        ("half",),
+        f32(2, 3, 16),
+        {"w": f32(16, 8)},
+    ),
+    Case(
+        "order",
+        "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv(x, w, b) }",
+        ("half the channels",),
+        ("half",),
+        IMAGE,
+        KERNEL,
+    ),
+    Case(
+        "padding",
+        "g (float[1,4,9,9] x) => (float[1,8,5,5] y) { y = Conv"
+        '<auto_pad="SAME_LOWER", strides=[2,2]>(x, w) }',
+        ("as numbers", "a Pad of its own"),
+        ("Pad",),
+        IMAGE,
+        KERNEL,
+    ),
+    Case(
+        "padding",
+        "g (float[1,4,8,8] x) => (float[1,8,4,4] y) { y = Conv"
+        '<auto_pad="SAME_UPPER", strides=[2,2]>(x, w) }',
+        ("as numbers", "a Pad of its own"),
+        ("Pad",),
+        f32(1, 4, 8, 8),
+        KERNEL,
+    ),
+    Case(
+        "padding",
+        POOL.format(9, "MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)"),
+        ("a Pad of its own",),
+        (),
+        IMAGE,
+        evaluated=False,
+    ),
+    Case(
+        "padding",
+        POOL.format(9, "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)"),
+        ("a Pad of its own",),
+        ("Pad",),
+        IMAGE,
+    ),
+    Case(
+        "padding",
+        POOL.format(5, "MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
+        ("ceil_mode unnecessary",),
+        (),
+        IMAGE,
+    ),
+    Case(
+        "padding",
+        POOL.format(
+            4, "MaxPool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], ceil_mode=1>(x)"
+        ),
+        ("ceil_mode unnecessary",),
+        (),
+        IMAGE,
+        evaluated=False,
+    ),
+    Case(
+        "padding",
+        "g (float[1,4,9,9] x) => (float[1,4,12,11] y) { y = Pad(x, p, k) }",
+        ("a Concat",),
+        (),
+        IMAGE,
+        {"p": np.array([0, 0, 1, 2, 0, 0, 2, 0]), "k": np.float32(7)},
+    ),
+    Case(
+        "padding",
+        "g (float[1,4,9,9] x) => (float[1,8,9,10] y) { a = Pad(x, p) y = Conv(a, w, b) }",
+        ("inside", "a Concat"),
+        ("inside",),
+        IMAGE,
+        {**KERNEL, "p": np.array([0, 0, 1, 2, 0, 0, 1, 1])},
+    ),
     Case("padding", QPADDED, ("a Pad of its own",), (), u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
-    Case("precision", "g (float16[2,8] x) => (float16[2,8] y) { a = Mul(x, k) y = Softmax(a) }",
-         ("float32 instead of float16 in each of 2 nodes",), ("float32",), f32(2, 8).astype(np.float16),
-         {"k": np.float16(3)}, evaluated=False),
-    Case("precision", unary("MatMul(x, w)", "3,4", "3,5"), ("float64 instead",), ("float64",), f32(3, 4),
-         {"w": f32(4, 5)}),
-    Case("quantized", QPADDED, ("a Conv between",), ("Conv",), u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
-    Case("quantized", "g (uint8[3,4] x) => (uint8[3,5] y) { y = QLinearMatMul(x,xs,xz,m,ws,wz,ys,yz) }",
-         ("MatMul between",), ("MatMul",), u8(3, 4), QUANTIZED, evaluated=False),
-    Case("quantized", "g (uint8[3,4] x) => (uint8[3,4] y) { y = com.microsoft.QLinearAdd(x,xs,xz,x,ws,wz,ys,yz) }",
-         ("Add between",), ("Add",), u8(3, 4), QUANTIZED, evaluated=False),
-    Case("quantized", "g (uint8[3,4] x) => (uint8[3,4] y) { y = com.microsoft.QLinearSigmoid(x,xs,xz,ys,yz) }",
-         ("Sigmoid between",), ("Sigmoid",), u8(3, 4), QUANTIZED, evaluated=False),
-    Case("quantized", "g (uint8[3,4] x) => (int32[3,5] y) { y = MatMulInteger(x, m, xz, wz) }", ("32-bit integers",),
-         (), u8(3, 4), QUANTIZED),
-    Case("quantized",
-         "g (float[2,64] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
-         "<K=64,N=6,bits=4,block_size=32>(x,q,s,z) }",
-         ("weights as real numbers",), ("weights",), f32(2, 64),
-         {"q": u8(6, 2, 16), "s": np.abs(f32(12)), "z": u8(6)}, evaluated=False),
-    Case("quantized",
-         "g (float[2,40] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
-         "<K=40,N=6,bits=8,block_size=32>(x,q,s) }",
-         ("weights as real numbers",), ("weights",), f32(2, 40), {"q": u8(6, 2, 32), "s": np.abs(f32(12))},
-         evaluated=False),
-    Case("ranking", "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK(x, k) }", ("counting",), (),
-         np.round(f32(2, 9)), {"k": np.array([4])}, evaluated=False),
-    Case("ranking", "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK<largest=0>(x, k) }", ("counting",),
-         (), np.round(f32(2, 9)), {"k": np.array([4])}, evaluated=False),
-    Case("ranking", "g (float[2,9] x) => (float[2,9] v, int64[2,9] i)"
-         " { s = Shape(x) n = Gather(s, k) v, i = TopK(x, n) }",
-         ("counting",), (), np.round(f32(2, 9)), {"k": np.array([1])}, evaluated=False),
-    *(Case("resize", f"g (float[1,2,5,6] x) => (float[1,2,{h},{w}] y) {{ y = Resize<{how}>(x, , {given}) }}",
-           ("along each axis",), () if "nearest" in how else ("MatMul",), f32(1, 2, 5, 6),
-           {given.strip(', '): values}, opset=19, evaluated=False)
-      for h, w, how, given, values in (
-          (10, 9, 'mode="nearest", nearest_mode="floor"', "sc", np.array([1, 1, 2, 1.5], np.float32)),
-          (10, 9, 'mode="nearest", nearest_mode="round_prefer_ceil", coordinate_transformation_mode="asymmetric"',
-           "sc", np.array([1, 1, 2, 1.5], np.float32)),
-          (10, 9, 'mode="linear"', "sc", np.array([1, 1, 2, 1.5], np.float32)),
-          (3, 4, 'mode="linear", coordinate_transformation_mode="align_corners"', ", si", np.array([1, 2, 3, 4])),
-          (4, 4, 'mode="cubic", coordinate_transformation_mode="align_corners"', "sc",
-           np.array([1, 1, 0.8, 0.8], np.float32)),
-          (3, 4, 'mode="linear", antialias=1', ", si", np.array([1, 2, 3, 4])),
-          (3, 4, 'mode="cubic", antialias=1', ", si", np.array([1, 2, 3, 4])),
-          (10, 9, 'mode="cubic", cubic_coeff_a=-0.5', "sc", np.array([1, 1, 2, 1.5], np.float32)),
-          (10, 9, 'mode="cubic", exclude_outside=1', ", si", np.array([1, 2, 10, 9])),
-          (3, 1, 'mode="linear", coordinate_transformation_mode="pytorch_half_pixel"', ", si", np.array([1, 2, 3, 1])),
-          (8, 7, 'mode="linear", coordinate_transformation_mode="half_pixel_symmetric"', "sc",
-           np.array([1, 1, 1.7, 1.3], np.float32)),
-          (6, 7, 'mode="nearest", axes=[3,2], keep_aspect_ratio_policy="not_larger"', ", si", np.array([7, 8])),
-      )),
-    Case("padding", POOL.format(5, "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,2], ceil_mode=1>(x)"),
-         ("corrects the counts",), ("counts",), IMAGE, evaluated=False),
-    Case("padding", POOL.format(9, "AveragePool<kernel_shape=[3,3], auto_pad=\"SAME_LOWER\">(x)"),
-         ("corrects the counts", "as numbers"), ("counts",), IMAGE, evaluated=False),
-    Case("padding", "g (float[1,4,9,9] x) => (float[1,3,18,18] y) {"
-         " y = ConvTranspose<auto_pad=\"SAME_UPPER\", strides=[2,2]>(x, t) }",
-         ("as numbers",), (), IMAGE, {"t": f32(4, 3, 3, 3)}, evaluated=False),
-    Case("layers", "g (float[2,3,8] x) => (float[2,3,8] y, bool[2,3,8] m) { y, m = Dropout(x) }", ("an Identity",)),
-    Case("recurrent", "g (float[5,2,3] x) => (float[5,1,2,4] y, float[1,2,4] h, float[1,2,4] c)"
-         " { y, h, c = LSTM<hidden_size=4, direction=\"reverse\">(x, w, r) }", ("forwards, on",), (),
-         f32(5, 2, 3), LSTM, evaluated=False),
-    Case("recurrent", "g (float[5,2,3] x) => (float[5,2,2,4] y, float[2,2,4] h)"
-         " { y, h = LSTM<hidden_size=4, direction=\"bidirectional\", activations=[\"Sigmoid\",\"Tanh\",\"Tanh\","
-         "\"HardSigmoid\",\"Relu\",\"Tanh\"]>(x, w2, r2, b2) }", ("two that run forwards",), ("two",), f32(5, 2, 3),
-         LSTM, evaluated=False),
-    Case("spelling", "g (float[2,3,8] x) => (float[2,3] y) { a = Mul(x, k) y = ReduceMax<axes=[-1], keepdims=0>(a) }",
-         ("full rank", "full shape", "other end", "run time", "Constant nodes"), weights={"k": f32(8)}),
-    Case("spelling", "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv<group=1>(x, w, b) }",
-         ("written out", "left out", "run time"), (), IMAGE, KERNEL),
-    *(Case("spelling", POOL.format(7, f"{op}<kernel_shape=[3,3]>(x)"), ("default attributes written out",), (), IMAGE,
-           opset=opset) for op in ("AveragePool", "MaxPool") for opset in (9, 19)),
-    Case("spelling", "g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x, k) }",
-         ("Constant nodes as initializers",)),
-]  # fmt: skip
+    Case(
+        "precision",
+        "g (float16[2,8] x) => (float16[2,8] y) { a = Mul(x, k) y = Softmax(a) }",
+        ("float32 instead of float16 in each of 2 nodes",),
+        ("float32",),
+        f32(2, 8).astype(np.float16),
+        {"k": np.float16(3)},
+        evaluated=False,
+    ),
+    Case(
+        "precision",
+        unary("MatMul(x, w)", "3,4", "3,5"),
+        ("float64 instead",),
+        ("float64",),
+        f32(3, 4),
+        {"w": f32(4, 5)},
+    ),
+    Case(
+        "quantized",
+        QPADDED,
+        ("a Conv between",),
+        ("Conv",),
+        u8(1, 4, 9, 9),
+        QUANTIZED,
+        evaluated=False,
+    ),
+    Case(
+        "quantized",
+        "g (uint8[3,4] x) => (uint8[3,5] y) { y = QLinearMatMul(x,xs,xz,m,ws,wz,ys,yz) }",
+        ("MatMul between",),
+        ("MatMul",),
+        u8(3, 4),
+        QUANTIZED,
+        evaluated=False,
+    ),
+    Case(
+        "quantized",
+        "g (uint8[3,4] x) => (uint8[3,4] y) { y ="
+        " com.microsoft.QLinearAdd(x,xs,xz,x,ws,wz,ys,yz) }",
+        ("Add between",),
+        ("Add",),
+        u8(3, 4),
+        QUANTIZED,
+        evaluated=False,
+    ),
+    Case(
+        "quantized",
+        "g (uint8[3,4] x) => (uint8[3,4] y) { y = com.microsoft.QLinearSigmoid(x,xs,xz,ys,yz) }",
+        ("Sigmoid between",),
+        ("Sigmoid",),
+        u8(3, 4),
+        QUANTIZED,
+        evaluated=False,
+    ),
+    Case(
+        "quantized",
+        "g (uint8[3,4] x) => (int32[3,5] y) { y = MatMulInteger(x, m, xz, wz) }",
+        ("32-bit integers",),
+        (),
+        u8(3, 4),
+        QUANTIZED,
+    ),
+    Case(
+        "quantized",
+        "g (float[2,64] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
+        "<K=64,N=6,bits=4,block_size=32>(x,q,s,z) }",
+        ("weights as real numbers",),
+        ("weights",),
+        f32(2, 64),
+        {"q": u8(6, 2, 16), "s": np.abs(f32(12)), "z": u8(6)},
+        evaluated=False,
+    ),
+    Case(
+        "quantized",
+        "g (float[2,40] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
+        "<K=40,N=6,bits=8,block_size=32>(x,q,s) }",
+        ("weights as real numbers",),
+        ("weights",),
+        f32(2, 40),
+        {"q": u8(6, 2, 32), "s": np.abs(f32(12))},
+        evaluated=False,
+    ),
+    Case(
+        "ranking",
+        "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK(x, k) }",
+        ("counting",),
+        (),
+        np.round(f32(2, 9)),
+        {"k": np.array([4])},
+        evaluated=False,
+    ),
+    Case(
+        "ranking",
+        "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK<largest=0>(x, k) }",
+        ("counting",),
+        (),
+        np.round(f32(2, 9)),
+        {"k": np.array([4])},
+        evaluated=False,
+    ),
+    Case(
+        "ranking",
+        "g (float[2,9] x) => (float[2,9] v, int64[2,9] i)"
+        " { s = Shape(x) n = Gather(s, k) v, i = TopK(x, n) }",
+        ("counting",),
+        (),
+        np.round(f32(2, 9)),
+        {"k": np.array([1])},
+        evaluated=False,
+    ),
+    *(
+        Case(
+            "resize",
+            f"g (float[1,2,5,6] x) => (float[1,2,{h},{w}] y) {{ y = Resize<{how}>(x, , {given}) }}",
+            ("along each axis",),
+            () if "nearest" in how else ("MatMul",),
+            f32(1, 2, 5, 6),
+            {given.strip(", "): values},
+            opset=19,
+            evaluated=False,
+        )
+        for h, w, how, given, values in (
+            (
+                10,
+                9,
+                'mode="nearest", nearest_mode="floor"',
+                "sc",
+                np.array([1, 1, 2, 1.5], np.float32),
+            ),
+            (
+                10,
+                9,
+                (
+                    'mode="nearest", nearest_mode="round_prefer_ceil",'
+                    ' coordinate_transformation_mode="asymmetric"'
+                ),
+                "sc",
+                np.array([1, 1, 2, 1.5], np.float32),
+            ),
+            (10, 9, 'mode="linear"', "sc", np.array([1, 1, 2, 1.5], np.float32)),
+            (
+                3,
+                4,
+                'mode="linear", coordinate_transformation_mode="align_corners"',
+                ", si",
+                np.array([1, 2, 3, 4]),
+            ),
+            (
+                4,
+                4,
+                'mode="cubic", coordinate_transformation_mode="align_corners"',
+                "sc",
+                np.array([1, 1, 0.8, 0.8], np.float32),
+            ),
+            (3, 4, 'mode="linear", antialias=1', ", si", np.array([1, 2, 3, 4])),
+            (3, 4, 'mode="cubic", antialias=1', ", si", np.array([1, 2, 3, 4])),
+            (10, 9, 'mode="cubic", cubic_coeff_a=-0.5', "sc", np.array([1, 1, 2, 1.5], np.float32)),
+            (10, 9, 'mode="cubic", exclude_outside=1', ", si", np.array([1, 2, 10, 9])),
+            (
+                3,
+                1,
+                'mode="linear", coordinate_transformation_mode="pytorch_half_pixel"',
+                ", si",
+                np.array([1, 2, 3, 1]),
+            ),
+            (
+                8,
+                7,
+                'mode="linear", coordinate_transformation_mode="half_pixel_symmetric"',
+                "sc",
+                np.array([1, 1, 1.7, 1.3], np.float32),
+            ),
+            (
+                6,
+                7,
+                'mode="nearest", axes=[3,2], keep_aspect_ratio_policy="not_larger"',
+                ", si",
+                np.array([7, 8]),
+            ),
+        )
+    ),
+    Case(
+        "padding",
+        POOL.format(
+            5, "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,2], ceil_mode=1>(x)"
+        ),
+        ("corrects the counts",),
+        ("counts",),
+        IMAGE,
+        evaluated=False,
+    ),
+    Case(
+        "padding",
+        POOL.format(9, 'AveragePool<kernel_shape=[3,3], auto_pad="SAME_LOWER">(x)'),
+        ("corrects the counts", "as numbers"),
+        ("counts",),
+        IMAGE,
+        evaluated=False,
+    ),
+    Case(
+        "padding",
+        "g (float[1,4,9,9] x) => (float[1,3,18,18] y) {"
+        ' y = ConvTranspose<auto_pad="SAME_UPPER", strides=[2,2]>(x, t) }',
+        ("as numbers",),
+        (),
+        IMAGE,
+        {"t": f32(4, 3, 3, 3)},
+        evaluated=False,
+    ),
+    Case(
+        "layers",
+        "g (float[2,3,8] x) => (float[2,3,8] y, bool[2,3,8] m) { y, m = Dropout(x) }",
+        ("an Identity",),
+    ),
+    Case(
+        "recurrent",
+        "g (float[5,2,3] x) => (float[5,1,2,4] y, float[1,2,4] h, float[1,2,4] c)"
+        ' { y, h, c = LSTM<hidden_size=4, direction="reverse">(x, w, r) }',
+        ("forwards, on",),
+        (),
+        f32(5, 2, 3),
+        LSTM,
+        evaluated=False,
+    ),
+    Case(
+        "recurrent",
+        "g (float[5,2,3] x) => (float[5,2,2,4] y, float[2,2,4] h) { y, h = LSTM<hidden_size=4,"
+        ' direction="bidirectional",'
+        ' activations=["Sigmoid","Tanh","Tanh","HardSigmoid","Relu","Tanh"]>(x, w2, r2, b2) }',
+        ("two that run forwards",),
+        ("two",),
+        f32(5, 2, 3),
+        LSTM,
+        evaluated=False,
+    ),
+    Case(
+        "spelling",
+        "g (float[2,3,8] x) => (float[2,3] y) { a = Mul(x, k) y = ReduceMax<axes=[-1],"
+        " keepdims=0>(a) }",
+        ("full rank", "full shape", "other end", "run time", "Constant nodes"),
+        weights={"k": f32(8)},
+    ),
+    Case(
+        "spelling",
+        "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv<group=1>(x, w, b) }",
+        ("written out", "left out", "run time"),
+        (),
+        IMAGE,
+        KERNEL,
+    ),
+    *(
+        Case(
+            "spelling",
+            POOL.format(7, f"{op}<kernel_shape=[3,3]>(x)"),
+            ("default attributes written out",),
+            (),
+            IMAGE,
+            opset=opset,
+        )
+        for op in ("AveragePool", "MaxPool")
+        for opset in (9, 19)
+    ),
+    Case(
+        "spelling",
+        "g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x,"
+        " k) }",
+        ("Constant nodes as initializers",),
+    ),
+]
 
 
 def forms_of(model: onnx.ModelProto, name: str) -> list[Rewriting]:
@@ -270,24 +725,33 @@ def forms_of(model: onnx.ModelProto, name: str) -> list[Rewriting]:
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.name}-{c.text.split('{')[1].strip()[:40]}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: f"{c.name}-{c.text.split('{')[1].strip()[:40]}"
+)
 def test_a_form_computes_the_same(case: Case, tmp_path: Path, reference: Reference) -> None:
     used = {
         k: v
         for k, v in case.weights.items()
         if k in case.text.replace("(", ",").replace(" ", "").replace(")", ",").split(",")
     }
-    model = text_models.model(case.text, domains=MS if "microsoft" in case.text else (), opset=case.opset, **used)
+    model = text_models.model(
+        case.text, domains=MS if "microsoft" in case.text else (), opset=case.opset, **used
+    )
     x = f32(2, 3, 8) if case.x is None else case.x
     original = OriginalRegion(model, [fed(tmp_path / "fed", x=x)], reference, tmp_path / "scratch")
     before = model.SerializeToString()
     found = forms_of(model, case.name)
-    assert all(any(words in form.words for form in found) for words in case.words), [f.words for f in found]
+    assert all(any(words in form.words for form in found) for words in case.words), [
+        f.words for f in found
+    ]
     for form in found:
         assert interface(form.model) == interface(model)
         equivalence = original.compare(form.model)
         noisy = any(words in form.words for words in case.noisy)
-        assert equivalence.status in ((IDENTICAL, NOISE) if noisy else (IDENTICAL,)), (form.words, equivalence)
+        assert equivalence.status in ((IDENTICAL, NOISE) if noisy else (IDENTICAL,)), (
+            form.words,
+            equivalence,
+        )
         if case.evaluated and "opset" not in form.words:
             same_for_onnx(model, form.model, x)
     assert model.SerializeToString() == before, "a rewriting changes a copy"
@@ -295,12 +759,15 @@ def test_a_form_computes_the_same(case: Case, tmp_path: Path, reference: Referen
 
 def interface(model: onnx.ModelProto) -> list[list[tuple[str, bytes]]]:
     return [
-        [(v.name, v.type.SerializeToString()) for v in values] for values in (model.graph.input, model.graph.output)
+        [(v.name, v.type.SerializeToString()) for v in values]
+        for values in (model.graph.input, model.graph.output)
     ]
 
 
 def same_for_onnx(one: onnx.ModelProto, other: onnx.ModelProto, x: Any) -> None:
-    for a, b in zip(*(ReferenceEvaluator(m).run(None, {"x": x}) for m in (one, other)), strict=True):
+    for a, b in zip(
+        *(ReferenceEvaluator(m).run(None, {"x": x}) for m in (one, other)), strict=True
+    ):
         np.testing.assert_allclose(np.asarray(b), np.asarray(a), rtol=2e-5, atol=2e-5)
 
 
@@ -321,10 +788,24 @@ def test_every_rewriting_has_a_docstring_a_function_and_a_case(name: str) -> Non
 
 
 FUNCTIONS = (
-    "Softmax<axis=1>(x)", "LogSoftmax(x)", "HardSwish(x)", "Selu(x)", "Celu<alpha=0.5>(x)", "LeakyRelu<alpha=0.3>(x)",
-    "ThresholdedRelu(x)", "Softplus(x)", "Softsign(x)", "Gelu(x)", "Mish(x)", "Relu(x)", "Shrink<lambd=0.3>(x)",
-    "ReduceL2(x)", "GroupNormalization<num_groups=2>(x, s, s)", "LayerNormalization<epsilon=0.1>(x, t)", "PRelu(x, t)",
-)  # fmt: skip
+    "Softmax<axis=1>(x)",
+    "LogSoftmax(x)",
+    "HardSwish(x)",
+    "Selu(x)",
+    "Celu<alpha=0.5>(x)",
+    "LeakyRelu<alpha=0.3>(x)",
+    "ThresholdedRelu(x)",
+    "Softplus(x)",
+    "Softsign(x)",
+    "Gelu(x)",
+    "Mish(x)",
+    "Relu(x)",
+    "Shrink<lambd=0.3>(x)",
+    "ReduceL2(x)",
+    "GroupNormalization<num_groups=2>(x, s, s)",
+    "LayerNormalization<epsilon=0.1>(x, t)",
+    "PRelu(x, t)",
+)
 
 
 @pytest.mark.parametrize("call", FUNCTIONS)
@@ -334,19 +815,24 @@ def test_functions_of_the_standard_in_a_newer_opset_than_their_bodies(
     shape = "1,1,1" if "Reduce" in call else "2,4,8"
     weights = {name: f32(n) for name, n in {"s": 4, "t": 8}.items() if f" {name}" in call}
     model = text_models.model(unary(call, "2,4,8", shape), opset=23, ir=10, domains=(), **weights)
-    original = OriginalRegion(model, [fed(tmp_path / "fed", x=f32(2, 4, 8))], reference, tmp_path / "scratch")
+    original = OriginalRegion(
+        model, [fed(tmp_path / "fed", x=f32(2, 4, 8))], reference, tmp_path / "scratch"
+    )
     (form,) = forms_of(model, "functions")
     assert original.compare(form.model).proven
     same_for_onnx(model, form.model, f32(2, 4, 8))
 
 
-# ------------------------------------------------------------------------------------------------ barriers
+# ------------------------------------------------------------------------------------------------
+# barriers
 
 VALUES = {
     "float": np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 1e-45, -3e38, 1]], np.float32),
     "double": np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 5e-324, -1e308, 1]]),
     "float16": np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 6e-8, -65504, 1]], np.float16),
-    "bfloat16": np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 1e-40, -3e38, 1]], ml_dtypes.bfloat16),
+    "bfloat16": np.array(
+        [[0.0, -0.0, np.nan, np.inf], [-np.inf, 1e-40, -3e38, 1]], ml_dtypes.bfloat16
+    ),
     "int8": np.array([[-128, 127], [0, -1]], np.int8),
     "uint8": np.array([[255, 0], [1, 128]], np.uint8),
     "int32": np.array([[-(2**31), 2**31 - 1], [0, -1]], np.int32),
@@ -358,13 +844,21 @@ NUMERIC = {"Identity", "Reshape", "Unsqueeze", "Concat"}
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_a_barrier_changes_no_bit_of_any_type(kind: str, tmp_path: Path, reference: Reference) -> None:
+def test_a_barrier_changes_no_bit_of_any_type(
+    kind: str, tmp_path: Path, reference: Reference
+) -> None:
     shape = ",".join(map(str, VALUES[kind].shape))
     model = text_models.model(
-        f"g ({kind}[{shape}] x) => ({kind}[{shape}] y) {{ a = Transpose<perm=[1,0]>(x) y = Transpose<perm=[1,0]>(a) }}"
+        f"g ({kind}[{shape}] x) => ({kind}[{shape}] y) {{ a = Transpose<perm=[1,0]>(x) y ="
+        " Transpose<perm=[1,0]>(a) }"
     )
-    original = OriginalRegion(model, [fed(tmp_path / "fed", x=VALUES[kind])], reference, tmp_path / "scratch")
-    statuses = {form.words.split()[1]: original.compare(form.model).status for form in forms_of(model, "apart")}
+    original = OriginalRegion(
+        model, [fed(tmp_path / "fed", x=VALUES[kind])], reference, tmp_path / "scratch"
+    )
+    statuses = {
+        form.words.split()[1]: original.compare(form.model).status
+        for form in forms_of(model, "apart")
+    }
     assert statuses.keys() >= NUMERIC
     assert {status for words, status in statuses.items() if words in NUMERIC} == {IDENTICAL}
     assert set(statuses.values()) <= {IDENTICAL, NOT_RUN}, statuses
@@ -373,36 +867,63 @@ def test_a_barrier_changes_no_bit_of_any_type(kind: str, tmp_path: Path, referen
 
 
 def test_which_barriers_an_optimiser_leaves_in_place_is_as_documented(tmp_path: Path) -> None:
-    model = text_models.model("g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Mul(x, x) y = Exp(a) }")
+    model = text_models.model(
+        "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Mul(x, x) y = Exp(a) }"
+    )
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     options.log_severity_level = 4
     left = {}
     for form in forms_of(model, "apart"):
-        onnxruntime.InferenceSession(form.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            form.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         ops = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
         left[form.words.split()[1]] = bool(ops - {"Mul", "Exp"})
-    assert left == {"Identity": False, "Reshape": True, "Unsqueeze": True, "Concat": True, "Max": True, "Sub": True}
+    assert left == {
+        "Identity": False,
+        "Reshape": True,
+        "Unsqueeze": True,
+        "Concat": True,
+        "Max": True,
+        "Sub": True,
+    }
 
 
-# ------------------------------------------------------------------------------------------------ real faults
+# ------------------------------------------------------------------------------------------------
+# real faults
 
 FAULTS = [
-    pytest.param("ort_padfusion_clean", ("/pad/Pad", "/pool/MaxPool"), "ort:opt=all", {"apart", "padding"},
-                 marks=with_padfusion_bug),
+    pytest.param(
+        "ort_padfusion_clean",
+        ("/pad/Pad", "/pool/MaxPool"),
+        "ort:opt=all",
+        {"apart", "padding"},
+        marks=with_padfusion_bug,
+    ),
     ("cv_tanh_nan", ("/Tanh", "/Tanh"), "opencv", {"arithmetic"}),
     ("mnn_conv_add_lastdim", ("/g/Conv", "/Add"), "mnn", {"apart", "order", "spelling"}),
-    ("mnn_layernorm_oob", ("/n/Pow", "/n/Mul"), "mnn", {"apart", "arithmetic", "layers", "order", "spelling"}),
+    (
+        "mnn_layernorm_oob",
+        ("/n/Pow", "/n/Mul"),
+        "mnn",
+        {"apart", "arithmetic", "layers", "order", "spelling"},
+    ),
     ("rnn_reverse_cv_tract", ("/r/LSTM", "/r/LSTM"), "tract", {"recurrent"}),
     ("rnn_reverse_cv_tract", ("/r/LSTM", "/r/LSTM"), "opencv", {"recurrent"}),
     ("ov_topk_ties", ("/TopK", "/TopK"), "openvino:precision=f32", {"ranking"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "ends", "spec", "cures"), FAULTS)
 def test_real_faults_of_runtimes_are_cured(
-    case: str, ends: tuple[str, str], spec: str, cures: set[str], tmp_path: Path, reference: Reference
+    case: str,
+    ends: tuple[str, str],
+    spec: str,
+    cures: set[str],
+    tmp_path: Path,
+    reference: Reference,
 ) -> None:
     """The region alone is wrong on the candidate, and right in these other forms."""
     graph = load(FIXTURES / case / "model.onnx")
@@ -410,7 +931,10 @@ def test_real_faults_of_runtimes_are_cured(
     names = [*loose.inputs, *loose.region.shapes, *loose.outputs]
     (values,) = capture(graph, names, [str(FIXTURES / case / "input_x.npy")])
     stems = {f"t{k}": value for k, value in enumerate(values.values())}
-    records = {n: replace(r, name=n) for n, r in zip(values, fed(tmp_path / "fed", **stems).values(), strict=True)}
+    records = {
+        n: replace(r, name=n)
+        for n, r in zip(values, fed(tmp_path / "fed", **stems).values(), strict=True)
+    }
     piece = cut(graph, *ends, captured=[records], folder=Path("/"))
     region = piece.to_model()
     feeds = [records[name] for name in piece.inputs]
@@ -423,23 +947,41 @@ def test_real_faults_of_runtimes_are_cured(
             path.write_bytes(model.SerializeToString())
             into = numbered_folder(tmp_path, "run")
             with workers.borrow(loads=1) as worker:
-                result = run_model(worker, Job(path, [feeds], piece.outputs, into, options=candidate.options))
+                result = run_model(
+                    worker, Job(path, [feeds], piece.outputs, into, options=candidate.options)
+                )
             return not result.failure and all(
-                np.allclose(np.asarray(tensors.load(record, into)), np.asarray(values[name]), rtol=1e-3, atol=1e-4)
+                np.allclose(
+                    np.asarray(tensors.load(record, into)),
+                    np.asarray(values[name]),
+                    rtol=1e-3,
+                    atol=1e-4,
+                )
                 for name, record in result.tensors[0].items()
             )
 
         assert not is_right(region)
-        found = [form for form in rewritings(region) if not form.opset and original.compare(form.model).proven]
+        found = [
+            form
+            for form in rewritings(region)
+            if not form.opset and original.compare(form.model).proven
+        ]
         assert {form.name for form in found if is_right(form.model)} >= cures
 
 
-# ------------------------------------------------------------------------------------------------ what is left out
+# ------------------------------------------------------------------------------------------------
+# what is left out
 
 
-def test_weights_that_are_inputs_and_open_shapes_are_taken_as_they_are(tmp_path: Path, reference: Reference) -> None:
-    model = text_models.model("g (float[N,4] x, float[4,5] w) => (float[N,5] y) { a = MatMul(x, w) y = Relu(a) }")
-    original = OriginalRegion(model, [fed(tmp_path / "fed", x=f32(3, 4), w=f32(4, 5))], reference, tmp_path / "scratch")
+def test_weights_that_are_inputs_and_open_shapes_are_taken_as_they_are(
+    tmp_path: Path, reference: Reference
+) -> None:
+    model = text_models.model(
+        "g (float[N,4] x, float[4,5] w) => (float[N,5] y) { a = MatMul(x, w) y = Relu(a) }"
+    )
+    original = OriginalRegion(
+        model, [fed(tmp_path / "fed", x=f32(3, 4), w=f32(4, 5))], reference, tmp_path / "scratch"
+    )
     found = list(rewritings(model))
     assert {"apart", "layers", "arithmetic"} <= {form.name for form in found}
     assert all(original.compare(form.model).status in (IDENTICAL, NOISE) for form in found)
@@ -449,7 +991,10 @@ def test_no_form_twice_none_is_the_region_and_the_file_does_the_same(tmp_path: P
     model = text_models.model("g (float[4] x) => (float[4] y) { a = Relu(x) y = Add(a, x) }")
     path = text_models.read(tmp_path, model).path
     texts = [form.model.SerializeToString(deterministic=True) for form in rewritings(model)]
-    assert len(set(texts)) == len(texts) > 5 and model.SerializeToString(deterministic=True) not in texts
+    assert (
+        len(set(texts)) == len(texts) > 5
+        and model.SerializeToString(deterministic=True) not in texts
+    )
     assert texts == [form.model.SerializeToString(deterministic=True) for form in rewritings(path)]
 
 
@@ -459,13 +1004,22 @@ def test_a_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() 
         " d = ReduceMean<axes=[2,3]>(c) y = Reshape(d, s) }"
     )
     model = text_models.model(text, s=np.array([1, 8]), k=f32(9), w=KERNEL["w"])
-    fixed = {form.words: ", for these shapes and sizes" in form.words for form in rewritings(model, frozen=["s"])}
+    fixed = {
+        form.words: ", for these shapes and sizes" in form.words
+        for form in rewritings(model, frozen=["s"])
+    }
 
     def those(part: str) -> set[bool]:
         return {says for words, says in fixed.items() if part in words}
 
     assert those("full shape") == those("ReduceSum divided") == {True}
-    assert those("Identity") == those("GlobalAveragePool") == those("a Pad of its own") == those("full rank") == {False}
+    assert (
+        those("Identity")
+        == those("GlobalAveragePool")
+        == those("a Pad of its own")
+        == those("full rank")
+        == {False}
+    )
     assert not any(", for these" in form.words for form in rewritings(model))
 
 
@@ -473,7 +1027,9 @@ def test_a_form_of_another_opset_says_so() -> None:
     model = text_models.model(unary("Softmax(x)"))
     assert {form.opset for form in rewritings(model, ["arithmetic", "functions"])} == {0}
     found = forms_of(model, "opset")
-    assert found and all(form.opset not in (0, 17) and str(form.opset) in form.words for form in found)
+    assert found and all(
+        form.opset not in (0, 17) and str(form.opset) in form.words for form in found
+    )
 
 
 def test_bodies_sequences_and_unknown_operators_are_left_alone() -> None:
@@ -485,37 +1041,62 @@ def test_bodies_sequences_and_unknown_operators_are_left_alone() -> None:
     )
     model = text_models.model(text, domains=("own",))
     found = list(rewritings(model))
-    assert found and all([n.op_type for n in form.model.graph.node if n.domain == "own"] == ["Thing"] for form in found)
+    assert found and all(
+        [n.op_type for n in form.model.graph.node if n.domain == "own"] == ["Thing"]
+        for form in found
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "weights"),
     [
-        ("g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p) y = MaxPool<kernel_shape=[3,3]>(a) }", {}),
-        ("g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p, k) y = Conv(a, w) }", {"k": np.float32(1)}),
-        ("g (float[1,4,9,9] x) => (float[1,4,9,9] y, float[1,4,11,11] a) { a = Pad(x, p) y = Conv(a, w) }", {}),
+        (
+            (
+                "g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p) y ="
+                " MaxPool<kernel_shape=[3,3]>(a) }"
+            ),
+            {},
+        ),
+        (
+            "g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p, k) y = Conv(a, w) }",
+            {"k": np.float32(1)},
+        ),
+        (
+            (
+                "g (float[1,4,9,9] x) => (float[1,4,9,9] y, float[1,4,11,11] a) { a = Pad(x, p) y ="
+                " Conv(a, w) }"
+            ),
+            {},
+        ),
     ],
 )
-def test_a_pad_is_folded_only_where_the_layer_pads_with_the_same(text: str, weights: dict[str, Any]) -> None:
+def test_a_pad_is_folded_only_where_the_layer_pads_with_the_same(
+    text: str, weights: dict[str, Any]
+) -> None:
     more: dict[str, Any] = {"w": f32(4, 4, 3, 3)} if "Conv" in text else {}
     model = text_models.model(text, p=np.array([0, 0, 1, 1, 0, 0, 1, 1]), **weights, **more)
     assert not any("inside" in form.words for form in forms_of(model, "padding"))
 
 
-def test_a_model_of_old_opset_gets_forms_of_that_opset(tmp_path: Path, reference: Reference) -> None:
+def test_a_model_of_old_opset_gets_forms_of_that_opset(
+    tmp_path: Path, reference: Reference
+) -> None:
     relu = helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], name="c")
     pool = helper.make_node("GlobalAveragePool", ["a"], ["y"], name="p")
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [relu, pool], "g",
+        [relu, pool],
+        "g",
         [value("x", TensorProto.FLOAT, [1, 4, 9, 9]), value("w", TensorProto.FLOAT, [8, 4, 3, 3])],
         [value("y", TensorProto.FLOAT, [1, 8, 1, 1])],
         [numpy_helper.from_array(KERNEL["w"], "w")],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=3)
     del model.graph.input[1]
     model.ir_version = 4
-    original = OriginalRegion(model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch")
+    original = OriginalRegion(
+        model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch"
+    )
     found = list(rewritings(model, ["apart", "padding", "layers"]))
     assert any("a Pad of its own" in form.words for form in found) and len(found) > 5
     assert all(original.compare(form.model).proven for form in found)
@@ -526,12 +1107,18 @@ def test_axes_that_cannot_be_counted_from_the_other_end_are_left_alone() -> None
     assert not any("other end" in form.words for form in forms_of(flat, "spelling"))
 
 
-def test_a_region_without_the_shape_of_its_output_has_forms(tmp_path: Path, reference: Reference) -> None:
+def test_a_region_without_the_shape_of_its_output_has_forms(
+    tmp_path: Path, reference: Reference
+) -> None:
     model = text_models.model("g (float[4] x) => (float y) { a = Exp(x) y = Neg(a) }")
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    original = OriginalRegion(model, [fed(tmp_path / "fed", x=f32(4))], reference, tmp_path / "scratch")
+    original = OriginalRegion(
+        model, [fed(tmp_path / "fed", x=f32(4))], reference, tmp_path / "scratch"
+    )
     found = forms_of(model, "apart")
-    assert len(found) > 4 and all(original.compare(form.model).status == IDENTICAL for form in found)
+    assert len(found) > 4 and all(
+        original.compare(form.model).status == IDENTICAL for form in found
+    )
 
 
 def test_a_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,4 +1148,7 @@ def test_a_file_of_the_user_is_a_rewriting(tmp_path: Path) -> None:
         "    yield from each(source, [form])\n"
     )
     (found,) = rewritings(text_models.model(unary("Exp(x)")), [str(file)])
-    assert (found.words, [n.op_type for n in found.model.graph.node]) == ("Abs behind Exp of 'y'", ["Exp", "Abs"])
+    assert (found.words, [n.op_type for n in found.model.graph.node]) == (
+        "Abs behind Exp of 'y'",
+        ["Exp", "Abs"],
+    )

@@ -1,4 +1,5 @@
-"""The bisection over releases: on histories of all kinds, against the whole truth. Covers `blame.versions`."""
+"""The bisection over releases: on histories of all kinds, against the whole truth. Covers
+`blame.versions`."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_what_it_says_is_true(truth: str, data: st.DataObject) -> None:
 def test_a_history_with_one_fault_is_told_exactly(
     refusing: int, before: int, wrong: int, after: int, data: st.DataObject
 ) -> None:
-    """Releases that refuse, right ones, wrong ones, right ones again: the first wrong and the first right again."""
+    """Releases that refuse, right ones, wrong ones, right ones again: the first wrong and the first
+    right again."""
     truth = "u" * refusing + "r" * before + "w" * wrong + "r" * after
     used = data.draw(st.integers(refusing + before, refusing + before + wrong - 1))
     history, _ = run(truth, used)
@@ -72,7 +74,9 @@ def test_seven_tries_are_enough_where_one_end_is_right(releases: int, wrong: int
     wrong = min(wrong, releases)
     for used in (0, wrong - 1):
         history, asked = run("w" * wrong + "r" * (releases - wrong), used)
-        assert len(asked) - 1 <= 7 + 1  # the one that is used costs nothing; one more where a gap is looked into
+        assert (
+            len(asked) - 1 <= 7 + 1
+        )  # the one that is used costs nothing; one more where a gap is looked into
         assert number(history.first_right) == (wrong if wrong < releases else None)
 
 

@@ -39,7 +39,7 @@ LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,
         [lim] lim = Constant<value = int64 {3}>()
         on = Less(i, lim)
     }>
-}"""
+}"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,9 @@ def feeding(folder: Path, **values: Any) -> Feeding:
     return Feeding(tuple(f"{name}={folder / name}.npy" for name in values))
 
 
-def inside(graph: Graph, name: str, fed: Feeding, reference: Reference | None, folder: Path) -> Inside:
+def inside(
+    graph: Graph, name: str, fed: Feeding, reference: Reference | None, folder: Path
+) -> Inside:
     return descend(graph, [name], fed, reference, folder / "scratch") or pytest.fail("no body")
 
 
@@ -63,18 +65,26 @@ def value(record: Record) -> Any:
     return load_value(record, Path("/"))
 
 
-@pytest.mark.parametrize(("at", "numbers"), [("", [0]), ("@2", [2]), ("@last", [3]), ("@all", [0, 1, 2, 3])])
+@pytest.mark.parametrize(
+    ("at", "numbers"), [("", [0]), ("@2", [2]), ("@last", [3]), ("@all", [0, 1, 2, 3])]
+)
 def test_iterations_of_a_loop_are_fed_as_in_the_whole(
     at: str, numbers: list[int], reference: Reference, tmp_path: Path
 ) -> None:
     graph = text_models.load(tmp_path, LOOP)
     x = np.arange(6, dtype=np.float32).reshape(2, 3) / 7
-    found = inside(graph, f"loop/body{at}/mm", feeding(tmp_path, x=x, n=np.int64(10)), reference, tmp_path)
+    found = inside(
+        graph, f"loop/body{at}/mm", feeding(tmp_path, x=x, n=np.int64(10)), reference, tmp_path
+    )
     assert [run.number for run in found.runs] == numbers
     assert found.names == (f"loop/body{at}/mm",)
     assert found.feeding
-    assert found.feeding.origins == tuple(f"what loop/body is fed in iteration {k}" for k in numbers)
-    assert found.feeding.labels == (tuple(f"iteration_{k}" for k in numbers) if len(numbers) > 1 else ())
+    assert found.feeding.origins == tuple(
+        f"what loop/body is fed in iteration {k}" for k in numbers
+    )
+    assert found.feeding.labels == (
+        tuple(f"iteration_{k}" for k in numbers) if len(numbers) > 1 else ()
+    )
     assert list(found.graph.inputs) == ["i", "go", "s", "h"]
     inner = [f"loop/body{at}/{name}" for name in ("mm", "add", "mul", "neg", "lim", "#5")]
     assert found.graph.node_names == ["one", *inner]
@@ -92,7 +102,10 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
     ("rest", "called"),
     [
         ("#1", "loop/body/add"),
-        ("#5", "loop/body/#5"),  # counted in the body, not with the constant that its graph holds, too
+        (
+            "#5",
+            "loop/body/#5",
+        ),  # counted in the body, not with the constant that its graph holds, too
         ("MatMul@1", "loop/body/mm"),
         ("d", "d"),
         ("s", "s"),
@@ -111,26 +124,35 @@ def test_a_body_takes_what_a_graph_takes(rest: str, called: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_an_iteration_that_does_not_run_is_an_error(n: int, reference: Reference, tmp_path: Path) -> None:
+def test_an_iteration_that_does_not_run_is_an_error(
+    n: int, reference: Reference, tmp_path: Path
+) -> None:
     graph = text_models.load(tmp_path, LOOP)
     fed = feeding(tmp_path, x=np.ones((2, 3), np.float32), n=np.int64(n))
-    with pytest.raises(NotRun, match="no iteration runs" if n == 0 else "2 iterations run for this input"):
+    with pytest.raises(
+        NotRun, match="no iteration runs" if n == 0 else "2 iterations run for this input"
+    ):
         inside(graph, "loop/body@2/mm", fed, reference, tmp_path)
 
 
-def test_a_loop_need_not_end_for_its_beginning_to_be_seen(reference: Reference, tmp_path: Path) -> None:
+def test_a_loop_need_not_end_for_its_beginning_to_be_seen(
+    reference: Reference, tmp_path: Path
+) -> None:
     graph = text_models.load(
         tmp_path, LOOP.replace("Loop(n, t, h)", "Loop(, t, h)").replace("Less(i, lim)", "Or(go, t)")
     )
     fed = feeding(tmp_path, x=np.ones((2, 3), np.float32))
-    assert [run.number for run in inside(graph, "loop/body@5", fed, reference, tmp_path).runs] == [5]
+    assert [run.number for run in inside(graph, "loop/body@5", fed, reference, tmp_path).runs] == [
+        5
+    ]
 
 
 @pytest.mark.parametrize("kinds", bodies.KINDS, ids="-".join)
 def test_each_body_alone_gives_what_it_gives_within_the_whole(
     kinds: tuple[str, ...], reference: Reference, tmp_path: Path
 ) -> None:
-    """Bit for bit: the body's graph is run by plain onnxruntime on what the records say that it is fed."""
+    """Bit for bit: the body's graph is run by plain onnxruntime on what the records say that it is
+    fed."""
     planted = bodies.planted(len(kinds), kinds)
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
@@ -142,17 +164,23 @@ def test_each_body_alone_gives_what_it_gives_within_the_whole(
     assert any(name.endswith(f"/{planted.node}") for name in found.graph.node_names)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(found.graph.path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        found.graph.path, options, providers=["CPUExecutionProvider"]
+    )
     names = [output.name for output in session.get_outputs()]
     needed = {i.name for i in session.get_inputs()}
     for run in found.runs:
-        made = dict(zip(names, session.run(names, {n: value(run.feeds[n]) for n in needed}), strict=True))
+        made = dict(
+            zip(names, session.run(names, {n: value(run.feeds[n]) for n in needed}), strict=True)
+        )
         assert run.results
         for name, record in run.results.items():
             assert np.array_equal(np.asarray(made[name]), np.asarray(value(record))), name
 
 
-def test_the_branch_that_does_not_run_is_cut_without_values(reference: Reference, tmp_path: Path) -> None:
+def test_the_branch_that_does_not_run_is_cut_without_values(
+    reference: Reference, tmp_path: Path
+) -> None:
     planted = bodies.planted(0, ["If"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
@@ -166,13 +194,17 @@ def test_the_branch_that_does_not_run_is_cut_without_values(reference: Reference
     assert [node.op_type for node in found.graph.nodes] == ["Neg"]
 
 
-def test_samples_for_which_a_body_does_not_run_are_left_out(reference: Reference, tmp_path: Path) -> None:
+def test_samples_for_which_a_body_does_not_run_are_left_out(
+    reference: Reference, tmp_path: Path
+) -> None:
     graph = text_models.load(tmp_path, LOOP)
     for k, n in enumerate((0, 3, 1)):
         (tmp_path / "samples" / str(k)).mkdir(parents=True)
         np.save(tmp_path / "samples" / str(k) / "n.npy", np.int64(n))
         np.save(tmp_path / "samples" / str(k) / "x.npy", np.full((2, 3), k, np.float32))
-    found = inside(graph, "loop/body@last", Feeding((str(tmp_path / "samples"),)), reference, tmp_path)
+    found = inside(
+        graph, "loop/body@last", Feeding((str(tmp_path / "samples"),)), reference, tmp_path
+    )
     assert [(run.sample, run.number) for run in found.runs] == [(1, 2), (2, 0)]
 
 
@@ -184,7 +216,9 @@ def test_samples_for_which_a_body_does_not_run_are_left_out(reference: Reference
         (["loop/bdy/mm"], UnknownName, "bdy"),
     ],
 )
-def test_a_piece_lies_in_one_graph(names: list[str], error: type[Exception], words: str, tmp_path: Path) -> None:
+def test_a_piece_lies_in_one_graph(
+    names: list[str], error: type[Exception], words: str, tmp_path: Path
+) -> None:
     graph = text_models.load(tmp_path, LOOP)
     with pytest.raises(error, match=words):
         descend(graph, names, Feeding(), None, tmp_path)
@@ -196,25 +230,37 @@ def test_a_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
         descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path)
 
 
-def test_a_weight_that_changes_on_disk_makes_another_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_that_changes_on_disk_makes_another_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a large weight that stays on disk the bytes count, not only where they lie."""
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 0)
     path = text_models.load(tmp_path, LOOP).path
     model = onnx.load(path)
     found = []
     for value in (1.0, 2.0):
-        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((3, 3), value, np.float32), "w"))
+        model.graph.initializer[0].CopyFrom(
+            onnx.numpy_helper.from_array(np.full((3, 3), value, np.float32), "w")
+        )
         (tmp_path / "w.data").unlink(missing_ok=True)
         onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=0)
         model = onnx.load(path)
-        body = descend(load(path), ["loop/body"], Feeding(), None, tmp_path) or pytest.fail("no body")
-        weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(body.graph.path).graph.initializer}
+        body = descend(load(path), ["loop/body"], Feeding(), None, tmp_path) or pytest.fail(
+            "no body"
+        )
+        weights = {
+            t.name: onnx.numpy_helper.to_array(t)
+            for t in onnx.load(body.graph.path).graph.initializer
+        }
         found.append(weights["w"].flat[0])
     assert found == [1.0, 2.0]
 
 
 def test_names_of_the_graph_itself_lead_nowhere(tmp_path: Path) -> None:
-    assert descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path) is None
+    assert (
+        descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path)
+        is None
+    )
 
 
 SCAN = """g (float[4,2] x, float[2] s0) => (float[2] y) {
@@ -231,7 +277,8 @@ SCAN = """g (float[4,2] x, float[2] s0) => (float[2] y) {
 def test_a_scan_reads_whole_or_twice_what_it_scans(
     other: str, direction: int, reference: Reference, tmp_path: Path
 ) -> None:
-    """The state before an iteration is that of the first slices; weights and constants are sliced as well."""
+    """The state before an iteration is that of the first slices; weights and constants are sliced
+    as well."""
     x = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
     text = SCAN.replace("DIRECTION", str(direction)).replace("OTHER", other)
     text = text.replace("[scan]", "[make] c = Identity(w) [scan]" if other == "c" else "[scan]")

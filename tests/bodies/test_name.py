@@ -18,7 +18,7 @@ TEXT = """g (float[2] x, bool c) => (float[2] y) {
     [loop] l = Loop(, c, h) <body = step (int64 i, bool go, float[2] s) => (bool go, float[2] t) { [neg] t = Neg(s) }>
     [if] y = If(c) <then_branch = t1 () => (float[2] p) { [p] p = Abs(l) },
                     else_branch = t2 () => (float[2] q) { [q] q = Neg(l) }>
-}"""
+}"""  # noqa: E501
 
 
 def _rename(model: onnx.ModelProto) -> None:
@@ -51,7 +51,9 @@ def test_the_longest_name_of_a_node_that_holds_a_body_comes_first(
     assert (name.node, name.attribute, name.iteration, name.text, rest) == found
 
 
-@pytest.mark.parametrize("text", ["a/b", "h", "x", "a/b/nothing", "a/*", "#0/body", "#7/body", "if", "loop/body/neg"])
+@pytest.mark.parametrize(
+    "text", ["a/b", "h", "x", "a/b/nothing", "a/*", "#0/body", "#7/body", "if", "loop/body/neg"]
+)
 def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None:
     assert split(graph, text) is None
 
@@ -65,7 +67,9 @@ def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None
         ("if/then_branch@2/p", UsageError, "does not iterate"),
     ],
 )
-def test_what_is_no_body_is_an_error(graph: Graph, text: str, error: type[Exception], words: str) -> None:
+def test_what_is_no_body_is_an_error(
+    graph: Graph, text: str, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         split(graph, text)
 
@@ -85,8 +89,12 @@ def test_a_function_is_named_by_its_call(tmp_path: Path) -> None:
     assert [*bodies_of(graph, name.node)] == [f"{planted.path[0]}/"]
 
 
-@pytest.mark.parametrize(("name", "holder"), [("loop/body/neg", "loop"), ("if/then_branch/p", "if"), ("first/neg", "")])
-def test_a_command_that_does_not_look_inside_says_so(name: str, holder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "holder"), [("loop/body/neg", "loop"), ("if/then_branch/p", "if"), ("first/neg", "")]
+)
+def test_a_command_that_does_not_look_inside_says_so(
+    name: str, holder: str, tmp_path: Path
+) -> None:
     """`draw`, `replace` and `remove`, for example, work on the graph around."""
     with pytest.raises(UnknownName) as raised:
         text_models.load(tmp_path, TEXT).select(name)

@@ -16,7 +16,9 @@ from subgraph.graph.graph import load
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(tmp_path: Path, seed: int) -> None:
+def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(
+    tmp_path: Path, seed: int
+) -> None:
     planted = bodies.planted(seed)
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
@@ -46,10 +48,16 @@ def test_a_body_without_its_weights_is_left_out_with_a_warning(
             tensor.ClearField("raw_data")
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     whole = parts(load(tmp_path / "m.onnx"))
-    assert whole.size == len(whole.graph.nodes) and "what is inside loop4" in caplog.text and "gone.bin" in caplog.text
+    assert (
+        whole.size == len(whole.graph.nodes)
+        and "what is inside loop4" in caplog.text
+        and "gone.bin" in caplog.text
+    )
 
 
-def test_what_is_called_too_often_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_called_too_often_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(bodies.planted(9).model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
     monkeypatch.setattr(module, "MAX_NODES", parts(graph).size - len(graph.nodes) - 1)

@@ -18,7 +18,9 @@ from subgraph.graph import graph as graphs
 from subgraph.graph.walk import all_nodes
 
 X = bodies.values(1)
-TYPES = {"t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)}  # of what the Loop reads
+TYPES = {
+    "t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)
+}  # of what the Loop reads
 
 
 def loop(folder: Path) -> Body:
@@ -32,7 +34,9 @@ def loop(folder: Path) -> Body:
 
 def run(model: Any, **fed: Any) -> dict[str, Any]:
     """What onnxruntime gives."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     feeds = {i.name: fed[i.name.split(":")[-1]] for i in session.get_inputs()}
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
@@ -50,6 +54,10 @@ def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_
 
 def test_a_loop_counts_its_iterations(tmp_path: Path) -> None:
     body = loop(tmp_path)
-    assert {name: int(value) for name, value in run(counting_loop(body, TYPES), t3=X).items()} == {RAN: BEGIN + 5}
-    made = run(counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)})
+    assert {name: int(value) for name, value in run(counting_loop(body, TYPES), t3=X).items()} == {
+        RAN: BEGIN + 5
+    }
+    made = run(
+        counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)}
+    )
     assert (int(made[RAN]), made[state_name(0)].shape) == (3, (2, 3))

@@ -1,7 +1,8 @@
-"""A case travels: packed, copied to another empty folder, checked, unpacked, run. Nothing private goes.
+"""A case travels: packed, copied to another empty folder, checked, unpacked, run. Nothing private
+goes.
 
-Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.scripts`, `trials.replay`,
-`commands.bundle` and `commands.replay`.
+Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.scripts`,
+`trials.replay`, `commands.bundle` and `commands.replay`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ BACKEND = (
     .replace("import onnx\n", "import onnx\nimport os, sys\n", 1)
     .replace(
         "    network =",
-        '    print("with", os.environ.get("MY_API_TOKEN"), "in", os.getcwd(), file=sys.stderr)\n    network =',
+        '    print("with", os.environ.get("MY_API_TOKEN"), "in", os.getcwd(), file=sys.stderr)\n   '
+        " network =",
     )
 )
 RUN = """
@@ -90,26 +92,42 @@ def carried(path: Path, to: Path) -> Path:
 def repro(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """The script in a case, in an empty folder, by a Python that sees no subcut."""
     return subprocess.run(
-        [sys.executable, "-I", folder / "repro.py", *words], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-I", folder / "repro.py", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def steady(document: dict[str, Any]) -> dict[str, Any]:
     """What a replay says, without times and places."""
-    rows = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in document["samples"]]
+    rows = [
+        {k: v for k, v in row.items() if not k.endswith("seconds")} for row in document["samples"]
+    ]
     return {"exit_code": document["exit_code"], "samples": rows}
 
 
 @pytest.fixture(scope="module")
 def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a fault was bisected, with a backend of one's own and much that is private."""
+    """A folder in which a fault was bisected, with a backend of one's own and much that is
+    private."""
     folder = tmp_path_factory.mktemp("home") / "alice_w" / "proj dir"
     folder.mkdir(parents=True)
     for name in ("model.onnx", "input.npy"):
         (folder / name).write_bytes(files()[name])
     (folder / "mine.py").write_text(BACKEND, encoding="utf-8")
     spec = f"mine.py:api_key={TYPED}"
-    done = subcut("bisect", "model.onnx", "-i", folder / "input.npy", "-c", spec, cwd=folder, env=secrets(folder))
+    done = subcut(
+        "bisect",
+        "model.onnx",
+        "-i",
+        folder / "input.npy",
+        "-c",
+        spec,
+        cwd=folder,
+        env=secrets(folder),
+    )
     assert done.code == 1, done
     return folder
 
@@ -148,7 +166,8 @@ def plain(tmp_path: Path) -> Path:
 CUT = Path("subcut_out", "n2__n2")
 
 
-# ------------------------------------------------------------------------------------------------ the whole way
+# ------------------------------------------------------------------------------------------------
+# the whole way
 
 
 @pytest.mark.slow
@@ -159,7 +178,9 @@ def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> No
     asked = subcut("replay", "it.zip", cwd=there, env=env)
     assert (asked.code, asked.out) == (2, "") and "it/" in asked.err
     assert "mine.py:REMOVED=REMOVED" in asked.err and "-c SPEC" in asked.err
-    own = subcut("replay", "it.zip", "-c", "it/candidate_files/mine.py", "--json", cwd=there, env=env)
+    own = subcut(
+        "replay", "it.zip", "-c", "it/candidate_files/mine.py", "--json", cwd=there, env=env
+    )
     assert own.code == own.document["exit_code"] == 1 and "it/" in own.err
     assert own.document["case"] == "it/culprit"
     theirs = subcut("replay", "it.zip", "-c", "ort", "--json", cwd=there, env=env).document
@@ -198,8 +219,14 @@ def test_what_is_in_it(packed: Path) -> None:
     assert not any(name.endswith("log.txt") for name in inside)
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
-    assert "stem/pad, stem/pool (Pad, AveragePool): 2 nodes of model.onnx\nFAIL   stem/pool:0: " in text
-    assert "python culprit/repro.py --outputs culprit/candidate" in text and "replay it.zip --trust" in text
+    assert (
+        "stem/pad, stem/pool (Pad, AveragePool): 2 nodes of model.onnx\nFAIL   stem/pool:0: "
+        in text
+    )
+    assert (
+        "python culprit/repro.py --outputs culprit/candidate" in text
+        and "replay it.zip --trust" in text
+    )
     assert "As the sender had it, not redacted\n  candidate: mine.py:REMOVED=REMOVED\n" in text
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
@@ -222,9 +249,18 @@ def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
     told = json.loads(data["it/" + ENVIRONMENT])
     assert told["variables"]["OMP_NUM_THREADS"] == "2" and "onnxruntime" in told["packages"]
     assert set(told) == {
-        "schema", "python", "implementation", "system", "release", "machine", "processor", "cores", "memory",
-        "packages", "variables",
-    }  # fmt: skip
+        "schema",
+        "python",
+        "implementation",
+        "system",
+        "release",
+        "machine",
+        "processor",
+        "cores",
+        "memory",
+        "packages",
+        "variables",
+    }
 
 
 TALKATIVE = """
@@ -238,7 +274,7 @@ def load(model, options):
         raise RuntimeError(f"host={platform.node()} home={os.path.expanduser('~')}/x url=https://bob:hunter2@h.x/p?sig=abc1"
             " Authorization: Basic Ym9iOmh1bnRlcjI= db=postgres://u:pw@db/x ip=10.1.2.3 bobuser@corp.example")
     return run
-"""
+"""  # noqa: E501
 TALK = ("hunter2", "sig=", "Basic", "host=", "bobuser", "10.1.2", "postgres", "alice_w")
 
 
@@ -251,11 +287,17 @@ def test_what_a_candidate_printed_stays_here_unless_the_user_lets_it_go(plain: P
     for path, free in (("out.zip", ()), ("all.zip", ("--keep", "all"))):
         assert subcut("bundle", place, "-o", path, *free, cwd=plain, env=env).code == 0
         with zipfile.ZipFile(plain / path) as file:
-            texts = [file.read(n).decode() for n in file.namelist() if n.endswith((".json", ".html", ".md", ".txt"))]
+            texts = [
+                file.read(n).decode()
+                for n in file.namelist()
+                if n.endswith((".json", ".html", ".md", ".txt"))
+            ]
         assert any("hunter2" in text for text in texts) == bool(free)
         assert bool(free) or not any(word in text for text in texts for word in TALK)
     assert "FAIL   crash\n" in content(plain / "out.zip", README)
-    assert "  texts: " in content(plain / "all.zip", README) and "log.txt" in content(plain / "all.zip", README)
+    assert "  texts: " in content(plain / "all.zip", README) and "log.txt" in content(
+        plain / "all.zip", README
+    )
     assert content(plain / "out.zip", "run.json")["whole"]["signature"] == "crash"
 
 
@@ -280,10 +322,18 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     assert "FAIL   stem/pool:0" in content(path, README)
     there = carried(path, tmp_path / "there").parent
     spec = f"{path.stem}/{CANDIDATE_FILES}/mine.py"
-    assert subcut("replay", path.name, "-c", spec, cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code == 1
+    assert (
+        subcut("replay", path.name, "-c", spec, cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code
+        == 1
+    )
     assert repro(there / path.stem).returncode == 0
     moved = shutil.copytree(there / path.stem, tmp_path / "moved")
-    assert subcut("replay", moved, "-c", "ort:opt=disable", "--reference", "ort:opt=basic", cwd=tmp_path).code == 0
+    assert (
+        subcut(
+            "replay", moved, "-c", "ort:opt=disable", "--reference", "ort:opt=basic", cwd=tmp_path
+        ).code
+        == 0
+    )
     path.unlink()
 
 
@@ -293,28 +343,40 @@ def test_a_whole_model(tmp_path: Path) -> None:
     here_ = tmp_path / "here"
     there = tmp_path / "there"
     here_.mkdir()
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True)
+    weight = helper.make_tensor(
+        "w", TensorProto.FLOAT, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True
+    )
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["h"], "mm"), helper.make_node("Relu", ["h"], ["y"], "r")],
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "mm"),
+            helper.make_node("Relu", ["h"], ["y"], "r"),
+        ],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 512])],
         [weight],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, here_ / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(
+        model, here_ / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
     done = subcut("bundle", "big.onnx", "--shape", "x=2x4", "-c", "ort", "--json", cwd=here_)
     assert done.code == 0 and done.document["path"] == "big.zip", done
     assert [p.name for p in here_.iterdir() if p.name not in ("big.onnx", "w.bin")] == ["big.zip"]
-    assert {"model.onnx", "candidate/y.npy", "outputs/y.npy", "inputs/x.npy"} < set(names(here_ / "big.zip"))
+    assert {"model.onnx", "candidate/y.npy", "outputs/y.npy", "inputs/x.npy"} < set(
+        names(here_ / "big.zip")
+    )
     with zipfile.ZipFile(here_ / "big.zip") as file:
         assert any((here_ / "w.bin").read_bytes() in file.read(name) for name in file.namelist())
     assert content(here_ / "big.zip", BUNDLE_LIST)["found"]["status"] == "agree"
     assert (
-        content(here_ / "big.zip", "manifest.json")["command"] == "subcut bundle big.onnx --shape REMOVED -c ort --json"
+        content(here_ / "big.zip", "manifest.json")["command"]
+        == "subcut bundle big.onnx --shape REMOVED -c ort --json"
     )
     first = (here_ / "big.zip").read_bytes()
-    assert subcut("bundle", "big.onnx", "--shape", "x=2x4", "-c", "ort", "--json", cwd=here_).code == 0
+    assert (
+        subcut("bundle", "big.onnx", "--shape", "x=2x4", "-c", "ort", "--json", cwd=here_).code == 0
+    )
     assert (here_ / "big.zip").read_bytes() == first
     carried(here_ / "big.zip", there)
     assert subcut("replay", "big.zip", "-o", "un/packed", cwd=there).code == 0
@@ -328,12 +390,16 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     (plain / "helpers" / "shift.py").write_text("SHIFT = 0.5\n")
     (plain / "run.py").write_text(RUN)
     secret = (
-        f"cmd:{sys.executable} {plain / 'run.py'} {{model}} {{inputs}} {{outputs}} --token={TYPED} --log=/var/x.log"
+        f"cmd:{sys.executable} {plain / 'run.py'} {{model}} {{inputs}} {{outputs}} --token={TYPED}"
+        " --log=/var/x.log"
     )
     assert subcut("bundle", CUT, "-c", secret, "-o", "secret.zip", cwd=plain).code == 0
     told = content(plain / "secret.zip", BUNDLE_LIST)["found_with"]["request"]["identity"]
     program = Path(sys.executable).name
-    assert told["options"]["run"] == f"{program} REMOVED {{model}} {{inputs}} {{outputs}} REMOVED REMOVED"
+    assert (
+        told["options"]["run"]
+        == f"{program} REMOVED {{model}} {{inputs}} {{outputs}} REMOVED REMOVED"
+    )
     assert told["files"] == {}
     spec = f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}"
     words = ("bundle", CUT, "-c", spec, "-o", "out.zip")
@@ -342,14 +408,21 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     done = subcut(*words, "--candidate-files", "helpers", "--candidate-files", "run.py", cwd=plain)
     assert done.code == 0 and "--candidate-files" not in done.err, done
     path = plain / "out.zip"
-    assert {f"{CANDIDATE_FILES}/run.py", f"{CANDIDATE_FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
+    assert {
+        f"{CANDIDATE_FILES}/run.py",
+        f"{CANDIDATE_FILES}/helpers/shift.py",
+        "candidate/out.npy",
+    } < set(names(path))
     told = content(path, BUNDLE_LIST)
     command = told["found_with"]["request"]["identity"]["options"]["run"]
     assert command == f"{program} run.py {{model}} {{inputs}} {{outputs}}"
     assert f"run: {command}" in content(path, README) and f"run: {command}" in done.err
     assert told["found"]["status"] == "fail"
     there = carried(path, tmp_path / "there").parent
-    env = {"XDG_CONFIG_HOME": str(there), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env = {
+        "XDG_CONFIG_HOME": str(there),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     asked = subcut("replay", "out.zip", cwd=there, env=env)
     assert asked.code == 2 and command in asked.err and "--trust" in asked.err
     shutil.move(plain, tmp_path / "gone")
@@ -357,7 +430,9 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     assert again.code == 1 and "max error " in again.out and "; limit " in again.out, again
     assert subcut("replay", "out.zip", cwd=there, env=env).code == 1, "trusted before, and the same"
     (there / "out" / CANDIDATE_FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
-    assert subcut("replay", "out", cwd=there, env=env).code == 2, "a script that no command names has changed"
+    assert subcut("replay", "out", cwd=there, env=env).code == 2, (
+        "a script that no command names has changed"
+    )
 
 
 @pytest.mark.slow
@@ -369,7 +444,11 @@ def test_several_samples(plain: Path) -> None:
     assert {f"candidate/s{k}/out.npy" for k in range(2)} < set(names(plain / "m.zip"))
     done = subcut("replay", "m.zip", "--json", "-o", "m", cwd=plain)
     assert done.code == 0 and [row["sample"] for row in done.document["samples"]] == ["s0", "s1"]
-    assert repro(plain / "m").returncode == repro(plain / "m", "--outputs", "candidate").returncode == 0
+    assert (
+        repro(plain / "m").returncode
+        == repro(plain / "m", "--outputs", "candidate").returncode
+        == 0
+    )
     np.save(plain / "m" / "candidate" / "s1" / "out.npy", np.ones((1, 3), np.float32) * 9)
     wrong = repro(plain / "m", "--outputs", "candidate")
     said = [line.split()[2] for line in wrong.stdout.splitlines()]
@@ -422,7 +501,8 @@ def test_a_sweep(tmp_path: Path, operator_tests: Path) -> None:
     assert repro(tmp_path / "one").returncode == 0
 
 
-# ------------------------------------------------------------------------------------------------ slips
+# ------------------------------------------------------------------------------------------------
+# slips
 
 
 @pytest.mark.parametrize(
@@ -481,18 +561,35 @@ def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
-    """Its commands are relative to that file, wherever below it subcut runs; its claims go along."""
+    """Its commands are relative to that file, wherever below it subcut runs; its claims go
+    along."""
     (plain / "tools").mkdir()
     (plain / "tools" / "go.sh").write_text('#!/bin/sh\ncp "$2"/*.npy "$3"/out.npy\n')
     (plain / "tools" / "go.sh").chmod(0o755)
     run = "tools/go.sh {model} {inputs} {outputs}"
-    (plain / "subcut.toml").write_text(f'[candidates.npu]\nrun = "{run}"\nprecision = "fp16"\ntimeout = 77\n')
+    (plain / "subcut.toml").write_text(
+        f'[candidates.npu]\nrun = "{run}"\nprecision = "fp16"\ntimeout = 77\n'
+    )
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    words = ("bundle", "n2__n2", "-c", "npu", "--trust", "-o", "../npu.zip", "--candidate-files", "../tools")
+    words = (
+        "bundle",
+        "n2__n2",
+        "-c",
+        "npu",
+        "--trust",
+        "-o",
+        "../npu.zip",
+        "--candidate-files",
+        "../tools",
+    )
     done = subcut(*words, cwd=plain / "subcut_out", env=env)
     assert done.code == 0, done
     request = content(plain / "npu.zip", BUNDLE_LIST)["found_with"]["request"]
-    assert (request["candidate"], request["precision"], request["identity"]["timeout"]) == ("npu", "fp16", 77)
+    assert (request["candidate"], request["precision"], request["identity"]["timeout"]) == (
+        "npu",
+        "fp16",
+        77,
+    )
     there = carried(plain / "npu.zip", tmp_path / "there").parent
     assert os.access(there, os.X_OK) and subcut("replay", "npu.zip", cwd=there, env=env).code == 2
     again = subcut("replay", "npu.zip", "--trust", cwd=there, env=env)
@@ -539,7 +636,8 @@ def test_a_candidate_file_goes_along_where_the_user_names_it(plain: Path, tmp_pa
     assert subcut("replay", "far.zip", "--trust", cwd=plain).code in (0, 1)
 
 
-# ------------------------------------------------------------------------------------------------ what it says
+# ------------------------------------------------------------------------------------------------
+# what it says
 
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -549,7 +647,13 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every value in a document."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(p for k, v in inner for p in places(v, (*at, k)))]
 
 
@@ -589,8 +693,14 @@ def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> Non
 def test_metadata_and_documentation_that_go_along_are_counted_and_private_details_named(
     strip: bool, tmp_path: Path
 ) -> None:
-    made = text_models.model("g (float[2] x) => (float[2] y) { y = Add(x, w) }", w=np.ones(2, np.float32))
-    private = ["https://jane:Passw0rd77@git.corp.example/x.git", "jane.doe@corp.example", "on npulab7"]
+    made = text_models.model(
+        "g (float[2] x) => (float[2] y) { y = Add(x, w) }", w=np.ones(2, np.float32)
+    )
+    private = [
+        "https://jane:Passw0rd77@git.corp.example/x.git",
+        "jane.doe@corp.example",
+        "on npulab7",
+    ]
     for key, value in zip(("git", "author"), private, strict=False):
         made.metadata_props.add(key=key, value=value)
     made.doc_string = private[2]
@@ -598,8 +708,14 @@ def test_metadata_and_documentation_that_go_along_are_counted_and_private_detail
     onnx.save(made, tmp_path / "m.onnx")
     done = subcut("bundle", "m.onnx", "-o", "m.zip", *["--strip-metadata"] * strip, cwd=tmp_path)
     assert done.code == 0, done
-    told = re.search(r"metadata: (\d+) texts?, documentation: (\d+) text.*--strip-metadata", done.err)
-    warned = [line for line in done.err.splitlines() if line.startswith("warning: ") and "--strip-metadata" in line]
+    told = re.search(
+        r"metadata: (\d+) texts?, documentation: (\d+) text.*--strip-metadata", done.err
+    )
+    warned = [
+        line
+        for line in done.err.splitlines()
+        if line.startswith("warning: ") and "--strip-metadata" in line
+    ]
     with zipfile.ZipFile(tmp_path / "m.zip") as archive:
         data = b"".join(map(archive.read, archive.namelist()))
     if strip:
@@ -608,4 +724,7 @@ def test_metadata_and_documentation_that_go_along_are_counted_and_private_detail
     else:
         assert told and (int(told[1]), int(told[2])) == (2, 2)
         assert len(warned) == 1
-        assert all(kind in warned[0] for kind in ("a URL with a password", "a mail address", "the address of a host"))
+        assert all(
+            kind in warned[0]
+            for kind in ("a URL with a password", "a mail address", "the address of a host")
+        )

@@ -1,4 +1,5 @@
-"""The check of a cut says bit-identical, or how far apart and why; a fake reference gives each outcome.
+"""The check of a cut says bit-identical, or how far apart and why; a fake reference gives each
+outcome.
 
 Covers `cases.check` and the comparison of `cases.repro`.
 """
@@ -45,11 +46,16 @@ class Fake:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Judge:
-    """What the check says where the whole model gave `want`, `again` when run a second time, and the cut `got`."""
+    """What the check says where the whole model gave `want`, `again` when run a second time, and
+    the cut `got`."""
 
     def judge(want: Array, got: Array, again: Array | None = None) -> CheckResult:
         kind = {"float32": "float", "float16": "float16", "int64": "int64"}[want.dtype.name]
-        piece = cut(text_models.load(tmp_path, f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}"), "y", "y")
+        piece = cut(
+            text_models.load(tmp_path, f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}"),
+            "y",
+            "y",
+        )
         folder = tmp_path / "0"
         folder.mkdir()
         records = {n: save(n, want, f"tensor({kind})", folder, n) for n in ("x", "y")}
@@ -57,11 +63,15 @@ def judged(tmp_path: Path) -> Judge:
 
         def second(k: int, into: Path) -> dict[str, Record]:
             (into / "0").mkdir()
-            return {"y": save("y", want if again is None else again, f"tensor({kind})", into / "0", "y")}
+            return {
+                "y": save("y", want if again is None else again, f"tensor({kind})", into / "0", "y")
+            }
 
         reference = cast(Reference, Fake(got))
         model = tmp_path / "none.onnx"
-        found = check(reference, piece, [sample], [folder], model, second, "the full model's values")
+        found = check(
+            reference, piece, [sample], [folder], model, second, "the full model's values"
+        )
         assert not list(folder.glob("check*")), "what the check wrote is gone"
         return found
 
@@ -89,7 +99,9 @@ def test_minus_zero_is_not_zero(judged: Judge) -> None:
 def test_a_last_bit_is_a_difference(judged: Judge) -> None:
     found = judged(WANT, np.nextafter(WANT, np.float32(9)))
     assert found.status == "different"
-    assert found.what == "'y' differs by 4.8e-07 of 4: the cut does NOT give the full model's values"
+    assert (
+        found.what == "'y' differs by 4.8e-07 of 4: the cut does NOT give the full model's values"
+    )
     (far,) = found.outputs or ()
     assert (far.name, far.scale) == ("y", 4.0) and far.relative == pytest.approx(2**-23, rel=0.1)
 
@@ -106,7 +118,10 @@ def test_nan_where_a_number_was(judged: Judge) -> None:
 def test_half_precision_may_round_once(judged: Judge) -> None:
     half = WANT.astype(np.float16)
     found = judged(half, half + np.float16(2**-9))
-    assert found.status == "rounding" and "onnxruntime keeps float32 between float16 nodes" in found.what
+    assert (
+        found.status == "rounding"
+        and "onnxruntime keeps float32 between float16 nodes" in found.what
+    )
 
 
 def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
@@ -116,7 +131,9 @@ def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
 
 def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
     found = judged(WANT, WANT + 1, again=WANT + 2)
-    assert found.status == "unrepeatable" and "the reference itself gives other values" in found.what
+    assert (
+        found.status == "unrepeatable" and "the reference itself gives other values" in found.what
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +145,9 @@ def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
         (np.asarray([1 << 60]), np.asarray([(1 << 60) + 1])),
     ],
 )
-def test_an_index_or_the_sign_of_infinity_is_never_a_rounding(judged: Judge, want: Array, got: Array) -> None:
+def test_an_index_or_the_sign_of_infinity_is_never_a_rounding(
+    judged: Judge, want: Array, got: Array
+) -> None:
     assert judged(want, got).status == "different"
 
 

@@ -27,7 +27,8 @@ def refused(done: Done) -> str:
     return done.err
 
 
-# ------------------------------------------------------------------------------------------------ which
+# ------------------------------------------------------------------------------------------------
+# which
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,9 @@ def refused(done: Done) -> str:
         (["pool[15]", "prob"], ["pool1", "pool5", "prob"]),
     ],
 )
-def test_tensors_by_name_and_glob(words: list[str], tensors: list[str] | None, graph: Graph) -> None:
+def test_tensors_by_name_and_glob(
+    words: list[str], tensors: list[str] | None, graph: Graph
+) -> None:
     found = choose(graph, words, everything=False)
     if tensors is None:  # a glob of node names
         assert len(found) == 16
@@ -72,13 +75,16 @@ def test_no_tensor(graph: Graph) -> None:
         choose(graph, ["pool1", "nothing*"], everything=False)
 
 
-# ------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------
+# files
 
 
 @pytest.mark.posix("it compares the path that is printed")
 def test_a_choice(here: Path) -> None:
     done = subcut("dump", "conv1", "p*l?", cwd=here)
-    assert done == Done(0, "3 tensors\nsubcut_out/dump/\n", "model: resnet50.onnx (the only .onnx here)\n")
+    assert done == Done(
+        0, "3 tensors\nsubcut_out/dump/\n", "model: resnet50.onnx (the only .onnx here)\n"
+    )
     place = here / "subcut_out/dump"
     assert sorted(tree(place)) == ["conv1.npy", "manifest.json", "pool1.npy", "pool5.npy"]
     told = manifest(place)
@@ -88,7 +94,13 @@ def test_a_choice(here: Path) -> None:
         ("pool5", "pool5"),
     ]
     assert told["tensors"][0]["samples"][0]["files"] == [
-        {"file": "conv1.npy", "format": "npy", "dtype": "float32", "shape": [1, 8, 32, 32], "layout": ""}
+        {
+            "file": "conv1.npy",
+            "format": "npy",
+            "dtype": "float32",
+            "shape": [1, 8, 32, 32],
+            "layout": "",
+        }
     ]
     assert told["command"] == "subcut dump conv1 'p*l?'"
     assert told["samples"][0]["fed"][0]["from"] == "random normal, seed 0"
@@ -105,11 +117,27 @@ def test_all_agree_with_a_cut(here: Path) -> None:
 
 
 def test_formats(here: Path) -> None:
-    words = ("dump", "data", "conv1", "--format", "npy,bin", "--dtype", "float16", "--layout", "NHWC")
+    words = (
+        "dump",
+        "data",
+        "conv1",
+        "--format",
+        "npy,bin",
+        "--dtype",
+        "float16",
+        "--layout",
+        "NHWC",
+    )
     done = subcut(*words, "-o", "d", cwd=here)
     assert done.code == 0
     assert "warning: loss: conv1 as float16: max error " in done.err
-    assert sorted(tree(here / "d")) == ["conv1.bin", "conv1.npy", "data.bin", "data.npy", "manifest.json"]
+    assert sorted(tree(here / "d")) == [
+        "conv1.bin",
+        "conv1.npy",
+        "data.bin",
+        "data.npy",
+        "manifest.json",
+    ]
     exact = np.load(here / "d/conv1.npy")
     raw = np.fromfile(here / "d/conv1.bin", np.float16).reshape(1, 32, 32, 8)
     assert np.array_equal(raw, exact.transpose(0, 2, 3, 1).astype(np.float16))
@@ -139,7 +167,9 @@ def test_what_the_user_fed_comes_back(here: Path) -> None:
     assert manifest(here / "d")["samples"][0]["fed"][0]["from"] == "x.npy"
     before = tree(here / "d")
     shutil.rmtree(here / "d")
-    assert subcut(*shlex.split(json.loads(before["manifest.json"])["command"])[1:], cwd=here).code == 0
+    assert (
+        subcut(*shlex.split(json.loads(before["manifest.json"])["command"])[1:], cwd=here).code == 0
+    )
     assert tree(here / "d") == before
 
 

@@ -1,4 +1,5 @@
-"""What folders around cases share; the folders themselves are covered by the tests of bisect, sweep and recordings."""
+"""What folders around cases share; the folders themselves are covered by the tests of bisect, sweep
+and recordings."""
 
 from __future__ import annotations
 
@@ -13,14 +14,20 @@ from subgraph.storage.tensors import save
 def test_a_folder_per_sample_where_there_are_several() -> None:
     case = Path("case")
     assert evidence.candidate_folders(case, ["cat"]) == [case / "candidate"]
-    assert evidence.candidate_folders(case, ["cat", "a/b"]) == [case / "candidate/cat", case / "candidate/a_b"]
+    assert evidence.candidate_folders(case, ["cat", "a/b"]) == [
+        case / "candidate/cat",
+        case / "candidate/a_b",
+    ]
 
 
 def test_candidate_tensors_are_named_as_the_outputs_are(tmp_path: Path) -> None:
-    """A sequence of one tensor keeps its number, as in `outputs/`, or repro.py would not find it."""
+    """A sequence of one tensor keeps its number, as in `outputs/`, or repro.py would not find
+    it."""
     one = np.ones(2, np.float32)
     records = [save("t", one, "tensor(float)", tmp_path, "t")]
-    records += [save(n, [one] * k, "seq(tensor(float))", tmp_path, n) for n, k in (("s", 1), ("m", 2))]
+    records += [
+        save(n, [one] * k, "seq(tensor(float))", tmp_path, n) for n, k in (("s", 1), ("m", 2))
+    ]
     tensors = {r.name: r.within(str(tmp_path)) for r in records}
     stems = {r.name: f"{r.name}-stem" for r in records}
     evidence.copy_tensors(tensors, stems, tmp_path / "candidate")

@@ -1,4 +1,5 @@
-"""What leaves is known by its place to be harmless: names, numbers, words of ours. The rest only with consent."""
+"""What leaves is known by its place to be harmless: names, numbers, words of ours. The rest only
+with consent."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subgraph import plugins
-from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, environment, this_machine, variables
+from subgraph.cases.redact import (
+    ALL,
+    LEFT_OUT,
+    REMOVED,
+    Redactor,
+    environment,
+    this_machine,
+    variables,
+)
 from subgraph.documents import to_json
 from subgraph.runtime import devices
 from subgraph.runtime.backends import capabilities
@@ -27,16 +36,35 @@ PRIVATE = Redactor(
 )
 JUDGED = "/pool/MaxPool: max error 0.69: 35 % of the largest value (2.0); limit 0.2 %"
 LEAKS = [
-    "/home/alice", "~/x/y.npy", "../../other/y.npy", r"C:\Users\bob\m.onnx gone", "ssh bob@pc.lan", "host vm",
-    "--token=abc", "HF_TOKEN=abc", "https://bob:hunter2@h.x/p?sig=abcdef1", "Authorization: Basic Ym9iOmh1bnRlcjI=",
-    "Authorization: Bearer abcdefghij", "postgres://u:pw@db/x", "10.1.2.3", "bob@corp.example", "c2VjcmV0VG9rZW4",
-    "ghp_0123456789abcdefghij", "said tokenvalue1", "as alice", "on wonderland", "hunter2", "SECRETTOKENVALUE12345",
+    "/home/alice",
+    "~/x/y.npy",
+    "../../other/y.npy",
+    r"C:\Users\bob\m.onnx gone",
+    "ssh bob@pc.lan",
+    "host vm",
+    "--token=abc",
+    "HF_TOKEN=abc",
+    "https://bob:hunter2@h.x/p?sig=abcdef1",
+    "Authorization: Basic Ym9iOmh1bnRlcjI=",
+    "Authorization: Bearer abcdefghij",
+    "postgres://u:pw@db/x",
+    "10.1.2.3",
+    "bob@corp.example",
+    "c2VjcmV0VG9rZW4",
+    "ghp_0123456789abcdefghij",
+    "said tokenvalue1",
+    "as alice",
+    "on wonderland",
+    "hunter2",
+    "SECRETTOKENVALUE12345",
     "0123456789",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", LEAKS)
-@pytest.mark.parametrize("field", ["why", "notes", "stderr", "says", "changed", "from", "asked", "a_field_of_tomorrow"])
+@pytest.mark.parametrize(
+    "field", ["why", "notes", "stderr", "says", "changed", "from", "asked", "a_field_of_tomorrow"]
+)
 def test_free_text_stays_here(text: str, field: str) -> None:
     """Whatever its words are, and also of a field that nobody has listed."""
     document = PRIVATE.document({field: text, "inner": [{field: [text, "all agree"]}]})
@@ -59,9 +87,23 @@ def test_with_consent_what_is_known_to_be_private_stays_even_so(text: str, keep:
 
 def test_the_sentence_of_our_own_criterion_leaves() -> None:
     wrong = {"status": "fail", "signature": "mismatch", "label": "fail", "why": JUDGED}
-    right = {"status": "agree", "signature": None, "label": "agrees", "why": "all 4096 elements are equal"}
-    crash = {"status": "fail", "signature": "crash", "label": "no route", "why": "no route to 10.1.2.3"}
-    missing = {"status": "fail", "signature": "missing", "why": "the candidate gave no such output; it gave: acme_npu7"}
+    right = {
+        "status": "agree",
+        "signature": None,
+        "label": "agrees",
+        "why": "all 4096 elements are equal",
+    }
+    crash = {
+        "status": "fail",
+        "signature": "crash",
+        "label": "no route",
+        "why": "no route to 10.1.2.3",
+    }
+    missing = {
+        "status": "fail",
+        "signature": "missing",
+        "why": "the candidate gave no such output; it gave: acme_npu7",
+    }
     assert PRIVATE.document([wrong, right]) == [wrong, right]
     assert PRIVATE.document(crash) == {**crash, "label": LEFT_OUT, "why": LEFT_OUT}
     assert PRIVATE.document(missing) == {**missing, "why": LEFT_OUT}
@@ -73,16 +115,34 @@ def test_the_sentence_of_our_own_criterion_leaves() -> None:
 @pytest.mark.parametrize(
     ("line", "cleared"),
     [
-        ("subcut cut m.onnx -s /pool/MaxPool -i x=/home/alice/a.npy", "subcut cut m.onnx -s /pool/MaxPool -i REMOVED"),
+        (
+            "subcut cut m.onnx -s /pool/MaxPool -i x=/home/alice/a.npy",
+            "subcut cut m.onnx -s /pool/MaxPool -i REMOVED",
+        ),
         ("subcut /home/alice/m.onnx --start hunter2", "subcut REMOVED --start REMOVED"),
-        ("subcut bisect m.onnx --seed=3 --map=/home/a", "subcut bisect m.onnx --seed=3 --map=REMOVED"),
+        (
+            "subcut bisect m.onnx --seed=3 --map=/home/a",
+            "subcut bisect m.onnx --seed=3 --map=REMOVED",
+        ),
         ("subcut hunter2 -phunter2 --x=hunter2", "subcut REMOVED REMOVED --x=REMOVED"),
-        ("subcut bisect -c 'cmd:./go.sh hunter2 {model}'", "subcut bisect -c 'cmd:go.sh REMOVED {model}'"),
-        ("subcut bisect --candidate=/home/alice/b.py:k=v", "subcut bisect --candidate=b.py:REMOVED=REMOVED"),
-        ("python /home/bob/tools/run.py --fast {model} -n 4", "python REMOVED REMOVED {model} REMOVED 4"),
+        (
+            "subcut bisect -c 'cmd:./go.sh hunter2 {model}'",
+            "subcut bisect -c 'cmd:go.sh REMOVED {model}'",
+        ),
+        (
+            "subcut bisect --candidate=/home/alice/b.py:k=v",
+            "subcut bisect --candidate=b.py:REMOVED=REMOVED",
+        ),
+        (
+            "python /home/bob/tools/run.py --fast {model} -n 4",
+            "python REMOVED REMOVED {model} REMOVED 4",
+        ),
         ("/home/bob/run --token abc --in={inputs} {model}", "run REMOVED REMOVED REMOVED {model}"),
         ("python ./tools/go.py {model} {inputs}", "python ./tools/go.py {model} {inputs}"),
-        ("curl -u bob:hunter2 https://h.x/?sig=abc -phunter2", "curl REMOVED REMOVED REMOVED REMOVED"),
+        (
+            "curl -u bob:hunter2 https://h.x/?sig=abc -phunter2",
+            "curl REMOVED REMOVED REMOVED REMOVED",
+        ),
         ("HF_TOKEN=abc ./run.sh", "REMOVED REMOVED"),
         ("/opt/alice-tool 1234 12345 1.5", "REMOVED 1234 REMOVED 1.5"),
         ("broken 'quote /home/alice/x", REMOVED),
@@ -127,11 +187,22 @@ def test_of_a_candidates_words_only_places_and_short_numbers_leave(word: str, st
 
 
 def test_of_options_short_numbers_and_our_own_words_leave() -> None:
-    options = {"pin": 83749201, "password": 12, "threads": 2, "fast": True, "opt": "basic", "hosts": ["10.1.2.3"]}
+    options = {
+        "pin": 83749201,
+        "password": 12,
+        "threads": 2,
+        "fast": True,
+        "opt": "basic",
+        "hosts": ["10.1.2.3"],
+    }
     kept = PRIVATE.document({"identity": {"options": options}})["identity"]["options"]
     assert kept == {REMOVED: REMOVED, "threads": 2, "opt": "basic"}
-    command = {"identity": {"options": {"run": "./go hunter2 {model}"}, "files": {"./go": "0" * 64}}}
-    assert PRIVATE.document(command) == {"identity": {"options": {"run": "go REMOVED {model}"}, "files": {}}}
+    command = {
+        "identity": {"options": {"run": "./go hunter2 {model}"}, "files": {"./go": "0" * 64}}
+    }
+    assert PRIVATE.document(command) == {
+        "identity": {"options": {"run": "go REMOVED {model}"}, "files": {}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -139,27 +210,37 @@ def test_of_options_short_numbers_and_our_own_words_leave() -> None:
     [
         ("ort:opt=basic,threads=2", "ort:opt=basic,threads=2"),
         ("ort==1.22.1:opt=basic", "ort==1.22.1:opt=basic"),
-        ("ort:secret@host=1,S3cret,url=https://b:pw@h/?t=1", "ort:REMOVED=REMOVED,REMOVED,REMOVED=REMOVED"),
+        (
+            "ort:secret@host=1,S3cret,url=https://b:pw@h/?t=1",
+            "ort:REMOVED=REMOVED,REMOVED,REMOVED=REMOVED",
+        ),
         ("ort:threads=83749201", "ort:threads=REMOVED"),
-        ("/home/alice/mine.py:api_key=t,threads=2,url=h://x", "mine.py:REMOVED=REMOVED,threads=2,REMOVED=REMOVED"),
+        (
+            "/home/alice/mine.py:api_key=t,threads=2,url=h://x",
+            "mine.py:REMOVED=REMOVED,threads=2,REMOVED=REMOVED",
+        ),
         ("tools/go.py", "tools/go.py"),
         ("cmd:ssh alice@10.1.2.3 ./go.sh {model}", "cmd:ssh REMOVED REMOVED {model}"),
         ("torch:/home/alice/module.py:build", "torch:REMOVED"),
         ("npu", "npu"),
         ("npu-of-alice", REMOVED),
     ],
-)  # fmt: skip
+)
 def test_of_a_candidate_the_known_settings_leave(spec: str, cleared: str) -> None:
     assert PRIVATE.spec(spec) == cleared
     assert not any(word in cleared for word in ("alice", "S3cret", "pw@"))
 
 
 @pytest.mark.parametrize("name", [*plugins.own_names("backends"), *devices.names()])
-def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_states(name: str) -> None:
+def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_states(
+    name: str,
+) -> None:
     for option, values in stated_options(name).items():
         if values is None:
             continue
-        key = option.replace("session.*", "session.set_denormal_as_zero").replace("[A-Z]*", "PERFORMANCE_HINT")
+        key = option.replace("session.*", "session.set_denormal_as_zero").replace(
+            "[A-Z]*", "PERFORMANCE_HINT"
+        )
         for value in values or ("1",):
             redacted = PRIVATE.document({"candidate": {"backend": name, "options": {key: value}}})
             assert redacted["candidate"]["options"] == {key: value}
@@ -168,7 +249,9 @@ def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_stat
 
 
 @pytest.mark.parametrize("name", plugins.own_names("backends"))
-def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_checks(name: str) -> None:
+def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_checks(
+    name: str,
+) -> None:
     assert capabilities(name).options == getattr(plugins.load("backends", name), "OPTIONS", {})
 
 
@@ -197,11 +280,24 @@ def test_a_documented_candidate_leaves_as_it_is(spec: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "/usr/lib/libx.so", "C:\\x.dll", "build.corp.example", "10.1.2.3", "box:8080", "me@box", "83749201",
-        "hf_abcdefghijklmnopqrstu", "9f86d081884c7d65", "alice-phone", "wonderland", "two words", "https://h/?t=1",
+        "/usr/lib/libx.so",
+        "C:\\x.dll",
+        "build.corp.example",
+        "10.1.2.3",
+        "box:8080",
+        "me@box",
+        "83749201",
+        "hf_abcdefghijklmnopqrstu",
+        "9f86d081884c7d65",
+        "alice-phone",
+        "wonderland",
+        "two words",
+        "https://h/?t=1",
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("option", ["ort:session.x", "openvino:device", "web:browser", "cuda:providers"])
+)
+@pytest.mark.parametrize(
+    "option", ["ort:session.x", "openvino:device", "web:browser", "cuda:providers"]
+)
 def test_an_options_value_that_looks_private_stays_here(option: str, value: str) -> None:
     assert PRIVATE.spec(f"{option}={value}").endswith(f"={REMOVED}")
 
@@ -219,7 +315,10 @@ def test_an_option_of_the_users_own_backend_leaves_with_a_listed_word_alone() ->
 
 def test_a_kept_command_leaves_without_what_is_private() -> None:
     redactor = replace(PRIVATE, keep=frozenset(["command"]), kept=set())
-    assert redactor.command("./run.sh --fast --key tokenvalue1 /home/alice/x") == "./run.sh --fast --key REMOVED ~/x"
+    assert (
+        redactor.command("./run.sh --fast --key tokenvalue1 /home/alice/x")
+        == "./run.sh --fast --key REMOVED ~/x"
+    )
     assert redactor.spec("mine.py:op=Conv,api_key=x") == "mine.py:op=Conv,api_key=REMOVED"
     assert redactor.kept == {"command"}
 
@@ -258,9 +357,25 @@ def test_of_a_document_the_known_fields_leave() -> None:
 
 
 def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"OMP_NUM_THREADS": "3", "KMP_AFFINITY": "granularity=fine,compact", "ORT_TOKEN": "abc", "KMP_X": "y"}
-    assert set(variables(told | {"PATH": "/bin", "AWS_SECRET": "x"})) == {"OMP_NUM_THREADS", "KMP_AFFINITY"}
-    ort = {"ORT_TENSORRT_FP16_ENABLE": "1", "ORT_TENSORRT_CACHE_PATH": "acme", "ORT_ACME_HOST": "npu7", "ORT_X": "1"}
+    told = {
+        "OMP_NUM_THREADS": "3",
+        "KMP_AFFINITY": "granularity=fine,compact",
+        "ORT_TOKEN": "abc",
+        "KMP_X": "y",
+    }
+    assert set(variables(told | {"PATH": "/bin", "AWS_SECRET": "x"})) == {
+        "OMP_NUM_THREADS",
+        "KMP_AFFINITY",
+    }
+    ort = {
+        "ORT_TENSORRT_FP16_ENABLE": "1",
+        "ORT_TENSORRT_CACHE_PATH": "acme",
+        "ORT_ACME_HOST": "npu7",
+        "ORT_X": "1",
+    }
     assert variables(ort) == {"ORT_TENSORRT_FP16_ENABLE": "1"}
     monkeypatch.setenv("GITHUB_TOKEN", "very-secret-1")
-    assert "very-secret-1" not in json.dumps(to_json(environment())) and "very-secret-1" in this_machine().secrets
+    assert (
+        "very-secret-1" not in json.dumps(to_json(environment()))
+        and "very-secret-1" in this_machine().secrets
+    )

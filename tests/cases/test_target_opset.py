@@ -61,19 +61,31 @@ def test_what_onnx_cannot_convert_is_not_written(model: Path) -> None:
 
 
 def test_without_values_a_conversion_is_written(model: Path) -> None:
-    target, _ = cut(model, "--start", "relu", "--end", "last", "--target-opset", "15", "--no-capture")
+    target, _ = cut(
+        model, "--start", "relu", "--end", "last", "--target-opset", "15", "--no-capture"
+    )
     assert (target["file"], target["check"]) == ("model-opset15.onnx", None)
 
 
 @pytest.mark.parametrize("version", ["6", "18", "-3"])
 def test_a_version_that_cannot_be(version: str, model: Path) -> None:
-    done = subcut("cut", model, "--start", "relu", "--end", "last", f"--target-opset={version}", cwd=model.parent)
+    done = subcut(
+        "cut",
+        model,
+        "--start",
+        "relu",
+        "--end",
+        "last",
+        f"--target-opset={version}",
+        cwd=model.parent,
+    )
     assert (done.code, done.out) == (2, "")
     assert "--target-opset" in done.err
     assert not (model.parent / "subcut_out").exists()
 
 
-# ------------------------------------------------------------------------------------------------ repro.py -i
+# ------------------------------------------------------------------------------------------------
+# repro.py -i
 
 
 def repro(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -102,7 +114,9 @@ def test_another_input_is_run(model: Path, tmp_path: Path) -> None:
         (["-i", "double.npy"], "double.npy holds float64; input 'a' takes float32"),
     ],
 )
-def test_another_input_that_does_not_fit(words: list[str], said: str, model: Path, tmp_path: Path) -> None:
+def test_another_input_that_does_not_fit(
+    words: list[str], said: str, model: Path, tmp_path: Path
+) -> None:
     in_process("cut", model, "--start", "relu", "--end", "last", "-o", tmp_path / "out")
     (folder,) = (p for p in (tmp_path / "out").iterdir() if p.name.startswith("relu"))
     np.save(folder / "double.npy", np.ones((1, 4)))

@@ -1,4 +1,5 @@
-"""Case folders of models that were once cut wrongly: the check and the folder's own script must agree.
+"""Case folders of models that were once cut wrongly: the check and the folder's own script must
+agree.
 
 Covers `cases.write_case`, `cases.case`, `cases.layout` and `cases.repro`.
 """
@@ -44,7 +45,11 @@ def right(case: Case) -> Mapping[str, Any]:
     """The check says identical, and the folder's own script says so too."""
     assert case.manifest["check"]["status"] == "identical", case.manifest["check"]
     done = subprocess.run(
-        [sys.executable, case.path / "repro.py"], capture_output=True, text=True, check=False, timeout=PATIENCE
+        [sys.executable, case.path / "repro.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return case.manifest
@@ -69,7 +74,9 @@ def model(nodes: list[onnx.NodeProto], shape: list[Any], out: str, **more: Any) 
 
 
 def node(op: str, reads: str, makes: str, name: str = "", **more: Any) -> onnx.NodeProto:
-    return helper.make_node(op, reads.split(), makes.split(), name=name or makes.split()[0].upper(), **more)
+    return helper.make_node(
+        op, reads.split(), makes.split(), name=name or makes.split()[0].upper(), **more
+    )
 
 
 def test_the_script_of_a_case_turns_telemetry_off_before_it_imports_the_runtime() -> None:
@@ -78,7 +85,9 @@ def test_the_script_of_a_case_turns_telemetry_off_before_it_imports_the_runtime(
 
 
 def test_a_cut_can_be_cut_again(tmp_path: Path, cases: Cases) -> None:
-    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] d) { a = Neg(x) b = Abs(a) c = Tanh(b) d = Relu(c) }")
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] d) { a = Neg(x) b = Abs(a) c = Tanh(b) d = Relu(c) }"
+    )
     first = cases(g, "a", "c", checker=True)[0]
     second = cases(graph.load(first.path / "model.onnx"), "b", "c", place="again", checker=True)[0]
     right(second)
@@ -87,7 +96,9 @@ def test_a_cut_can_be_cut_again(tmp_path: Path, cases: Cases) -> None:
 
 
 def test_folders_of_groups_that_are_no_more_are_removed(tmp_path: Path, cases: Cases) -> None:
-    g = text_models.load(tmp_path, "g (float[N, 2] x) => (float[N, 2] c) { a = Neg(x) b = Abs(a) c = Relu(b) }")
+    g = text_models.load(
+        tmp_path, "g (float[N, 2] x) => (float[N, 2] c) { a = Neg(x) b = Abs(a) c = Relu(b) }"
+    )
     samples = tmp_path / "samples"
     samples.mkdir()
     for n in (1, 2, 3):
@@ -104,40 +115,66 @@ def test_folders_of_groups_that_are_no_more_are_removed(tmp_path: Path, cases: C
 
 def test_a_function_called_shape_is_no_shape(tmp_path: Path, cases: Cases) -> None:
     function = helper.make_function(
-        "f", "Shape", ["X"], ["Y"], [helper.make_node("Neg", ["X"], ["Y"])], [helper.make_opsetid("", 17)]
+        "f",
+        "Shape",
+        ["X"],
+        ["Y"],
+        [helper.make_node("Neg", ["X"], ["Y"])],
+        [helper.make_opsetid("", 17)],
     )
     nodes = [node("Shape", "x", "b", domain="f"), node("Abs", "x", "a"), node("Add", "a b", "c")]
-    manifest = right(cases(text_models.read(tmp_path, model(nodes, [2], "c", functions=[function])), "A", "C")[0])
+    manifest = right(
+        cases(text_models.read(tmp_path, model(nodes, [2], "c", functions=[function])), "A", "C")[0]
+    )
     assert manifest["region"]["frozen"] == []
     assert {t["name"] for t in manifest["inputs"]} == {"x", "b"}
 
 
-def test_dropout_that_is_switched_off_inside_a_function_stays_in_the_cut(tmp_path: Path, cases: Cases) -> None:
-    off = helper.make_node("Constant", [], ["off"], value=numpy_helper.from_array(np.asarray(False)))
-    ratio = helper.make_node("Constant", [], ["ratio"], value=numpy_helper.from_array(np.asarray(0.5, np.float32)))
+def test_dropout_that_is_switched_off_inside_a_function_stays_in_the_cut(
+    tmp_path: Path, cases: Cases
+) -> None:
+    off = helper.make_node(
+        "Constant", [], ["off"], value=numpy_helper.from_array(np.asarray(False))
+    )
+    ratio = helper.make_node(
+        "Constant", [], ["ratio"], value=numpy_helper.from_array(np.asarray(0.5, np.float32))
+    )
     inner = [ratio, off, helper.make_node("Dropout", ["X", "ratio", "off"], ["Y"])]
     function = helper.make_function("f", "Drop", ["X"], ["Y"], inner, [helper.make_opsetid("", 17)])
     nodes = [node("Abs", "x", "a"), node("Drop", "a", "b", domain="f"), node("Neg", "b", "c")]
-    manifest = right(cases(text_models.read(tmp_path, model(nodes, [4], "c", functions=[function])), "A", "C")[0])
+    manifest = right(
+        cases(text_models.read(tmp_path, model(nodes, [4], "c", functions=[function])), "A", "C")[0]
+    )
     assert labels(manifest, "nodes") == ["A", "B", "C"]
     assert labels(manifest, "random") == []
 
 
-def test_dropout_in_a_function_does_not_take_its_mode_from_a_weight_outside(tmp_path: Path, cases: Cases) -> None:
+def test_dropout_in_a_function_does_not_take_its_mode_from_a_weight_outside(
+    tmp_path: Path, cases: Cases
+) -> None:
     """The formal input `mode` and the weight `mode` have nothing to do with one another."""
-    ratio = helper.make_node("Constant", [], ["ratio"], value=numpy_helper.from_array(np.asarray(0.5, np.float32)))
+    ratio = helper.make_node(
+        "Constant", [], ["ratio"], value=numpy_helper.from_array(np.asarray(0.5, np.float32))
+    )
     inner = [ratio, helper.make_node("Dropout", ["X", "ratio", "mode"], ["Y"])]
-    function = helper.make_function("f", "Drop", ["X", "mode"], ["Y"], inner, [helper.make_opsetid("", 17)])
+    function = helper.make_function(
+        "f", "Drop", ["X", "mode"], ["Y"], inner, [helper.make_opsetid("", 17)]
+    )
     nodes = [node("Abs", "x", "a"), node("Drop", "a on", "b", domain="f"), node("Neg", "b", "c")]
-    weights = [numpy_helper.from_array(np.asarray(v), n) for n, v in (("on", True), ("mode", False))]
+    weights = [
+        numpy_helper.from_array(np.asarray(v), n) for n, v in (("on", True), ("mode", False))
+    ]
     made = model(nodes, [64], "c", functions=[function], weights=weights)
     assert labels(right(cases(text_models.read(tmp_path, made), "A", "C")[0]), "random") == ["B"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [(TensorProto.FLOAT, [7, 3]), (TensorProto.INT64, ["N", 3]), (TensorProto.FLOAT, ["N", 3, 1])]
+    ("kind", "shape"),
+    [(TensorProto.FLOAT, [7, 3]), (TensorProto.INT64, ["N", 3]), (TensorProto.FLOAT, ["N", 3, 1])],
 )
-def test_open_dimensions_despite_wrong_declarations(tmp_path: Path, cases: Cases, kind: int, shape: list[Any]) -> None:
+def test_open_dimensions_despite_wrong_declarations(
+    tmp_path: Path, cases: Cases, kind: int, shape: list[Any]
+) -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Abs", "b", "c")]
     infos = [helper.make_tensor_value_info("a", kind, shape)]
     made = model(nodes, ["N", 3], "c", infos=infos)
@@ -148,7 +185,9 @@ def test_open_dimensions_despite_wrong_declarations(tmp_path: Path, cases: Cases
     assert [d.dim_value for d in fed.type.tensor_type.shape.dim] in ([0, 0], [0, 3])
 
 
-def test_a_sequence_of_shapes_is_an_input_where_it_cannot_be_frozen(tmp_path: Path, cases: Cases) -> None:
+def test_a_sequence_of_shapes_is_an_input_where_it_cannot_be_frozen(
+    tmp_path: Path, cases: Cases
+) -> None:
     zero = numpy_helper.from_array(np.asarray(0), "zero")
     nodes = [
         node("Shape", "x", "s"),
@@ -156,7 +195,9 @@ def test_a_sequence_of_shapes_is_an_input_where_it_cannot_be_frozen(tmp_path: Pa
         node("SequenceAt", "q zero", "b"),
         node("Reshape", "x b", "c"),
     ]
-    manifest = right(cases(text_models.read(tmp_path, model(nodes, [2, 3], "c", weights=[zero])), "B", "C")[0])
+    manifest = right(
+        cases(text_models.read(tmp_path, model(nodes, [2, 3], "c", weights=[zero])), "B", "C")[0]
+    )
     assert "q" in {t["name"] for t in manifest["inputs"]}
 
 
@@ -186,7 +227,9 @@ def test_a_capture_of_types_that_numpy_lacks_is_one_run(tmp_path: Path, cases: C
 
 def test_sparse_weights_in_another_file_come_along(tmp_path: Path, cases: Cases) -> None:
     (tmp_path / "d.bin").write_bytes(np.asarray([2.0, 3.0], np.float32).tobytes())
-    values = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    values = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL
+    )
     for key, value in (("location", "d.bin"), ("offset", "0"), ("length", "8")):
         values.external_data.add(key=key, value=value)
     indices = numpy_helper.from_array(np.asarray([0, 2]), "i")
@@ -204,11 +247,17 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path, cases: Cases) -
     )
     nodes = [node("Loop", "x", "a", domain="f"), node("Abs", "a", "b"), node("Neg", "b", "c")]
     with pytest.raises(SubcutError):
-        cases(text_models.read(tmp_path, model(nodes, [2], "c", functions=[function])), "B", "C", capture=False)
+        cases(
+            text_models.read(tmp_path, model(nodes, [2], "c", functions=[function])),
+            "B",
+            "C",
+            capture=False,
+        )
 
 
 def test_many_tensors_that_enter_are_each_looked_at_once(tmp_path: Path) -> None:
-    """Two rails, a rung at every step: the second rail reads every tensor of the first. Counted, not timed."""
+    """Two rails, a rung at every step: the second rail reads every tensor of the first. Counted,
+    not timed."""
     steps = 400
     nodes = [node("Neg", f"a{i - 1}" if i else "x", f"a{i}") for i in range(steps)]
     nodes += [node("Add", f"{f'b{i - 1}' if i else 'x'} a{i}", f"b{i}") for i in range(steps)]

@@ -45,10 +45,12 @@ def allowed(names: list[str]) -> bool:
     return True
 
 
-FILESETS = st.dictionaries(PATHS, st.binary(max_size=200) | st.just(bytes(500_000)), min_size=1, max_size=6).filter(
-    lambda files: allowed(sorted(files))
+FILESETS = st.dictionaries(
+    PATHS, st.binary(max_size=200) | st.just(bytes(500_000)), min_size=1, max_size=6
+).filter(lambda files: allowed(sorted(files)))
+ROOMY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40)
 )
-ROOMY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 
 
 @ROOMY
@@ -71,7 +73,8 @@ def test_files_come_out_as_they_went_in(tmp_path: Path, files: dict[str, bytes])
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small bundle."""
     return sealed(
-        tmp_path_factory.mktemp("small") / "small.zip", {"a.txt": b"text" * 20, "in/b.npy": bytes(range(200))}
+        tmp_path_factory.mktemp("small") / "small.zip",
+        {"a.txt": b"text" * 20, "in/b.npy": bytes(range(200))},
     )
 
 
@@ -85,7 +88,9 @@ def sealed(path: Path, files: Mapping[str, bytes]) -> Path:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 @given(st.data())
-def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_zips_end_in_an_error_of_ours(
+    small: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     """Any bytes changed, cut off or put in: the very files come out, or nothing does."""
     whole = bytearray(small.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -98,7 +103,9 @@ def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data:
             case "put":
                 whole[at:at] = data.draw(st.binary(min_size=1, max_size=8))
             case "number":
-                whole[at : at + 4] = struct.pack("<I", data.draw(st.sampled_from((0, 1, 0xFFFF, 0xFFFFFFFF, 1 << 31))))
+                whole[at : at + 4] = struct.pack(
+                    "<I", data.draw(st.sampled_from((0, 1, 0xFFFF, 0xFFFFFFFF, 1 << 31)))
+                )
         whole = whole or bytearray(b"x")
     path = tmp_path / "damaged.zip"
     path.write_bytes(bytes(whole))
@@ -125,12 +132,33 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
 @pytest.mark.parametrize(
     "name",
     [
-        "/etc/passwd", "../x", "top/../../x", "top/./x", "top//x", "C:/x", "top/C:x", "top\\x", "top/a\\..\\x",
-        "top/a\x1b[2J", "top/a\nb", "top/a\u202eb", "top/con", "top/AUX.txt", "top/a.", "top/a ", "top/ a",
-        "top/" + "a" * 300, "top/" + "a/" * 40 + "b", "other/x", "x", "", "top/A.TXT", "top/a\x00b",
+        "/etc/passwd",
+        "../x",
+        "top/../../x",
+        "top/./x",
+        "top//x",
+        "C:/x",
+        "top/C:x",
+        "top\\x",
+        "top/a\\..\\x",
+        "top/a\x1b[2J",
+        "top/a\nb",
+        "top/a\u202eb",
+        "top/con",
+        "top/AUX.txt",
+        "top/a.",
+        "top/a ",
+        "top/ a",
+        "top/" + "a" * 300,
+        "top/" + "a/" * 40 + "b",
+        "other/x",
+        "x",
+        "",
+        "top/A.TXT",
+        "top/a\x00b",
         "top/a*",
     ],
-)  # fmt: skip
+)
 def test_names_that_lead_elsewhere(name: str, small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(small, tmp_path / "evil.zip"))
     with zipfile.ZipFile(path, "a") as file:
@@ -140,7 +168,9 @@ def test_names_that_lead_elsewhere(name: str, small: Path, tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
 
 
-@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
+@pytest.mark.parametrize(
+    "kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK]
+)
 def test_links_and_special_files(kind: int, small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(small, tmp_path / "evil.zip"))
     with zipfile.ZipFile(path, "a") as file:
@@ -212,7 +242,9 @@ def test_a_size_that_lies(tmp_path: Path) -> None:
         lambda d: d.clear(),
     ],
 )
-def test_a_list_that_does_not_fit(change: Callable[[dict[str, Any]], Any], small: Path, tmp_path: Path) -> None:
+def test_a_list_that_does_not_fit(
+    change: Callable[[dict[str, Any]], Any], small: Path, tmp_path: Path
+) -> None:
     out = io.BytesIO()
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(small) as old, zipfile.ZipFile(out, "w") as new:
@@ -239,7 +271,9 @@ def test_it_is_unpacked_once(small: Path, tmp_path: Path) -> None:
         bundle.unpack(small, place)
 
 
-def test_interrupted_it_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_leaves_nothing(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -257,7 +291,8 @@ def test_no_room(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_bundle_zipped_anew_by_a_person(small: Path, tmp_path: Path) -> None:
-    """Unpacked by hand and zipped again, with entries for folders: the same files, so the same bundle."""
+    """Unpacked by hand and zipped again, with entries for folders: the same files, so the same
+    bundle."""
     assert bundle.unpack(small, tmp_path / "top")
     shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path, "top")
     assert bundle.unpack(tmp_path / "again.zip", tmp_path / "place")

@@ -9,10 +9,13 @@ import pytest
 
 from subgraph.commands.color import colored
 
-TABLE = "wrong: 1 of 2 nodes: agreement\nright: outputs agree\n3.5e-01 FAIL  0.0e+00 agree  unresolved"
+TABLE = (
+    "wrong: 1 of 2 nodes: agreement\nright: outputs agree\n3.5e-01 FAIL  0.0e+00 agree  unresolved"
+)
 SHOWN = (
-    "\x1b[1;31mwrong:\x1b[0m 1 of 2 nodes: agreement\n\x1b[32mright\x1b[0m: outputs \x1b[32magree\x1b[0m\n"
-    "3.5e-01 \x1b[1;31mFAIL\x1b[0m  0.0e+00 \x1b[32magree\x1b[0m  \x1b[33munresolved\x1b[0m"
+    "\x1b[1;31mwrong:\x1b[0m 1 of 2 nodes: agreement\n\x1b[32mright\x1b[0m: outputs"
+    " \x1b[32magree\x1b[0m\n3.5e-01 \x1b[1;31mFAIL\x1b[0m  0.0e+00 \x1b[32magree\x1b[0m "
+    " \x1b[33munresolved\x1b[0m"
 )
 
 

@@ -1,6 +1,7 @@
 """`subcut compare`, `backends` and `doctor` as a new user meets them: each test runs real commands.
 
-Covers `commands.compare`, `commands.table`, `commands.backends`, `commands.doctor` and, by them, `verdict`.
+Covers `commands.compare`, `commands.table`, `commands.backends`, `commands.doctor` and, by them,
+`verdict`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,22 @@ from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
 
 QUICK = ("--rtol", "1e-3")
 ODD = [
-    "=1+2", "+a", "-a", "@SUM(A1)", "two, words", 'quo"ted', "line\nbreak", "tab\there", "red\x1b[31m", "x[bold]y",
-    "a/b:0", "\u202eevil", "semi;$(touch pwned)", "ünï", "'apostrophe",
-]  # fmt: skip
+    "=1+2",
+    "+a",
+    "-a",
+    "@SUM(A1)",
+    "two, words",
+    'quo"ted',
+    "line\nbreak",
+    "tab\there",
+    "red\x1b[31m",
+    "x[bold]y",
+    "a/b:0",
+    "\u202eevil",
+    "semi;$(touch pwned)",
+    "ünï",
+    "'apostrophe",
+]
 
 
 @pytest.fixture
@@ -64,10 +78,15 @@ def model(folder: Path, text: str, **more: Any) -> None:
 
 
 def refused(done: Done, code: int = 2) -> str:
-    """What the error says: one line and at most one hint on standard error, nothing on standard output."""
+    """What the error says: one line and at most one hint on standard error, nothing on standard
+    output."""
     assert done.code == code, done
     assert done.out == ""
-    said = [line for line in done.err.splitlines() if not line.startswith(("model: ", "candidate", "inputs: "))]
+    said = [
+        line
+        for line in done.err.splitlines()
+        if not line.startswith(("model: ", "candidate", "inputs: "))
+    ]
     assert said[0].startswith("error: ")
     assert len(said) <= 2
     return "\n".join(said)
@@ -85,7 +104,8 @@ GOOD = ("agree", "agree")
 BAD = ("fail", "fail")
 
 
-# ------------------------------------------------------------------------------------------------ the answer
+# ------------------------------------------------------------------------------------------------
+# the answer
 
 
 def test_without_any_words_onnxruntime_is_compared_at_each_node(here: Path) -> None:
@@ -105,9 +125,24 @@ def onnx_version() -> str:
 @pytest.mark.parametrize(
     ("faults", "whole", "rows", "first"),
     [
-        ({"add": "b:-9"}, "fail", {"t0": GOOD, "t1": BAD, "t2": ("fail", "agree"), "out": ("fail", "agree")}, "t1"),
-        ({"add": "c:9"}, "fail", {"t0": GOOD, "t1": GOOD, "t2": BAD, "out": ("fail", "agree")}, "t2"),
-        ({"nodes": "b+c"}, "fail", {"t0": GOOD, "t1": GOOD, "t2": ("fail", "agree"), "out": ("fail", "agree")}, "t2"),
+        (
+            {"add": "b:-9"},
+            "fail",
+            {"t0": GOOD, "t1": BAD, "t2": ("fail", "agree"), "out": ("fail", "agree")},
+            "t1",
+        ),
+        (
+            {"add": "c:9"},
+            "fail",
+            {"t0": GOOD, "t1": GOOD, "t2": BAD, "out": ("fail", "agree")},
+            "t2",
+        ),
+        (
+            {"nodes": "b+c"},
+            "fail",
+            {"t0": GOOD, "t1": GOOD, "t2": ("fail", "agree"), "out": ("fail", "agree")},
+            "t2",
+        ),
         (
             {"false": "d", "without": "a"},
             "agree",
@@ -133,7 +168,9 @@ def test_what_is_wrong_where(
 def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     """Reading the tensors between hides it, as with a fusion."""
     wrong = "inputs[0].name == 'in' and names == ['out']"
-    (here / "shy.py").write_text(planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}"))
+    (here / "shy.py").write_text(
+        planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}")
+    )
     done = compare("-c", "shy.py", cwd=here)
     assert done.code == 1
     assert "fusion" in done.out.splitlines()[-1]
@@ -167,10 +204,18 @@ def test_several_candidates_stand_side_by_side(here: Path) -> None:
     assert [c["exit_code"] for c in document["comparisons"]] == [1, 0]
     assert document["exit_code"] == 1
     pages = [(here / one["report"]).read_text(encoding="utf-8") for one in document["comparisons"]]
-    assert [bool(re.search(r"bisect m\.onnx .*-c off\.py", page)) for page in pages] == [True, False]
+    assert [bool(re.search(r"bisect m\.onnx .*-c off\.py", page)) for page in pages] == [
+        True,
+        False,
+    ]
     done = compare("m.onnx", "-c", wrong, "-c", right, "--at", "b", "--save", "d", cwd=here)
-    assert sorted(p.name for p in (here / "d").iterdir()) == ["0-off.py", "1-onnx-reference"]  # the values of each
-    one, other = (np.load(here / "d" / name / "t0/0.given.npy") for name in ("0-off.py", "1-onnx-reference"))
+    assert sorted(p.name for p in (here / "d").iterdir()) == [
+        "0-off.py",
+        "1-onnx-reference",
+    ]  # the values of each
+    one, other = (
+        np.load(here / "d" / name / "t0/0.given.npy") for name in ("0-off.py", "1-onnx-reference")
+    )
     assert (one != other).any()
 
 
@@ -200,7 +245,10 @@ def test_only_between_two_nodes_and_only_in_place(here: Path) -> None:
     assert statuses(done) == {"t1": BAD, "t2": ("fail", "agree")}
     assert list(statuses(compare("-s", "c", "--json", cwd=here))) == ["t2", "out"]
     done = compare(*doubted(add="b:9"), "--in-place", "--json", cwd=here)
-    assert statuses(done) == {"t0": ("agree", None), **dict.fromkeys(("t1", "t2", "out"), ("fail", None))}
+    assert statuses(done) == {
+        "t0": ("agree", None),
+        **dict.fromkeys(("t1", "t2", "out"), ("fail", None)),
+    }
     assert done.code == 1 and done.document["notes"]
     refused(compare("-s", "c", "-e", "b", cwd=here))
     refused(compare("-s", "c", "--at", "b", cwd=here))
@@ -215,16 +263,21 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
     assert not compare("--fail-fast", "--json", cwd=here).document["stopped"]
 
 
-# ------------------------------------------------------------------------------------------------ slips
+# ------------------------------------------------------------------------------------------------
+# slips
 
 
-@pytest.mark.parametrize("words", [("-c", "orx"), ("--custom-ops", "lib.so"), ("--at", "in"), ("-i", "gone.npy")])
+@pytest.mark.parametrize(
+    "words", [("-c", "orx"), ("--custom-ops", "lib.so"), ("--at", "in"), ("-i", "gone.npy")]
+)
 def test_a_slip_writes_nothing(words: tuple[str, ...], here: Path) -> None:
     refused(subcut("compare", *words, cwd=here))
     assert [p.name for p in here.iterdir()] == ["m.onnx"]
 
 
-@pytest.mark.parametrize("words", [(), ("-c", "orx"), ("--at", "t9"), ("--criterion", "noize"), ("--csv", "no/x")])
+@pytest.mark.parametrize(
+    "words", [(), ("-c", "orx"), ("--at", "t9"), ("--criterion", "noize"), ("--csv", "no/x")]
+)
 def test_errors_as_json_are_one_document(words: tuple[str, ...], here: Path) -> None:
     if not words:
         (here / "m.onnx").unlink()
@@ -249,7 +302,8 @@ def test_a_folder_of_results_that_is_a_file(here: Path) -> None:
     assert (here / "out").read_text() == "mine"
 
 
-# ------------------------------------------------------------------------------------------------ CSV and JSON
+# ------------------------------------------------------------------------------------------------
+# CSV and JSON
 
 
 def odd_names(folder: Path) -> None:
@@ -265,7 +319,9 @@ def test_a_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
     with (here / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["column"] for row in rows] == ["in place", "alone"] * len(ODD)
-    assert [row["node"].lstrip("'") for row in rows[::2]] == [cleaned(name).lstrip("'") for name in ODD]
+    assert [row["node"].lstrip("'") for row in rows[::2]] == [
+        cleaned(name).lstrip("'") for name in ODD
+    ]
     assert [row["index"] for row in rows[1::2]] == [str(i) for i in range(len(ODD))]
     assert all(row["status"] == "agree" for row in rows)
     cells = [cell for row in rows for cell in row.values()]
@@ -293,12 +349,16 @@ def test_names_are_shown_without_tricks(here: Path) -> None:
 
 def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
     """In the first sample `c` is wrong in place only, in the second alone only."""
-    model(here, "g (float[2] x) => (float[2] y) { [a] p = Abs(x) [b] q = Neg(p) [c] y = Identity(q) }")
+    model(
+        here, "g (float[2] x) => (float[2] y) { [a] p = Abs(x) [b] q = Neg(p) [c] y = Identity(q) }"
+    )
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0)):
         np.save(here / f"samples/s{k}.npy", np.full(2, value, np.float32))
     wrong = "float(abs(next(iter(feeds.values()))[0])) == (1 if len(names) > 1 else 2)"
-    (here / "odd.py").write_text(planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}"))
+    (here / "odd.py").write_text(
+        planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}")
+    )
     done = compare("-c", "odd.py", "-i", "samples", "--csv", "-", cwd=here)
     rows = list(csv.DictReader(done.out.splitlines()))
     assert done.code == 1
@@ -307,7 +367,9 @@ def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["no/such/folder.csv", "subcut_out", "m.onnx/x.csv"])
-def test_a_table_that_cannot_be_written_is_told_before_anything_runs(place: str, here: Path) -> None:
+def test_a_table_that_cannot_be_written_is_told_before_anything_runs(
+    place: str, here: Path
+) -> None:
     (here / "subcut_out").mkdir()
     done = compare(*doubted(log=str(here)), "--csv", place, cwd=here)
     assert place in refused(done, 74)
@@ -345,7 +407,8 @@ def test_the_reason_is_the_signatures(here: Path) -> None:
     assert re.search(r"^whole model  FAIL \(nan\)   z: ", done.out, re.MULTILINE), done.out
 
 
-# ------------------------------------------------------------------------------------------------ samples
+# ------------------------------------------------------------------------------------------------
+# samples
 
 
 @pytest.mark.slow
@@ -360,57 +423,84 @@ def test_the_one_sample_that_fails_is_named(here: Path) -> None:
     found = done.document
     assert (done.code, found["samples"]) == (1, ["s 0", "s 1", "s 2", "s 3"])
     assert [(j["sample"], j["status"]) for j in found["whole"]["outputs"]] == [
-        ("s 0", "agree"), ("s 1", "agree"), ("s 2", "fail"), ("s 3", "agree"),
-    ]  # fmt: skip
-    assert {row["tensor"]: row["alone"]["sample"] for row in found["rows"]} == {"p": "s 2", "y": "s 2"}
+        ("s 0", "agree"),
+        ("s 1", "agree"),
+        ("s 2", "fail"),
+        ("s 3", "agree"),
+    ]
+    assert {row["tensor"]: row["alone"]["sample"] for row in found["rows"]} == {
+        "p": "s 2",
+        "y": "s 2",
+    }
     text = compare("-c", "odd.py", "-i", "samples", cwd=here).out
     assert re.search(r"^whole model  FAIL   y: .*, sample s 2$", text, re.MULTILINE), text
 
 
-# ------------------------------------------------------------------------------------------------ kinds of models
+# ------------------------------------------------------------------------------------------------
+# kinds of models
 
 MODELS: dict[str, tuple[str, list[str]]] = {
     "sequence": (
-        "g (float[2,3] x) => (seq(float[1,3]) s, float[2,3] y)"
-        " { s = SplitToSequence<axis=0>(x)  c = ConcatFromSequence<axis=0>(s)  y = Relu(c) }",
+        (
+            "g (float[2,3] x) => (seq(float[1,3]) s, float[2,3] y)"
+            " { s = SplitToSequence<axis=0>(x)  c = ConcatFromSequence<axis=0>(s)  y = Relu(c) }"
+        ),
         ["s", "c", "y"],
     ),
     "if": (
-        "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) },"
-        " else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+        (
+            "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2]"
+            " a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }"
+        ),
         ["y"],
     ),
     "loop": (
-        "g (int64 n, float[2] x) => (float[2] y) { t = Constant<value=bool {1}>() y = Loop (n, t, x) <body = b"
-        " (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 = Identity(k)  w = Neg(v) }> }",
+        (
+            "g (int64 n, float[2] x) => (float[2] y) { t = Constant<value=bool {1}>() y = Loop (n,"
+            " t, x) <body = b (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 ="
+            " Identity(k)  w = Neg(v) }> }"
+        ),
         ["y"],
     ),
-    "integers": ("g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(y, x) }", ["y", "z"]),
+    "integers": (
+        "g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(y, x) }",
+        ["y", "z"],
+    ),
     "texts": ("g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }", ["y"]),
     "optional": ("g (float[2] x) => (optional(float[2]) y) { y = Optional(x) }", ["y"]),
     "topk": (
-        "g (float[1,16] x) => (float[1,3] v, int64[1,3] i)"
-        " { k = Constant<value=int64[1] {3}>()  v, i = TopK(x, k) }",
+        (
+            "g (float[1,16] x) => (float[1,3] v, int64[1,3] i)"
+            " { k = Constant<value=int64[1] {3}>()  v, i = TopK(x, k) }"
+        ),
         ["v", "i"],
     ),
     "random": (
-        "g (float[8] x) => (float[8] y) { a = Relu(x)  r = RandomNormalLike(x)  q = RandomUniformLike(x)"
-        "  b = Add(a, r)  y = Add(b, q) }",
+        (
+            "g (float[8] x) => (float[8] y) { a = Relu(x)  r = RandomNormalLike(x)  q ="
+            " RandomUniformLike(x)  b = Add(a, r)  y = Add(b, q) }"
+        ),
         ["a", "b", "y"],
     ),
     "constants": (
-        "g (float[2] x) => (float[2] y, float[2] z) { c = Constant<value=float[2] {1,2}>() y = Relu(c) z = Neg(x) }",
+        (
+            "g (float[2] x) => (float[2] y, float[2] z) { c = Constant<value=float[2] {1,2}>() y ="
+            " Relu(c) z = Neg(x) }"
+        ),
         ["z"],
     ),
     "dead": ("g (float[2] x) => (float[2] y) { d = Exp(x)  e = Log(d)  y = Relu(x) }", ["y"]),
     "input as output": ("g (float[2] x) => (float[2] y, float[2] x) { y = Relu(x) }", ["y"]),
     "omitted": ("g (float[2] x) => (float[2] y) { y, m = Dropout(x) }", ["y"]),
     "shapes": (
-        "g (float[N,4] x) => (float[N,2,2] y) { s = Shape(x) z = Constant<value=int64[1] {0}>() n = Gather(s, z)"
-        " t = Constant<value=int64[2] {2,2}>() u = Concat<axis=0>(n, t) r = Reshape(x, u) y = Relu(r) }",
+        (
+            "g (float[N,4] x) => (float[N,2,2] y) { s = Shape(x) z = Constant<value=int64[1] {0}>()"
+            " n = Gather(s, z) t = Constant<value=int64[2] {2,2}>() u = Concat<axis=0>(n, t) r ="
+            " Reshape(x, u) y = Relu(r) }"
+        ),
         ["r", "y"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.turns(3)
@@ -424,7 +514,10 @@ def test_kinds_of_models(kind: str, here: Path) -> None:
 
 
 def test_nothing_to_compare_is_said(here: Path) -> None:
-    model(here, "g (float[2] x) => (float[2] y) { c = Constant<value=float[2] {1.0,2.0}>()  y = Relu(c) }")
+    model(
+        here,
+        "g (float[2] x) => (float[2] y) { c = Constant<value=float[2] {1.0,2.0}>()  y = Relu(c) }",
+    )
     done = compare(cwd=here)
     assert done.code == 5
     model(here, "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
@@ -457,9 +550,14 @@ def test_bfloat16(here: Path) -> None:
 
 @pytest.mark.slow
 def test_external_weights(here: Path) -> None:
-    text = "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] y = Tanh(q) }"
+    text = (
+        "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] y ="
+        " Tanh(q) }"
+    )
     made = text_models.model(text, w=np.random.default_rng(0).standard_normal((64, 64), np.float32))
-    onnx.save(made, here / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    onnx.save(
+        made, here / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0
+    )
     np.save(here / "x.npy", np.ones((2, 64), np.float32))
     words = (*doubted(log=str(here)), "-i", "x.npy")
     assert compare(*words, cwd=here).code == 0
@@ -472,7 +570,9 @@ def test_external_weights(here: Path) -> None:
     (here / "weights").write_bytes(data)
     assert compare(*words, cwd=here).code == 0
     again = (here / "log").read_text().removeprefix(before).splitlines()
-    assert len([line for line in again if line.endswith("run")]) == 4  # all but the node above the weight
+    assert (
+        len([line for line in again if line.endswith("run")]) == 4
+    )  # all but the node above the weight
 
 
 @pytest.mark.slow
@@ -487,7 +587,8 @@ def test_many_nodes_are_not_many_lines(here: Path) -> None:
     assert compare("--fresh", "-q", cwd=here).err == ""
 
 
-# ------------------------------------------------------------------------------------------------ settings
+# ------------------------------------------------------------------------------------------------
+# settings
 
 
 def test_the_file_and_the_environment_mean_the_same(here: Path) -> None:
@@ -499,25 +600,37 @@ def test_the_file_and_the_environment_mean_the_same(here: Path) -> None:
         "memory_limit": "4G",
     }
     table = '[candidates.soft]\nspec = "ort:opt=basic"\n'
-    (here / "subcut.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()) + table)
+    (here / "subcut.toml").write_text(
+        "".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()) + table
+    )
     from_file = subcut("compare", "--at", "a", "--json", cwd=here).document
     (here / "subcut.toml").write_text(table)
     env = {f"SUBCUT_{k.upper()}": str(v) for k, v in settings.items()}
     from_env = subcut("compare", "--at", "a", "--json", cwd=here, env=env).document
-    assert (from_file["candidate"]["options"], from_file["criterion"]) == ({"opt": "basic"}, "cosine>0.5")
+    assert (from_file["candidate"]["options"], from_file["criterion"]) == (
+        {"opt": "basic"},
+        "cosine>0.5",
+    )
     assert timeless(from_file) == timeless(from_env)
 
 
 def timeless(value: Any) -> Any:
     """Without what differs between two runs of the same."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("build_seconds", "run_seconds", "stored", "why")}
+        return {
+            k: timeless(v)
+            for k, v in value.items()
+            if k not in ("build_seconds", "run_seconds", "stored", "why")
+        }
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
 @pytest.mark.slow
 def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
-    slow = 'import time\ndef load(model, options):\n    held = b"x" * (300 << 20)\n    time.sleep(600)\n'
+    slow = (
+        'import time\ndef load(model, options):\n    held = b"x" * (300 << 20)\n   '
+        " time.sleep(600)\n"
+    )
     (here / "slow.py").write_text(slow)
     (here / "subcut.toml").write_text('timeout = 0.2\nmemory_limit = "8G"\n')
     done = compare("-c", "slow.py", "--at", "a", cwd=here)
@@ -526,26 +639,37 @@ def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
     for env, more in (({"SUBCUT_MEMORY_LIMIT": "200M"}, ()), ({}, ("--memory-limit", "200M"))):
         done = compare("-c", "slow.py", *words, *more, cwd=here, env=env)
         assert re.search(r"at \d+ MiB, above 200$", done.err, re.MULTILINE)
-    done = compare("-c", "slow.py", "--at", "a", "--timeout", "0.3", cwd=here, env={"SUBCUT_TIMEOUT": "0.1"})
+    done = compare(
+        "-c", "slow.py", "--at", "a", "--timeout", "0.3", cwd=here, env={"SUBCUT_TIMEOUT": "0.1"}
+    )
     assert "after 0.3 s" in done.err
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "jobs = 0", "timeout = -1", 'memory_limit = "x"', 'criterion = "x"', 'candidate = "nix"', 'reference = "nix"',
-        'custom_ops = "nix.so"', "candidates = 3", 'candidate = "npu"\n[candidates.npu]\nrnu = "./run.sh"',
+        "jobs = 0",
+        "timeout = -1",
+        'memory_limit = "x"',
+        'criterion = "x"',
+        'candidate = "nix"',
+        'reference = "nix"',
+        'custom_ops = "nix.so"',
+        "candidates = 3",
+        'candidate = "npu"\n[candidates.npu]\nrnu = "./run.sh"',
         'candidate = "npu"\n[candidates.npu]\nprecision = "fp16"',
         'candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"',
     ],
-)  # fmt: skip
+)
 def test_a_slip_in_the_file_is_refused(text: str, here: Path) -> None:
     (here / "subcut.toml").write_text(text)
     refused(subcut("compare", cwd=here))
 
 
 @pytest.mark.slow
-def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(here: Path, tmp_path: Path) -> None:
+def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(
+    here: Path, tmp_path: Path
+) -> None:
     (here / "run.sh").write_text("#!/bin/sh\nls run.sh && exit 3\n")
     (here / "run.sh").chmod(0o755)
     text = 'candidate = "npu"\n[candidates.npu]\nrun = "./run.sh {outputs}"\nprecision = "fp16"\n'
@@ -562,16 +686,24 @@ def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(here:
 
 def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
     words = doubted(add="a:0.004")
-    verdicts = {p: subcut("compare", *words, "--precision", p, "--json", cwd=here) for p in ("fp32", "int8")}
-    assert {p: (done.code, done.document["candidate"]["precision"]) for p, done in verdicts.items()} == {
+    verdicts = {
+        p: subcut("compare", *words, "--precision", p, "--json", cwd=here) for p in ("fp32", "int8")
+    }
+    assert {
+        p: (done.code, done.document["candidate"]["precision"]) for p, done in verdicts.items()
+    } == {
         "fp32": (1, "fp32"),
         "int8": (0, "int8"),
     }
 
 
-# ------------------------------------------------------------------------------------------------ backends and doctor
+# ------------------------------------------------------------------------------------------------
+# backends and doctor
 
-OURS = "cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split() + devices.names()
+OURS = (
+    "cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split()
+    + devices.names()
+)
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
@@ -627,9 +759,15 @@ def test_doctor(here: Path) -> None:
     assert states["gone"] == "fails" and states["ort"] == "ok"
     assert usable["torch"] or states["torch"] == "not installed"
     processors = {f"arch={name}" for name in PROCESSORS}
-    of_machine = {*devices.names(), *processors, "web"}  # whether these are there depends on the machine
+    of_machine = {
+        *devices.names(),
+        *processors,
+        "web",
+    }  # whether these are there depends on the machine
     usable = {name: there for name, there in usable.items() if name not in of_machine}
-    assert {row["name"]: row["usable"] for row in found["backends"] if row["name"] not in of_machine} == usable
+    assert {
+        row["name"]: row["usable"] for row in found["backends"] if row["name"] not in of_machine
+    } == usable
     assert found["versions"]["onnxruntime"] == onnx_version()
 
 
@@ -641,10 +779,15 @@ def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
     assert done.code == 4
     assert re.search(r"^ort +fails +ort cannot be used: no such library$", done.out, re.MULTILINE)
     assert "onnx-reference  ok  " in done.out
-    assert re.search(rf"^project file +fails +cannot read {re.escape(str(here))}/subcut.toml: ", done.out, re.MULTILINE)
+    assert re.search(
+        rf"^project file +fails +cannot read {re.escape(str(here))}/subcut.toml: ",
+        done.out,
+        re.MULTILINE,
+    )
 
 
-# ------------------------------------------------------------------------------------------------ streams
+# ------------------------------------------------------------------------------------------------
+# streams
 
 
 @contextmanager
@@ -709,7 +852,8 @@ def test_align_as_tnns_converter(here: Path) -> None:
     """`output`: the model's outputs alone; `all`: up to the first tensor that is not aligned."""
     model(
         here,
-        "g (float[1,3] x) => (float[1,3] out) { [a] t0 = Abs(x) [b] t1 = Neg(t0) [c] t2 = Relu(t1) out = Add(t2, x) }",
+        "g (float[1,3] x) => (float[1,3] out) { [a] t0 = Abs(x) [b] t1 = Neg(t0) [c] t2 = Relu(t1)"
+        " out = Add(t2, x) }",
     )
     outputs = compare(*doubted(add="b:-9"), "--align", "output", "--json", cwd=here)
     assert [row["tensor"] for row in outputs.document["rows"]] == ["out"]
@@ -727,7 +871,10 @@ def test_a_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path:
     file = backend(tmp_path, top=top, run=f"raise RuntimeError({says!r})", name="gpu")
     done = subcut("compare", "m.onnx", "-c", file, "--at", "*", cwd=tmp_path)
     assert done.code == BackendError.exit_code
-    assert "not measurable on this device (no shader-f16)" in done.err and "wrong" not in done.out + done.err
+    assert (
+        "not measurable on this device (no shader-f16)" in done.err
+        and "wrong" not in done.out + done.err
+    )
 
 
 APP: Any = typer.main.get_command(cli.app)
@@ -736,14 +883,21 @@ APP: Any = typer.main.get_command(cli.app)
 def parse(name: str, *words: str) -> dict[str, Any]:
     """Return the parameters that a command reads from these words."""
     context = typer.Context(APP, info_name="subcut")
-    parameters: dict[str, Any] = APP.get_command(context, name).make_context(name, list(words), parent=context).params
+    parameters: dict[str, Any] = (
+        APP.get_command(context, name).make_context(name, list(words), parent=context).params
+    )
     return parameters
 
 
 def compare_flags() -> list[tuple[str, bool]]:
     """Return each flag of `compare`, and whether a value follows it."""
     parameters = APP.get_command(typer.Context(APP, info_name="subcut"), "compare").params
-    return [(flag, not one.is_flag) for one in parameters for flag in one.opts if flag[0] == "-" and one.name != "help"]
+    return [
+        (flag, not one.is_flag)
+        for one in parameters
+        for flag in one.opts
+        if flag[0] == "-" and one.name != "help"
+    ]
 
 
 @pytest.mark.parametrize(("flag", "takes_value"), compare_flags())
@@ -754,7 +908,9 @@ def test_the_next_command_of_a_comparison_can_be_read(
     words = [flag, "7"] if takes_value else [flag]
     if takes_value and is_joined:
         words = [f"{flag}=7" if flag.startswith("--") else f"{flag}7"]
-    monkeypatch.setattr(sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"])
+    monkeypatch.setattr(
+        sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"]
+    )
     _, command, *proposed = shlex.split(make_bisect_command(""))
     read = parse(command, *proposed)
     given = parse("compare", *sys.argv[4:])

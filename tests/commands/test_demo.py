@@ -1,4 +1,5 @@
-"""`subcut demo`: a folder in which the first bisection finds the planted fault, on every supported runtime.
+"""`subcut demo`: a folder in which the first bisection finds the planted fault, on every supported
+runtime.
 
 Covers `demo.files` and `demo.wrong`.
 """
@@ -42,7 +43,11 @@ def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> No
     assert _seconds() - begin < SECONDS
     assert done.code == 1
     (finding,) = done.document["findings"]
-    assert (finding["kind"], finding["nodes"], finding["certified"]) == ("culprit", ["stem/pad", "stem/pool"], True)
+    assert (finding["kind"], finding["nodes"], finding["certified"]) == (
+        "culprit",
+        ["stem/pad", "stem/pool"],
+        True,
+    )
     assert (tmp_path / "d" / demo.REPORT).exists()
     assert "random" not in done.err  # the project file names the input
 

@@ -31,7 +31,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def boxes(path: str) -> list[tuple[str, str]]:
     """Key and classes of each box of an SVG."""
-    return [(g.get("data-key", ""), g.get("class", "")) for g in ET.parse(path).iter() if "data-key" in g.attrib]
+    return [
+        (g.get("data-key", ""), g.get("class", ""))
+        for g in ET.parse(path).iter()
+        if "data-key" in g.attrib
+    ]
 
 
 def test_without_a_file_the_svg_is_the_result(model: Path) -> None:
@@ -39,18 +43,30 @@ def test_without_a_file_the_svg_is_the_result(model: Path) -> None:
 
 
 def test_a_region_is_marked_and_its_boundary_listed(model: Path) -> None:
-    result = in_process("draw", model, "-s", NAMES[2], "-e", NAMES[4], "-o", "m.svg", "--depth", "9")
-    assert result.text.splitlines()[1:] == ["region  3 nodes · 1 input · 1 output", "  in   t1", "  out  t4", "m.svg"]
+    result = in_process(
+        "draw", model, "-s", NAMES[2], "-e", NAMES[4], "-o", "m.svg", "--depth", "9"
+    )
+    assert result.text.splitlines()[1:] == [
+        "region  3 nodes · 1 input · 1 output",
+        "  in   t1",
+        "  out  t4",
+        "m.svg",
+    ]
     assert [key for key, classes in boxes("m.svg") if "region" in classes] == ["#2", "#3", "#4"]
     assert Path("m.svg").read_text(encoding="utf-8").count('class="line boundary"') >= 2
     assert result.document["region"] == {"inputs": ["t1"], "outputs": ["t4"]}
 
 
-def test_a_group_that_holds_a_part_of_the_region_is_open(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_holds_a_part_of_the_region_is_open(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layout, "SHOWN", 1)
     in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "m.svg")
     in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "one.svg", "--depth", "1")
-    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == ["stage0", "stage0/block1"]
+    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == [
+        "stage0",
+        "stage0/block1",
+    ]
     assert "box group region" in dict(boxes("m.svg"))["stage0/block2"]
     assert [key for key, kind in boxes("one.svg") if kind == "box open"] == []
 
@@ -60,14 +76,20 @@ def test_a_drawing_that_is_slow_to_look_at_is_said(
 ) -> None:
     monkeypatch.setattr(draw, "SLOW", 8)
     in_process("draw", model, "--depth", "9", "-o", "m.svg")
-    assert "14 boxes are slow to look at: `subcut view` shows as many at ease" in capsys.readouterr().err
+    assert (
+        "14 boxes are slow to look at: `subcut view` shows as many at ease"
+        in capsys.readouterr().err
+    )
 
 
 def test_groups_open_by_depth_or_by_name(model: Path) -> None:
     in_process("draw", model, "--depth", "1", "-o", "m.svg")
     assert [key for key, kind in boxes("m.svg") if kind == "box group"] == ["stage0", "stage1"]
     in_process("draw", model, "--open", "stage1/block4", "-o", "m.svg")
-    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == ["stage1", "stage1/block4"]
+    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == [
+        "stage1",
+        "stage1/block4",
+    ]
     with pytest.raises(UnknownName) as e:
         in_process("draw", model, "--open", "stage1/blok4")
     assert "stage1/block4" in e.value.hint
@@ -80,19 +102,30 @@ def test_the_surroundings_of_a_node(model: Path) -> None:
     assert {*NAMES[4:7]} <= titles and NAMES[3] not in titles
 
 
-def test_a_body_is_drawn_and_a_region_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_is_drawn_and_a_region_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     branches = """then_branch = yes () => (float[3] p) { [add] q = Add(x, x) [neg] p = Neg(q) },
                   else_branch = no () => (float[3] r) { [same] r = Identity(x) }"""
-    text_models.load(tmp_path, f"g (float[3] x, bool c) => (float[3] y) {{ [if] y = If(c) <{branches}> }}")
-    assert in_process("draw", "model.onnx", "--around", "if/then_branch", "-o", "m.svg").document["nodes"] == 2
+    text_models.load(
+        tmp_path, f"g (float[3] x, bool c) => (float[3] y) {{ [if] y = If(c) <{branches}> }}"
+    )
+    assert (
+        in_process("draw", "model.onnx", "--around", "if/then_branch", "-o", "m.svg").document[
+            "nodes"
+        ]
+        == 2
+    )
     ends = ("--start", "if/then_branch/neg", "--end", "if/then_branch/neg")
     region = in_process("draw", "model.onnx", *ends, "-o", "m.svg").document["region"]
     assert region == {"inputs": ["q"], "outputs": ["p"]}
     for words in ((), ("--open", "if"), ("--open", "#0")):
         in_process("draw", "model.onnx", *words, "-o", "m.svg")
         drawn = dict(boxes("m.svg"))
-        assert "open" in drawn["#0"] and "box body" in drawn["if/then_branch"] and len(drawn) == 13, words
+        assert (
+            "open" in drawn["#0"] and "box body" in drawn["if/then_branch"] and len(drawn) == 13
+        ), words
     in_process("draw", "model.onnx", "--depth", "1", "--start", "if", "-o", "m.svg")
     assert "region" in dict(boxes("m.svg"))["#0"], "closed, and wholly in the region"
 
@@ -103,7 +136,10 @@ def row(tensor: str) -> dict[str, Any]:
 
 def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
     judged = {"name": "t3", "status": "fail", "errors": {"max_rel": 0.25}}
-    rows = [row("t3") | {"in_place": judged, "alone": None}, row("t4") | {"in_place": None, "alone": None}]
+    rows = [
+        row("t3") | {"in_place": judged, "alone": None},
+        row("t4") | {"in_place": None, "alone": None},
+    ]
     Path("c.json").write_text(json.dumps(COMPARED["compared"]() | {"rows": rows}), encoding="utf-8")
     result = in_process("draw", model, "--values", "c.json", "--depth", "9", "-o", "m.svg")
     assert "errors of 1 tensor, 1 wrong" in result.text
@@ -114,13 +150,18 @@ def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
 
 def test_a_bisections_finding_is_the_region(model: Path) -> None:
     run = RUNS["culprit"]()
-    run["profile"], run["findings"][0]["indices"] = [row("t3") | {"error": "nan", "status": "fail"}], [3, 4]
+    run["profile"], run["findings"][0]["indices"] = (
+        [row("t3") | {"error": "nan", "status": "fail"}],
+        [3, 4],
+    )
     Path("run.json").write_text(json.dumps(run), encoding="utf-8")
     assert "  in   t2" in in_process("draw", model, "--values", ".", "-o", "m.html").text
     assert Path("m.html").read_text(encoding="utf-8").count("<details") == 8
 
 
-@pytest.mark.parametrize(("kind", "marked"), [("culprit", "found"), ("interval", "suspect"), ("unresolved", "suspect")])
+@pytest.mark.parametrize(
+    ("kind", "marked"), [("culprit", "found"), ("interval", "suspect"), ("unresolved", "suspect")]
+)
 def test_only_what_is_proven_is_marked_as_found(model: Path, kind: str, marked: str) -> None:
     """A recording's suspects, and a region in doubt, are dashed, with a question mark."""
     run = RUNS["culprit"]()
@@ -129,7 +170,9 @@ def test_only_what_is_proven_is_marked_as_found(model: Path, kind: str, marked: 
     with mock.patch("subgraph.results.read", return_value=run):
         in_process("draw", model, "--values", ".", "--depth", "9", "-o", "m.svg")
     assert [key for key, classes in boxes("m.svg") if marked in classes] == ["#3"]
-    assert f">{'✗' if marked == 'found' else '?'}</text>" in Path("m.svg").read_text(encoding="utf-8")
+    assert f">{'✗' if marked == 'found' else '?'}</text>" in Path("m.svg").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_two_models_are_numbered_where_they_differ(model: Path) -> None:
@@ -148,13 +191,16 @@ def test_two_models_open_together_and_stand_at_one_height(model: Path) -> None:
         if key := group.get("data-key"):
             rows.setdefault(key, []).append(str(group[1].get("y")))
     assert {"stage0", "stage0/block1", "#2", "#3"} <= rows.keys() and "stage1/block3" not in rows
-    assert all(len(ys) == 2 and ys[0] == ys[1] for key, ys in rows.items() if key != "output:out"), rows
+    assert all(
+        len(ys) == 2 and ys[0] == ys[1] for key, ys in rows.items() if key != "output:out"
+    ), rows
     with pytest.raises(UnknownName, match="no group 'stage7'"):
         in_process("draw", model, "--beside", other, "--open", "stage7")
 
 
 def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the library: the SVG that it gets has no variables, `:is()` or fonts of a kind, which it does not know."""
+    """With the library: the SVG that it gets has no variables, `:is()` or fonts of a kind, which it
+    does not know."""
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(UsageError, match="resvg-py"):
         in_process("draw", model, "-o", "m.png")
@@ -163,7 +209,10 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "resvg_py", renderer)
     in_process("draw", model, "-o", "m.png")
     written = Path("m.png").read_text(encoding="utf-8")
-    assert not [word for word in ("var(", "@media", ":is(") if word in written] and '"DejaVu Sans Mono"' in written
+    assert (
+        not [word for word in ("var(", "@media", ":is(") if word in written]
+        and '"DejaVu Sans Mono"' in written
+    )
     assert ET.fromstring(written).tag.endswith("svg")
 
 
@@ -183,8 +232,12 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
         (("-o", "m.onnx/m.svg"), OutputError),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(model: Path, words: tuple[str, ...], error: type[Exception]) -> None:
-    Path("empty.json").write_text(json.dumps(COMPARED["compared"]() | {"rows": []}), encoding="utf-8")
+def test_what_cannot_be_drawn_is_refused(
+    model: Path, words: tuple[str, ...], error: type[Exception]
+) -> None:
+    Path("empty.json").write_text(
+        json.dumps(COMPARED["compared"]() | {"rows": []}), encoding="utf-8"
+    )
     Path("other.json").write_text('{"schema": "x", "rows": [{"tensor": 3}]}', encoding="utf-8")
     with pytest.raises(error):
         in_process("draw", model, *words)

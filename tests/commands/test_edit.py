@@ -14,7 +14,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from subgraph.errors import InputError, ModelError, ResultExists, SubcutError, UnknownName, UsageError
+from subgraph.errors import (
+    InputError,
+    ModelError,
+    ResultExists,
+    SubcutError,
+    UnknownName,
+    UsageError,
+)
 from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
 from tests.helpers.runs import evaluate
@@ -43,12 +50,15 @@ def test_a_tail_goes_and_comes_back(model: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["", ", int64[2] label"])
-def test_a_zipmap_at_the_end_goes_and_comes_back(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As scikit-learn's models end. No file holds its maps: what else the model gives is compared."""
+def test_a_zipmap_at_the_end_goes_and_comes_back(
+    label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scikit-learn's models end. No file holds its maps: what else the model gives is
+    compared."""
     monkeypatch.chdir(tmp_path)
     pick = "[pick] label = ArgMax<axis = 1, keepdims = 0>(r)" if label else ""
     text = f"""g (float[2,3] x) => (float[2,3] z{label}) {{ [relu] r = Relu(x) {pick} [soft] p = Softmax(r)
-        [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p) }}"""
+        [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p) }}"""  # noqa: E501
 
     def declare(m: onnx.ModelProto) -> None:
         values = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
@@ -60,7 +70,9 @@ def test_a_zipmap_at_the_end_goes_and_comes_back(label: str, tmp_path: Path, mon
         in_process("compare", "model.onnx", "-c", "ort")
     assert "remove MODEL --from" in refusal.value.hint
     gone = in_process("remove", "model.onnx", "--from", "zip", "-o", "plain.onnx")
-    assert {row["name"]: row["status"] for row in gone.document["outputs"]} == ({"label": "same"} if label else {}) | {
+    assert {row["name"]: row["status"] for row in gone.document["outputs"]} == (
+        {"label": "same"} if label else {}
+    ) | {
         "z": "gone",
         "p": "new",
     }
@@ -76,7 +88,9 @@ def test_nodes_are_bypassed_and_the_difference_is_said(model: Path) -> None:
     result = in_process("remove", model, "n1", "n2", "-o", "new.onnx")
     (row,) = result.document["outputs"]
     assert row["name"] == "out" and row["status"] in ("same", "changed")
-    assert in_process("remove", model, "n1", "-o", "other.onnx", "--no-run").document["outputs"] == []
+    assert (
+        in_process("remove", model, "n1", "-o", "other.onnx", "--no-run").document["outputs"] == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,9 +99,18 @@ def test_nodes_are_bypassed_and_the_difference_is_said(model: Path) -> None:
         (("replace", "m.onnx", "-s", "n1", "-e", "n2"), UsageError),
         (("replace", "m.onnx", "--by", "m.onnx"), UsageError),
         (("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "none.onnx"), SubcutError),
-        (("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "=x"), UsageError),
-        (("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "none.txt"), UsageError),
-        (("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "-o", "m.onnx"), UsageError),
+        (
+            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "=x"),
+            UsageError,
+        ),
+        (
+            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "none.txt"),
+            UsageError,
+        ),
+        (
+            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "-o", "m.onnx"),
+            UsageError,
+        ),
         (("remove", "m.onnx"), UsageError),
         (("remove", "m.onnx", "n1", "--from", "n2"), UsageError),
         (("remove", "m.onnx", "n1", "--tail", "t.onnx"), UsageError),
@@ -105,7 +128,8 @@ def test_what_is_refused(words: tuple[str, ...], error: type[SubcutError], model
     assert not Path("m-new.onnx").exists() or error is InputError
 
 
-# ------------------------------------------------------------------------------------------------ bodies and opsets
+# ------------------------------------------------------------------------------------------------
+# bodies and opsets
 
 LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,3] w = {1,0,2, 0,1,0, 1,1,1}> {
     [half] c = Constant<value = float {0.5}>()
@@ -120,7 +144,7 @@ LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,
         [mul] s2 = Mul(d, c)
         [out] o = Neg(s2)
     }>
-}"""
+}"""  # noqa: E501
 
 
 @pytest.fixture
@@ -141,8 +165,12 @@ FED = ("-i", "n=n.npy", "-i", "x=x.npy")
 
 
 def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
-    """x + x·w, negated and halved, becomes (x - x·w) · 2, negated and halved; the weight `w` stays outside."""
-    piece = "p (float[2,3] a, float[2,3] x) => (float[2,3] q) { [sub] e = Sub(x, a) [twice] q = Mul(e, two) }"
+    """x + x·w, negated and halved, becomes (x - x·w) · 2, negated and halved; the weight `w` stays
+    outside."""
+    piece = (
+        "p (float[2,3] a, float[2,3] x) => (float[2,3] q) { [sub] e = Sub(x, a) [twice] q = Mul(e,"
+        " two) }"
+    )
     text_models.save("piece.onnx", piece, two=np.array([2], np.float32))
     ends = ("-s", "loop/body/if/then_branch/add", "-e", "loop/body/if/then_branch/add")
     in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
@@ -154,7 +182,13 @@ def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     new = onnx.load("new.onnx")
     onnx.checker.check_model(new, full_check=True)
     body = new.graph.node[2].attribute[0].g
-    assert [n.name for n in body.node] == ["keep", "mm", "if", "mul", "out"] and not body.initializer
+    assert [n.name for n in body.node] == [
+        "keep",
+        "mm",
+        "if",
+        "mul",
+        "out",
+    ] and not body.initializer
     assert [n.name for n in body.node[2].attribute[0].g.node] == ["sub", "twice", "neg"]
 
 
@@ -164,9 +198,9 @@ def test_a_cut_of_a_body_is_put_back(loop: Path) -> None:
     ends = ("-s", "loop/body/mm", "-e", "loop/body/mul")
     said = in_process("replace", loop, *ends, "--by", case, "-o", "new.onnx", *FED)
     assert [row["what"] for row in said.document["outputs"]] == ["bit-identical", "bit-identical"]
-    assert sorted(n.name for n in onnx.load("new.onnx").graph.node[2].attribute[0].g.node) == sorted(
-        ["keep", "mm", "if", "mul", "out"]
-    )
+    assert sorted(
+        n.name for n in onnx.load("new.onnx").graph.node[2].attribute[0].g.node
+    ) == sorted(["keep", "mm", "if", "mul", "out"])
 
 
 def test_a_node_in_a_body_is_removed(loop: Path) -> None:
@@ -174,7 +208,9 @@ def test_a_node_in_a_body_is_removed(loop: Path) -> None:
     assert outputs("new.onnx")[0][0].tolist() == [2.25, 2.25, 3.0]  # s = (s·w + x) / 2, twice
 
 
-def test_an_identity_of_a_weight_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identity_of_a_weight_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text_models.load(
         tmp_path,
@@ -186,13 +222,32 @@ def test_an_identity_of_a_weight_is_removed(tmp_path: Path, monkeypatch: pytest.
     assert [n.name for n in onnx.load("new.onnx").graph.node] == ["mul"]
 
 
-def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Squeeze has its axes as an input from opset 13 on; without --opset the refusal says the way."""
+def test_a_newer_operator_raises_an_older_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Squeeze has its axes as an input from opset 13 on; without --opset the refusal says the
+    way."""
     monkeypatch.chdir(tmp_path)
-    old = "g (float[1,3] x) => (float[3] y) { [relu] r = Relu(x) [sq] s = Squeeze<axes = [0]>(r) [neg] y = Neg(s) }"
+    old = (
+        "g (float[1,3] x) => (float[3] y) { [relu] r = Relu(x) [sq] s = Squeeze<axes = [0]>(r)"
+        " [neg] y = Neg(s) }"
+    )
     text_models.load(tmp_path, old, opset=11)
-    text_models.save("gelu.onnx", "p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20)
-    words = ("replace", "model.onnx", "-s", "relu", "-e", "#0", "--by", "gelu.onnx", "-o", "new.onnx")
+    text_models.save(
+        "gelu.onnx", "p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20
+    )
+    words = (
+        "replace",
+        "model.onnx",
+        "-s",
+        "relu",
+        "-e",
+        "#0",
+        "--by",
+        "gelu.onnx",
+        "-o",
+        "new.onnx",
+    )
     with pytest.raises(ModelError, match="Gelu") as refusal:
         in_process(*words)
     assert "--opset 20" in refusal.value.hint
@@ -204,6 +259,8 @@ def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pyt
     result = in_process(*words, "--opset", "20")
     assert result.document["remarks"][0].endswith(": y bit-identical")
     new = onnx.load("new.onnx")
-    assert new.opset_import[0].version == 20 and {"Gelu", "Squeeze", "Neg"} <= {n.op_type for n in new.graph.node}
+    assert new.opset_import[0].version == 20 and {"Gelu", "Squeeze", "Neg"} <= {
+        n.op_type for n in new.graph.node
+    }
     with pytest.raises(UsageError, match="has opset 11"):
         in_process(*words, "--force", "--opset", "9")

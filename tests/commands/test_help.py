@@ -64,7 +64,9 @@ def test_a_page_fits_80_columns_and_has_examples_and_the_global_options(name: st
     assert max(map(len, text.splitlines())) <= 80
     assert examples(name)
     shown = sections(text)
-    assert all(any(line.strip().startswith(option) for line in shown["Everywhere"]) for option in GLOBAL)
+    assert all(
+        any(line.strip().startswith(option) for line in shown["Everywhere"]) for option in GLOBAL
+    )
     assert "<str>" not in text and "[[" not in text and "[default" not in text
     if "Exit code" in text:
         assert text.index("Exit code") > text.index("Examples:")
@@ -98,13 +100,17 @@ def test_options_stand_in_sections() -> None:
     assert [*shown][:3] == ["Arguments", "Candidate: what is tested", "Options"]
     assert any("--max-trials" in line for line in shown["Options"])
     assert any("--criterion" in line for line in shown["What counts as agreement"])
-    assert any("--recorded" in line for line in sections(page("cut"))["Recording: a device's layer dumps"])
+    assert any(
+        "--recorded" in line for line in sections(page("cut"))["Recording: a device's layer dumps"]
+    )
 
 
 def test_subcut_alone_shows_five_tasks(tmp_path: Path) -> None:
     done = subcut(cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
-    tasks = [line.split("  ")[-1].strip() for line in done.out.splitlines() if line.startswith("  ")]
+    tasks = [
+        line.split("  ")[-1].strip() for line in done.out.splitlines() if line.startswith("  ")
+    ]
     assert tasks == [*pages.TASKS.values(), "subcut demo DIR"]
     assert len(pages.TASKS) == 5
     assert max(map(len, done.out.splitlines())) <= 80
@@ -112,7 +118,9 @@ def test_subcut_alone_shows_five_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_takes_the_global_options_behind_it(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_every_command_takes_the_global_options_behind_it(
+    name: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     group = APP
     words = [name, "-q", "-v", "--json", "--color", "never", "--no-progress"]
@@ -153,9 +161,14 @@ def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path, operator_tests: 
     script = re.search(r"```py\n(?:# run.py\n)?(import json\n.*?)```", page, re.DOTALL)
     assert script
     (tmp_path / "d" / "run.py").write_text(script[1])
-    order = "demo cut replace remove merge dump bisect bundle replay compare sweep export inspect lint report backends"
+    order = (
+        "demo cut replace remove merge dump bisect bundle replay compare sweep export inspect lint"
+        " report backends"
+    )
     for line in (line for name in [*order.split(), "doctor"] for line in examples(name)):
-        by_shell = ["bash", "-c", line] if re.search("[&|>;]", line) else shlex.split(line, comments=True)
+        by_shell = (
+            ["bash", "-c", line] if re.search("[&|>;]", line) else shlex.split(line, comments=True)
+        )
         code, printed = run_words(by_shell, tmp_path / "d")
         wrong = "wrong.py" in line and not line.startswith(("subcut bundle", "subcut report"))
         assert code == (1 if wrong else 0), f"{line}\n{printed}"

@@ -1,4 +1,5 @@
-"""Messages on standard error: lines, or one live line on a terminal. Covers `commands.live`, `commands.steps`."""
+"""Messages on standard error: lines, or one live line on a terminal. Covers `commands.live`,
+`commands.steps`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ import pytest
 
 from subgraph.commands.live import EventHandler, LineFormatter, ProgressHandler
 
-STEP = {"done": 25, "of": 27, "left": "2 of 27 nodes left", "estimate": "about 2 to 14 more runs (1 s to 7 s)"}
+STEP = {
+    "done": 25,
+    "of": 27,
+    "left": "2 of 27 nodes left",
+    "estimate": "about 2 to 14 more runs (1 s to 7 s)",
+}
 ASKING = {"asking": "running /pad/Pad (1 node)"}
 
 Message = tuple[str, Mapping[str, Any]]
@@ -32,12 +38,19 @@ def said(stream: io.StringIO, messages: list[Message], **options: bool) -> str:
     for text, extra in messages:
         record = logging.makeLogRecord({"msg": text, "levelno": logging.INFO, **extra})
         handler.handle(record)
-    fields = [" ".join(str(v) for v in task.fields.values()) for task in handler.bar.tasks] if handler.bar else []
+    fields = (
+        [" ".join(str(v) for v in task.fields.values()) for task in handler.bar.tasks]
+        if handler.bar
+        else []
+    )
     handler.close_bar()
     return stream.getvalue() + "".join(fields)
 
 
-MESSAGES: list[Message] = [("running /pad/Pad (1 node)", {"live": ASKING}), ("  4  2 of 27 nodes left", {"live": STEP})]
+MESSAGES: list[Message] = [
+    ("running /pad/Pad (1 node)", {"live": ASKING}),
+    ("  4  2 of 27 nodes left", {"live": STEP}),
+]
 
 
 def test_where_it_is_no_terminal_a_step_is_a_line_and_what_is_asked_is_not_said() -> None:
@@ -75,4 +88,6 @@ def test_for_the_page_a_message_is_a_line_of_json() -> None:
         vars(record).update(extra)
         handler.emit(record)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line.get("live") for line in lines] == [ASKING, STEP, None] and lines[2] == {"text": "plain"}
+    assert [line.get("live") for line in lines] == [ASKING, STEP, None] and lines[2] == {
+        "text": "plain"
+    }

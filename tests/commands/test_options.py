@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from subgraph.commands import Result, command_line, options
-from subgraph.commands.options import CriterionOptions, InputOptions, Text, option, with_option_groups
+from subgraph.commands.options import (
+    CriterionOptions,
+    InputOptions,
+    Text,
+    option,
+    with_option_groups,
+)
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.project import Project
@@ -31,13 +37,24 @@ def command(
     inputs: InputOptions,
 ) -> Result:
     """A command with two groups."""
-    return Result({"model": model, "comparison": comparison, "within": within, "inputs": inputs}, "")
+    return Result(
+        {"model": model, "comparison": comparison, "within": within, "inputs": inputs}, ""
+    )
 
 
 def test_a_signature_has_the_options_of_each_group_in_its_place() -> None:
     assert list(inspect.signature(command).parameters) == [
-        "model", "criterion", "rtol", "within", "inputs", "seed", "shape", "mean", "scale", "bgr",
-    ]  # fmt: skip
+        "model",
+        "criterion",
+        "rtol",
+        "within",
+        "inputs",
+        "seed",
+        "shape",
+        "mean",
+        "scale",
+        "bgr",
+    ]
     assert inspect.signature(command).parameters["bgr"].default is False
     assert command.__doc__ == "A command with two groups."
 
@@ -55,7 +72,9 @@ def test_a_command_gets_one_object_per_group() -> None:
 
 
 def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"])
+    monkeypatch.setattr(
+        sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"]
+    )
     assert command_line() == "subcut convert 'a b.pb' --index-url=https://****@host:8/simple"
 
 
@@ -75,7 +94,9 @@ def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: st
 
 def test_two_criteria_are_one_too_many() -> None:
     with pytest.raises(UsageError, match="--criterion and --metric: which"):
-        _ = Asked(Project(), comparison=CriterionOptions(criterion="tnn", metric="cosine>0.9")).criterion_words
+        _ = Asked(
+            Project(), comparison=CriterionOptions(criterion="tnn", metric="cosine>0.9")
+        ).criterion_words
 
 
 def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> None:
@@ -100,7 +121,9 @@ def test_tab_behind_a_backend_offers_its_options(typed: str, offered: list[str])
 
 
 def test_the_list_of_backends_has_the_options_that_each_states(tmp_path: Path) -> None:
-    rows = {row["name"]: row for row in subcut("backends", "--json", cwd=tmp_path).document["backends"]}
+    rows = {
+        row["name"]: row for row in subcut("backends", "--json", cwd=tmp_path).document["backends"]
+    }
     assert rows["mnn"]["options"]["precision"] == ["normal", "high", "low"]
     assert rows["cuda"]["options"]["use_tf32"] == []
     assert "precision=normal|high|low" in subcut("backends", cwd=tmp_path).out
@@ -139,16 +162,24 @@ def test_an_error_names_the_project_file_whose_value_it_is_about(
     words = "compare", "m.onnx", "-c", "ort"
     done = subcut(*words, typed, value, cwd=project)
     assert done.code == 2 and "subcut.toml" not in done.err
-    (project / "subcut.toml").write_text(f"{key} = {value if value == '-1' else repr(value)}\n", encoding="utf-8")
+    (project / "subcut.toml").write_text(
+        f"{key} = {value if value == '-1' else repr(value)}\n", encoding="utf-8"
+    )
     done = subcut(*words, cwd=project)
-    assert done.code == 2 and f"({key} of subcut.toml)" in done.err and "remove that line" in done.err
+    assert (
+        done.code == 2 and f"({key} of subcut.toml)" in done.err and "remove that line" in done.err
+    )
 
 
-@pytest.mark.parametrize("words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all"), ("bundle",)])
+@pytest.mark.parametrize(
+    "words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all"), ("bundle",)]
+)
 def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
     words: tuple[str, ...], project: Path
 ) -> None:
     (project / "subcut.toml").write_text('input = "in.npy"\n', encoding="utf-8")
     command, *more = words
     done = subcut(command, "any_shape.onnx", *more, cwd=project)
-    assert done.code == 3 and "(input of subcut.toml)" in done.err and "remove that line" in done.err
+    assert (
+        done.code == 3 and "(input of subcut.toml)" in done.err and "remove that line" in done.err
+    )

@@ -1,4 +1,5 @@
-"""Mistakes of a wrapper that its outputs show. As candidates they are in `tests/trials/test_preflight.py`."""
+"""Mistakes of a wrapper that its outputs show. As candidates they are in
+`tests/trials/test_preflight.py`."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_another_network_is_no_known_mistake(seed: int) -> None:
 )
 def test_a_change_of_all_outputs_is_named(change: Callable[[Array], Array], words: str) -> None:
     expected = outputs(0)
-    assert words in explain_breach(expected, {name: change(value) for name, value in expected.items()})
+    assert words in explain_breach(
+        expected, {name: change(value) for name, value in expected.items()}
+    )
 
 
 def test_exchanged_names_are_named() -> None:
@@ -64,7 +67,8 @@ def test_exchanged_names_are_named() -> None:
 def test_an_input_read_in_another_layout_is_named() -> None:
     inputs = outputs(0)
     read = {
-        name: np.ascontiguousarray(value.transpose(0, 2, 3, 1)).reshape(value.shape) for name, value in inputs.items()
+        name: np.ascontiguousarray(value.transpose(0, 2, 3, 1)).reshape(value.shape)
+        for name, value in inputs.items()
     }
     assert "laid out" in explain_misread(dict, inputs, read)
     assert explain_misread(dict, inputs, dict(inputs)) == ""

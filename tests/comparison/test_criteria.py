@@ -1,4 +1,5 @@
-"""Every criterion of the folder keeps the contract; each accepts values up to its own limit, and no others.
+"""Every criterion of the folder keeps the contract; each accepts values up to its own limit, and no
+others.
 
 Covers `comparison.criteria.digits`, `comparison.criteria.mnn`, `comparison.criteria.msaccucmp`,
 `comparison.criteria.numpy`, `comparison.criteria.threshold` and `comparison.criteria.tnn`.
@@ -29,7 +30,17 @@ LAW = settings(max_examples=examples(100), deadline=None, database=None, derando
 NAN = math.nan
 INF = math.inf
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
-TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, np.int64, np.int8, ml_dtypes.int4, bool]
+TYPES = [
+    np.float32,
+    np.float16,
+    np.float64,
+    ml_dtypes.bfloat16,
+    np.complex64,
+    np.int64,
+    np.int8,
+    ml_dtypes.int4,
+    bool,
+]
 
 
 def judged(options: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> Ruling:
@@ -75,7 +86,9 @@ def test_equal_strings_agree_and_others_do_not(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(st.lists(FLOATS, min_size=1, max_size=8), st.data())
-def test_a_nan_or_infinity_on_one_side_fails(name: str, values: list[float], data: st.DataObject) -> None:
+def test_a_nan_or_infinity_on_one_side_fails(
+    name: str, values: list[float], data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(values) - 1))
     odd = data.draw(st.sampled_from([NAN, INF, -INF]))
     other = data.draw(st.sampled_from([v for v in (NAN, INF, -INF, 1.0) if repr(v) != repr(odd)]))
@@ -93,7 +106,9 @@ def test_a_nan_or_infinity_on_one_side_fails(name: str, values: list[float], dat
 @given(st.lists(FLOATS, min_size=1, max_size=8))
 def test_equal_masks_agree_where_a_number_was_compared(name: str, values: list[float]) -> None:
     ruling = judged(name, values, values, np.float32)
-    assert ruling.status is (Status.AGREE if np.isfinite(np.array(values)).any() else Status.UNRESOLVED)
+    assert ruling.status is (
+        Status.AGREE if np.isfinite(np.array(values)).any() else Status.UNRESOLVED
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +147,11 @@ def test_a_gross_error_does_not_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @LAW
-@given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), min_size=1, max_size=8
+    )
+)
 def test_any_finite_arrays_are_judged(name: str, pairs: list[tuple[float, float]]) -> None:
     assert judged(name, [a for a, _ in pairs], [b for _, b in pairs]).why
 
@@ -155,13 +174,16 @@ def test_unknown_options_are_refused(name: str) -> None:
 )
 def test_numpy_is_allclose(pairs: list[tuple[float, float]], rtol: float, atol: float) -> None:
     a, b = np.array(pairs).T
-    assert is_accepted(f"numpy:rtol={rtol},atol={atol}", a, b) == np.allclose(b, a, rtol=rtol, atol=atol)
+    assert is_accepted(f"numpy:rtol={rtol},atol={atol}", a, b) == np.allclose(
+        b, a, rtol=rtol, atol=atol
+    )
 
 
 def test_numpy_names_the_element_furthest_beyond_its_limit() -> None:
     ruling = judged("numpy", [1.0, 100.0, 0.0], [1.0021, 100.05, 2e-5])
     assert ruling.why.startswith(
-        "2 of 3 elements are beyond 1e-05 + 1e-03·|reference|; the worst is off by 2.1e-03, allowed 1.0"
+        "2 of 3 elements are beyond 1e-05 + 1e-03·|reference|; the worst is off by 2.1e-03,"
+        " allowed 1.0"
     )
     why = judged("numpy", [100.0, 0.0], [100.2, 0.19]).why
     assert "the worst is off by 1.9e-01, allowed 1.0e-05" in why, "furthest beyond, not off"
@@ -180,14 +202,23 @@ def test_numpy_refuses_other_options(options: str) -> None:
 @pytest.mark.parametrize(
     ("options", "candidate", "agrees"),
     [
-        ("max_abs<0.5", 1.25, True), ("max_abs<0.25", 1.25, False), ("max_abs<=0.25", 1.25, True),
-        ("max_abs>0.25", 1.25, False), ("max_abs>=0.25", 1.25, True), ("max-abs<1", 1.25, True),
-        ("threshold:max_abs<1,rmse<1", 1.25, True), ("threshold:max_abs<1,rmse<0.1", 1.25, False),
-        ("threshold: max_abs < 1 , sqnr > 3 ", 1.25, True), ("sqnr>13", 1.25, False), ("sqnr>12", 1.25, True),
-        ("cosine>=1", 1.25, True), ("threshold", 1.0009, True), ("threshold", 1.0011, False),
+        ("max_abs<0.5", 1.25, True),
+        ("max_abs<0.25", 1.25, False),
+        ("max_abs<=0.25", 1.25, True),
+        ("max_abs>0.25", 1.25, False),
+        ("max_abs>=0.25", 1.25, True),
+        ("max-abs<1", 1.25, True),
+        ("threshold:max_abs<1,rmse<1", 1.25, True),
+        ("threshold:max_abs<1,rmse<0.1", 1.25, False),
+        ("threshold: max_abs < 1 , sqnr > 3 ", 1.25, True),
+        ("sqnr>13", 1.25, False),
+        ("sqnr>12", 1.25, True),
+        ("cosine>=1", 1.25, True),
+        ("threshold", 1.0009, True),
+        ("threshold", 1.0011, False),
         ("max_abs<inf", 1.25, True),
     ],
-)  # fmt: skip
+)
 def test_thresholds_hold_or_not(options: str, candidate: float, agrees: bool) -> None:
     assert is_accepted(options, [1.0, 0.0], [candidate, 0.0]) == agrees
 
@@ -195,8 +226,14 @@ def test_thresholds_hold_or_not(options: str, candidate: float, agrees: bool) ->
 def test_thresholds_name_the_limits_that_do_not_hold() -> None:
     assert judged("max_abs<1e-3,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 >= 1e-03"
     assert judged("max_abs<=1e-3", [1.0], [1.0213]).why == "max_abs 2.1e-02 > 1e-03"
-    assert judged("max_abs<1,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 < 1, cosine 1.0 > 0.9"
-    assert judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why == "cosine is not defined here, so not > 0.9"
+    assert (
+        judged("max_abs<1,cosine>0.9", [1.0], [1.0213]).why
+        == "max_abs 2.1e-02 < 1, cosine 1.0 > 0.9"
+    )
+    assert (
+        judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why
+        == "cosine is not defined here, so not > 0.9"
+    )
 
 
 def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
@@ -204,7 +241,9 @@ def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
         assert not is_accepted(options, [1.0, 2.0], [0.0, 0.0])
 
 
-@pytest.mark.parametrize("options", ["cosine>", ">1", "cosine>high", "cosine>nan", "cosine=>1", "cosine>1,", "a>1>2"])
+@pytest.mark.parametrize(
+    "options", ["cosine>", ">1", "cosine>high", "cosine>nan", "cosine=>1", "cosine>1,", "a>1>2"]
+)
 def test_thresholds_refuse_other_options(options: str) -> None:
     with pytest.raises(UsageError):
         parse_criterion(options)
@@ -224,7 +263,9 @@ def test_a_class_must_be_equal_unless_limited() -> None:
     assert not is_accepted("max_abs<1e-3,cosine>0.99", [284], [285], np.int64)
     assert is_accepted("max_abs<=1", [284], [285], np.int64)
     assert is_accepted("mismatch<0.5", [True, False, True], [True, True, True], bool)
-    assert not is_accepted("max_abs<0.5", ["a"], ["b"], object) and is_accepted("max_abs<=1", ["a"], ["b"], object)
+    assert not is_accepted("max_abs<0.5", ["a"], ["b"], object) and is_accepted(
+        "max_abs<=1", ["a"], ["b"], object
+    )
     assert not is_accepted("cosine>0.9", [True, True], [True, False], bool)
 
 
@@ -242,11 +283,15 @@ def test_a_class_must_be_equal_unless_limited() -> None:
         ([1.7e308], [1.6e308], False),
     ],
 )
-def test_tnn_needs_both_limits_broken(reference: list[float], candidate: list[float], agrees: bool) -> None:
+def test_tnn_needs_both_limits_broken(
+    reference: list[float], candidate: list[float], agrees: bool
+) -> None:
     assert is_accepted("tnn", reference, candidate) == agrees
 
 
-@pytest.mark.parametrize(("dtype", "by_one"), [(np.int8, True), (np.int32, True), (np.int64, False), (np.uint8, False)])
+@pytest.mark.parametrize(
+    ("dtype", "by_one"), [(np.int8, True), (np.int32, True), (np.int64, False), (np.uint8, False)]
+)
 def test_tnn_lets_quantized_values_be_off_by_one(dtype: Any, by_one: bool) -> None:
     assert is_accepted("tnn", [100, 5], [101, 5], dtype) == by_one
     assert not is_accepted("tnn", [100, 5], [102, 5], dtype)
@@ -254,7 +299,9 @@ def test_tnn_lets_quantized_values_be_off_by_one(dtype: Any, by_one: bool) -> No
 
 def test_tnn_names_its_numbers() -> None:
     why = judged("tnn", [1.0, 2.0, 3.0], [1.0, 2.1, 3.5]).why
-    assert why == "2 of 3 elements off by more than 0.005: the worst by 7.7e-02 with |d| 0.50 > 1e-03"
+    assert (
+        why == "2 of 3 elements off by more than 0.005: the worst by 7.7e-02 with |d| 0.50 > 1e-03"
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,17 +313,23 @@ def test_tnn_names_its_numbers() -> None:
         ([1e-9], [1.1e-6], False),
     ],
 )
-def test_mnn_is_relative_to_the_largest(reference: list[float], candidate: list[float], agrees: bool) -> None:
+def test_mnn_is_relative_to_the_largest(
+    reference: list[float], candidate: list[float], agrees: bool
+) -> None:
     assert is_accepted("mnn", reference, candidate) == agrees
 
 
 @pytest.mark.parametrize(
     ("options", "candidate", "agrees"),
     [
-        ("digits", 1.000009, True), ("digits", 1.000011, False), ("digits:2", 1.009, True),
-        ("digits:2", 1.011, False), ("digits:0", 1.9, True), ("digits:0", 2.0, False),
+        ("digits", 1.000009, True),
+        ("digits", 1.000011, False),
+        ("digits:2", 1.009, True),
+        ("digits:2", 1.011, False),
+        ("digits:0", 1.9, True),
+        ("digits:0", 2.0, False),
     ],
-)  # fmt: skip
+)
 def test_digits_are_behind_the_point(options: str, candidate: float, agrees: bool) -> None:
     assert is_accepted(options, [1.0], [candidate]) == agrees
     assert is_accepted(options, [1.0 - candidate], [0.0]) == agrees
@@ -317,8 +370,8 @@ def test_settled_without_a_rule() -> None:
     assert settle(Pair(np.array([1.0]), np.array([2.0]))) is None
     masked = settle(Pair(np.array([NAN, 1, INF, INF]), np.array([1, NAN, -INF, INF])), exact=False)
     assert masked and masked.signature is Signature.NAN
-    assert masked.why == (
-        "NaN: 1 in the candidate alone and 1 in the reference alone; "
+    assert (
+        masked.why == "NaN: 1 in the candidate alone and 1 in the reference alone; "
         "infinite: 1 in the candidate alone and 1 in the reference alone, of 4 elements"
     )
 

@@ -1,4 +1,5 @@
-"""Which outputs show that the candidate computed them. Laws on random values; one fact per example."""
+"""Which outputs show that the candidate computed them. Laws on random values; one fact per
+example."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def draw(shape: tuple[int, ...], seed: int, scale: float = 1.0) -> Array:
 
 
 @given(SHAPES, SEEDS, SCALES)
-def test_a_nearly_equal_answer_tells_something(shape: tuple[int, ...], seed: int, scale: float) -> None:
+def test_a_nearly_equal_answer_tells_something(
+    shape: tuple[int, ...], seed: int, scale: float
+) -> None:
     reference = draw(shape, seed, scale)
     other = draw(shape, seed + 1, scale)
     candidate = reference * np.float32(1.01)
@@ -28,10 +31,16 @@ def test_a_nearly_equal_answer_tells_something(shape: tuple[int, ...], seed: int
 
 
 @given(SHAPES, SEEDS, SCALES, st.sampled_from(["zeros", "mean", "other"]))
-def test_an_answer_that_knows_nothing_is_mute(shape: tuple[int, ...], seed: int, scale: float, kind: str) -> None:
+def test_an_answer_that_knows_nothing_is_mute(
+    shape: tuple[int, ...], seed: int, scale: float, kind: str
+) -> None:
     reference = draw(shape, seed, scale)
     other = draw(shape, seed + 1, scale)
-    answers = {"zeros": np.zeros_like(reference), "mean": np.full_like(reference, reference.mean()), "other": other}
+    answers = {
+        "zeros": np.zeros_like(reference),
+        "mean": np.full_like(reference, reference.mean()),
+        "other": other,
+    }
     assert explain_mute(reference, answers[kind], [other]) != ""
 
 
@@ -69,7 +78,9 @@ def test_an_output_that_no_input_changes_is_mute(shape: tuple[int, ...], seed: i
         ([], [], True),
     ],
 )
-def test_values_that_are_no_plain_floats(values: object, others: list[Array], is_mute: bool) -> None:
+def test_values_that_are_no_plain_floats(
+    values: object, others: list[Array], is_mute: bool
+) -> None:
     assert bool(explain_mute(values, values, others)) is is_mute  # type: ignore[arg-type]
 
 
@@ -106,10 +117,14 @@ def test_other_inputs_have_the_types_and_shapes_of_the_input() -> None:
     others = make_other_inputs(feeds)
     assert len(others) == 2
     for other in others:
-        assert {n: (v.dtype, v.shape) for n, v in other.items()} == {n: (v.dtype, v.shape) for n, v in feeds.items()}
+        assert {n: (v.dtype, v.shape) for n, v in other.items()} == {
+            n: (v.dtype, v.shape) for n, v in feeds.items()
+        }
         assert not np.array_equal(other["image"], feeds["image"])
         assert set(other["ids"].flat) <= set(feeds["ids"].flat)
-        assert np.array_equal(other["rate"], feeds["rate"]) and np.array_equal(other["mask"], feeds["mask"])
+        assert np.array_equal(other["rate"], feeds["rate"]) and np.array_equal(
+            other["mask"], feeds["mask"]
+        )
 
 
 def test_an_input_that_does_not_vary_has_no_others() -> None:

@@ -38,9 +38,16 @@ def yes(pair: Pair, context: OutputContext) -> Ruling:
 def test_equal_values_agree() -> None:
     found = judge(ONE, ONE, RULE, Y, sample="cat")
     assert found == Judgement(
-        "y", Status.AGREE, None, "agrees", "max_rel 0.0 <= 1e-03",
-        {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0, "mismatch": 0.0}, None, None, "cat",
-    )  # fmt: skip
+        "y",
+        Status.AGREE,
+        None,
+        "agrees",
+        "max_rel 0.0 <= 1e-03",
+        {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0, "mismatch": 0.0},
+        None,
+        None,
+        "cat",
+    )
 
 
 def test_a_failure_is_measured_and_its_worst_element_named() -> None:
@@ -62,7 +69,12 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
         return Ruling(Status.AGREE, "range", "because", noise=0.5, metrics={"r": 3.0})
 
     found = judge(ONE, ONE, rule, OutputContext("y", Precision.BF16, noise), metrics=("rmse",))
-    assert (found.label, found.why, found.noise, found.errors) == ("range", "because", 0.5, {"rmse": 0.0, "r": 3.0})
+    assert (found.label, found.why, found.noise, found.errors) == (
+        "range",
+        "because",
+        0.5,
+        {"rmse": 0.0, "r": 3.0},
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +90,11 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
         (ONE.astype(ml_dtypes.bfloat16), ONE, "float32 where bfloat16 was expected"),
         (np.array([1], ml_dtypes.int4), np.array([1], np.int8), "int8 where int4 was expected"),
         (np.array(["a"], object), ONE[0, :1], "float32 where string was expected"),
-        (ONE, ONE[:1].astype(int), "1×2 where 2×2 was expected and int64 where float32 was expected"),
+        (
+            ONE,
+            ONE[:1].astype(int),
+            "1×2 where 2×2 was expected and int64 where float32 was expected",
+        ),
         (ONE, [ONE], "a sequence where a tensor was expected"),
         ([ONE], ONE, "a tensor where a sequence was expected"),
         (ONE, None, "an empty optional where a tensor was expected"),
@@ -86,7 +102,9 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
         ([ONE], [ONE, ONE], "a sequence of 2 where one of 1 was expected"),
     ],
 )
-def test_another_kind_shape_or_type_fails_before_the_rule(reference: Any, candidate: Any, why: str) -> None:
+def test_another_kind_shape_or_type_fails_before_the_rule(
+    reference: Any, candidate: Any, why: str
+) -> None:
     found = judge(reference, candidate, never, Y)
     assert (found.status, found.signature, found.why) == (Status.FAIL, Signature.SHAPE, why)
     assert found.errors == {} and found.worst is None
@@ -107,7 +125,15 @@ def test_the_order_of_bytes_is_no_type() -> None:
 
 @pytest.mark.parametrize("rule", [yes, RULE])
 @pytest.mark.parametrize(
-    "value", [np.zeros((2, 0), np.float32), np.array([NAN, np.inf]), None, [], [np.zeros(0)], np.zeros(0, object)]
+    "value",
+    [
+        np.zeros((2, 0), np.float32),
+        np.array([NAN, np.inf]),
+        None,
+        [],
+        [np.zeros(0)],
+        np.zeros(0, object),
+    ],
 )
 def test_nothing_compared_never_agrees(value: Any, rule: Any) -> None:
     found = judge(value, value, rule, Y)
@@ -125,7 +151,9 @@ def test_a_nan_in_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", "float16 float32 bfloat16 float8_e4m3fn float8_e5m2 float4_e2m1fn int4 uint4 int2 int8 uint64 bool".split()
+    "dtype",
+    "float16 float32 bfloat16 float8_e4m3fn float8_e5m2 float4_e2m1fn int4 uint4 int2 int8 uint64"
+    " bool".split(),
 )
 def test_every_type_is_judged(dtype: str) -> None:
     kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
@@ -133,7 +161,11 @@ def test_every_type_is_judged(dtype: str) -> None:
     b = np.array([0, 1, 0, 0]).astype(kind)
     assert judge(a, a, RULE, Y).status is Status.AGREE
     found = judge(a, b, RULE, Y)
-    assert found.status is Status.FAIL and found.worst == Worst((2,), 1, 0) and found.errors["mismatch"] == 0.25
+    assert (
+        found.status is Status.FAIL
+        and found.worst == Worst((2,), 1, 0)
+        and found.errors["mismatch"] == 0.25
+    )
 
 
 def test_the_worst_element_of_a_sequence_decides() -> None:
@@ -141,7 +173,9 @@ def test_the_worst_element_of_a_sequence_decides() -> None:
     assert (found.name, found.sample, found.status) == ("y", "s", Status.FAIL)
     assert found.why == "element 2 of 3: max_rel 2.0 > 1e-03" and found.errors["max_rel"] == 2.0
     assert judge([ONE, ONE], [ONE, ONE], RULE, Y).why == "element 0 of 2: max_rel 0.0 <= 1e-03"
-    assert judge([ONE, ONE], [ONE, ONE[0]], RULE, Y).why == "element 1 of 2: 2 where 2×2 was expected"
+    assert (
+        judge([ONE, ONE], [ONE, ONE[0]], RULE, Y).why == "element 1 of 2: 2 where 2×2 was expected"
+    )
     assert judge([ONE[:0], ONE], [ONE[:0], ONE], RULE, Y).status is Status.AGREE
 
 
@@ -151,13 +185,18 @@ def test_the_elements_of_a_sequence_have_no_noise() -> None:
         return Ruling(Status.AGREE)
 
     noise: Any = object()
-    assert judge([ONE], [ONE], rule, OutputContext("y", Precision.FP16, noise)).status is Status.AGREE
+    assert (
+        judge([ONE], [ONE], rule, OutputContext("y", Precision.FP16, noise)).status is Status.AGREE
+    )
 
 
 def test_an_output_that_is_missing() -> None:
     found = judge_missing("y", [f"t{i}\x1b" for i in range(10)], "s")
     assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
-    assert found.why == "the candidate gave no such output; it gave t0, t1, t2, t3, t4, t5, t6, t7 and 2 more"
+    assert (
+        found.why
+        == "the candidate gave no such output; it gave t0, t1, t2, t3, t4, t5, t6, t7 and 2 more"
+    )
     assert judge_missing("y", ["a"]).why == "the candidate gave no such output; it gave a"
     assert judge_missing("y", []).why == "the candidate gave no such output; it gave none"
 
@@ -176,12 +215,19 @@ def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
 @pytest.mark.parametrize(
     ("text", "agrees"),
     [
-        ("numpy", False), ("numpy:rtol=0.5", True), (" numpy:rtol=0.5 ", True), ("max_rel<0.5", True),
-        ("threshold:max_rel<0.5", True), ("digits:0", True), ("tnn", False),
+        ("numpy", False),
+        ("numpy:rtol=0.5", True),
+        (" numpy:rtol=0.5 ", True),
+        ("max_rel<0.5", True),
+        ("threshold:max_rel<0.5", True),
+        ("digits:0", True),
+        ("tnn", False),
     ],
-)  # fmt: skip
+)
 def test_a_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
-    assert (judge(ONE, ONE * np.float32(1.2), parse_criterion(text), Y).status is Status.AGREE) == agrees
+    assert (
+        judge(ONE, ONE * np.float32(1.2), parse_criterion(text), Y).status is Status.AGREE
+    ) == agrees
 
 
 @pytest.mark.parametrize("text", ["nump", "cosine", "numpy rtol=1", ":", ""])
@@ -193,8 +239,8 @@ def test_unknown_criteria(text: str) -> None:
 def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_rule.py"
     path.write_text(
-        '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\n'
-        'def rule(text):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {text}")\n'
+        '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\ndef rule(text):\n   '
+        ' """Agrees."""\n    return lambda pair, subject: agree(f"words: {text}")\n'
     )
     assert judge(ONE, ONE * 2, parse_criterion(str(path)), Y).why == "words: "
     assert judge(ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2"), Y).why == "words: a=1:b<2"
@@ -205,14 +251,17 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
 
 def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_metric.py"
-    path.write_text("def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n")
+    path.write_text(
+        "def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n"
+    )
     assert judge(ONE, ONE * 2, RULE, Y, metrics=(str(path),)).errors == {str(path): 10.0}
     assert judge(ONE, ONE * 2, parse_criterion(f"{path}<=10"), Y).status is Status.AGREE
     assert judge(ONE, ONE * 2, parse_criterion(f"{path}<10"), Y).why == f"{path} 10.0 >= 10"
 
 
 def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
-    """About 1 ms, or 5 where every block of memory is new; the limit leaves room for a busy machine."""
+    """About 1 ms, or 5 where every block of memory is new; the limit leaves room for a busy
+    machine."""
     reference = np.random.default_rng(0).normal(size=(1, 256, 32, 32)).astype(np.float32)
     candidate = reference * np.float32(1 + 1e-6)
     with within(0.5):

@@ -1,4 +1,5 @@
-"""Every metric of the folder keeps the contract, and equals its formula written out in plain Python."""
+"""Every metric of the folder keeps the contract, and equals its formula written out in plain
+Python."""
 
 from __future__ import annotations
 
@@ -38,14 +39,27 @@ def measured(name: str, reference: Any, candidate: Any) -> float:
 
 
 def test_the_metrics_that_people_ask_for_are_there() -> None:
-    assert {"max_abs", "max_rel", "mean_abs", "rmse", "rel_l2", "cosine", "sqnr", "kl", "ulp", "mismatch"} <= set(NAMES)
+    assert {
+        "max_abs",
+        "max_rel",
+        "mean_abs",
+        "rmse",
+        "rel_l2",
+        "cosine",
+        "sqnr",
+        "kl",
+        "ulp",
+        "mismatch",
+    } <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_explains_itself(name: str) -> None:
     assert len(plugins.help_of("metrics", name)) > 20
     text = METRICS[name].measure.__doc__ or ""
-    assert any(sign in text for sign in "|Σ≠") and ("NaN" in text), "its formula, and what NaN means"
+    assert any(sign in text for sign in "|Σ≠") and ("NaN" in text), (
+        "its formula, and what NaN means"
+    )
 
 
 @pytest.mark.turns(3)
@@ -87,7 +101,9 @@ def test_nan_only_where_it_is_documented(name: str, pairs: list[tuple[float, flo
         pytest.fail(f"{name} of {a} and {b}")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if getattr(METRICS[name], "SYMMETRIC", False)])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if getattr(METRICS[name], "SYMMETRIC", False)]
+)
 @LAW
 @given(TWO_FINITE)
 def test_metrics_declared_symmetric_are(name: str, pairs: list[tuple[float, float]]) -> None:
@@ -147,10 +163,14 @@ PLAIN: dict[str, Callable[[Plain, Plain], float]] = {
     "max_abs": lambda r, c: max(each(r, c)),
     "max_rel": lambda r, c: max(each(r, c)) / max(map(abs, r)),
     "mean_abs": lambda r, c: math.fsum(each(r, c)) / len(r),
-    "mean_rel": lambda r, c: math.fsum(abs(y / x - 1) for x, y in zip(r, c, strict=True) if x) / len(r),
+    "mean_rel": lambda r, c: (
+        math.fsum(abs(y / x - 1) for x, y in zip(r, c, strict=True) if x) / len(r)
+    ),
     "rmse": lambda r, c: length(each(r, c)) / math.sqrt(len(r)),
     "rel_l2": lambda r, c: length(each(r, c)) / length(r),
-    "cosine": lambda r, c: math.fsum(x * y for x, y in zip(r, c, strict=True)) / length(r) / length(c),
+    "cosine": lambda r, c: (
+        math.fsum(x * y for x, y in zip(r, c, strict=True)) / length(r) / length(c)
+    ),
     "sqnr": lambda r, c: 10 * math.log10(length(r) ** 2 / length(each(r, c)) ** 2),
     "kl": plain_kl,
     "ulp": plain_ulp,
@@ -197,7 +217,12 @@ def test_it_is_its_formula(name: str, pairs: list[tuple[float, float]]) -> None:
         ("kl", [1, 1], [0, 1], math.log(2)),  # (0, 1) against (½, ½), but for the floor
         ("kl", [-1.7e308, 1.7e308], [0, 1], 0),
         ("ulp", [1.0], [1 + 2**-23], 1),
-        ("ulp", [2.0], [2 - 2**-23], 0.5),  # the unit is the reference's, the step below it is half as wide
+        (
+            "ulp",
+            [2.0],
+            [2 - 2**-23],
+            0.5,
+        ),  # the unit is the reference's, the step below it is half as wide
         ("ulp", [0.0], [2**-149], 1),
         ("ulp", [2**-149], [2**-148], 1),
         ("mismatch", [0.0, 1, 2, 3], [-0.0, 1, 2, 4], 0.25),
@@ -207,7 +232,14 @@ def test_corners(name: str, reference: list[float], candidate: list[float], valu
     assert measured(name, reference, candidate) == pytest.approx(value, abs=1e-5, nan_ok=True)
 
 
-TYPES = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+TYPES = [
+    np.float16,
+    np.float32,
+    np.float64,
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e5m2,
+]
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -19,7 +19,9 @@ from tests.helpers.examples import examples
 INF = math.inf
 NAN = math.nan
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
-ANY = st.lists(st.tuples(*[st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5])] * 2), max_size=8)
+ANY = st.lists(
+    st.tuples(*[st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5])] * 2), max_size=8
+)
 
 
 def pair(reference: Any, candidate: Any, dtype: Any = np.float32) -> Pair:
@@ -29,17 +31,32 @@ def pair(reference: Any, candidate: Any, dtype: Any = np.float32) -> Pair:
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [
-        (np.float32, "float"), (np.float16, "float"), (ml_dtypes.bfloat16, "float"),
-        (ml_dtypes.float8_e5m2, "float"), (ml_dtypes.float4_e2m1fn, "float"), (np.complex64, "complex"),
-        (np.int64, "integer"), (np.uint8, "integer"), (ml_dtypes.int4, "integer"), (ml_dtypes.uint4, "integer"),
-        (np.bool_, "boolean"), (object, "string"), (np.str_, "string"),
+        (np.float32, "float"),
+        (np.float16, "float"),
+        (ml_dtypes.bfloat16, "float"),
+        (ml_dtypes.float8_e5m2, "float"),
+        (ml_dtypes.float4_e2m1fn, "float"),
+        (np.complex64, "complex"),
+        (np.int64, "integer"),
+        (np.uint8, "integer"),
+        (ml_dtypes.int4, "integer"),
+        (ml_dtypes.uint4, "integer"),
+        (np.bool_, "boolean"),
+        (object, "string"),
+        (np.str_, "string"),
     ],
-)  # fmt: skip
+)
 def test_kinds(dtype: Any, kind: str) -> None:
     values = ["a", "b"] if kind == "string" else [0, 1]
     same = pair(values, values, dtype)
     assert same.kind == kind
-    assert (same.changed, same.error, same.worst, same.masked, same.compared % 2) == (0, 0.0, None, 0, 0)
+    assert (same.changed, same.error, same.worst, same.masked, same.compared % 2) == (
+        0,
+        0.0,
+        None,
+        0,
+        0,
+    )
     other = pair(values, values[::-1], dtype)
     assert other.changed == 2 and other.worst and other.worst.index == (0,)
 
@@ -53,7 +70,10 @@ def test_masks_are_counted_both_ways(pairs: list[tuple[float, float]]) -> None:
         sum(math.isnan(a) and not math.isnan(b) for a, b in pairs),
     )
     plain = [(a, b) for a, b in pairs if not math.isnan(a) and not math.isnan(b) and a != b]
-    assert p.inf_only == (sum(math.isinf(b) for _, b in plain), sum(math.isinf(a) for a, _ in plain))
+    assert p.inf_only == (
+        sum(math.isinf(b) for _, b in plain),
+        sum(math.isinf(a) for a, _ in plain),
+    )
     finite = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     assert p.compared == len(finite)
     assert p.error == max((abs(a - b) for a, b in finite), default=0.0)
@@ -79,14 +99,18 @@ def test_the_worst_has_the_index_of_its_array() -> None:
     reference = np.zeros((2, 3, 4), np.float32)
     candidate = reference.copy()
     candidate[1, 2, 0] = -7
-    reference[0, 0, 0] = candidate[0, 0, 0] = NAN  # equal NaN: left out, and the places after it stay
+    reference[0, 0, 0] = candidate[0, 0, 0] = (
+        NAN  # equal NaN: left out, and the places after it stay
+    )
     assert Pair(reference, candidate).worst == Worst((1, 2, 0), 0.0, -7.0)
 
 
 def test_the_worst_of_complex_numbers() -> None:
     p = pair([[1, 2j]], [[1, 5j]], np.complex64)
     assert p.worst == Worst((0, 1), "2j", "5j") and (p.changed, p.error) == (1, 3.0)
-    assert pair([1 + 1j], [2 + 2j], np.complex64).metrics(["mismatch"]) == {"mismatch": 1.0}, "one element, two parts"
+    assert pair([1 + 1j], [2 + 2j], np.complex64).metrics(["mismatch"]) == {"mismatch": 1.0}, (
+        "one element, two parts"
+    )
     assert pair([complex(NAN, 1)], [complex(1, 2)], np.complex64).changed == 1
 
 
@@ -102,7 +126,9 @@ def test_the_worst_of_complex_numbers() -> None:
         (np.bool_, False, True, 1.0),
     ],
 )
-def test_differences_of_integers_never_wrap_around(dtype: Any, a: int, b: int, error: float) -> None:
+def test_differences_of_integers_never_wrap_around(
+    dtype: Any, a: int, b: int, error: float
+) -> None:
     for p in (pair([a, a], [b, a], dtype), pair([b, a], [a, a], dtype)):
         assert p.error == error and p.changed == 1
         assert p.metrics(["mismatch"]) == {"mismatch": 0.5}
@@ -127,7 +153,10 @@ def test_strings_and_booleans_have_a_mismatch_and_no_other_metric() -> None:
 
 
 def test_nothing_to_compare_has_no_metrics() -> None:
-    assert all(math.isnan(v) for v in pair([], []).metrics(["mismatch", "max_abs", "max_rel", "rmse"]).values())
+    assert all(
+        math.isnan(v)
+        for v in pair([], []).metrics(["mismatch", "max_abs", "max_rel", "rmse"]).values()
+    )
     masked = pair([NAN, 1], [NAN, NAN]).metrics(["mismatch", "max_abs", "ulp", "kl"])
     assert masked.pop("mismatch") == 0.5 and all(math.isnan(v) for v in masked.values())
 
@@ -166,7 +195,9 @@ def test_differences_are_zero_where_both_are_the_same_mask() -> None:
     a = np.array([NAN, INF, 1, NAN, 2], np.float16)
     b = np.array([NAN, INF, 3, 0, -INF])
     assert np.array_equal(differences(a, b), [0, 0, 2, NAN, -INF], equal_nan=True)
-    assert np.array_equal(differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]])
+    assert np.array_equal(
+        differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]]
+    )
 
 
 def test_scaled_differences_are_clipped() -> None:

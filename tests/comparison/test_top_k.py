@@ -1,4 +1,5 @@
-"""How often reference and candidate name the same class; a constant output gains nothing from ties."""
+"""How often reference and candidate name the same class; a constant output gains nothing from
+ties."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def test_a_constant_candidate_earns_nothing() -> None:
     assert agree([SCORES], [[0.0] * 7]) == {"top1": 0.0, "top5": 0.0}
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
+)
 @pytest.mark.parametrize("shape", [(1, 7), (1, 7, 1, 1), (1, 7, 1)])
 def test_tensors_that_look_like_classes(dtype: Any, shape: tuple[int, ...]) -> None:
     scores = np.array(SCORES, dtype).reshape(shape)
@@ -71,11 +74,19 @@ def test_tensors_that_look_like_classes(dtype: Any, shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize(
     "value",
     [
-        np.zeros(7), np.zeros((1, 5)), np.zeros((0, 7)), np.zeros((1, 7, 2, 2)), np.zeros((1, 3, 7)),
-        np.zeros((1, 7), int), np.zeros((1, 7), bool), np.zeros((1, 7), object), np.array(1.0), None,
+        np.zeros(7),
+        np.zeros((1, 5)),
+        np.zeros((0, 7)),
+        np.zeros((1, 7, 2, 2)),
+        np.zeros((1, 3, 7)),
+        np.zeros((1, 7), int),
+        np.zeros((1, 7), bool),
+        np.zeros((1, 7), object),
+        np.array(1.0),
+        None,
         [np.zeros((1, 7))],
     ],
-)  # fmt: skip
+)
 def test_tensors_that_do_not(value: Any) -> None:
     assert agreement(value, value) is None
 
@@ -89,7 +100,9 @@ def test_the_candidate_must_look_alike() -> None:
 def test_nan_and_infinities() -> None:
     odd = [math.nan, *SCORES[1:]]
     assert agree([SCORES], [odd]) == {"top1": 0.0, "top5": 0.0}
-    assert agree([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}, "the first is left out"
+    assert agree([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}, (
+        "the first is left out"
+    )
     assert agree([odd], [odd]) is None
     low = [-math.inf, *SCORES[1:]]
     assert agree([low], [low]) == {"top1": 1.0, "top5": 1.0}

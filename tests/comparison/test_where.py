@@ -47,7 +47,9 @@ def test_a_condition(text: str, found: Where) -> None:
     assert parse_where(text) == found and parse_where(str(found)) == found
 
 
-@pytest.mark.parametrize("text", ["confidence", ">0.5", "confidence>", "confidence>x", "a > __import__('os')", ""])
+@pytest.mark.parametrize(
+    "text", ["confidence", ">0.5", "confidence>", "confidence>x", "a > __import__('os')", ""]
+)
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(UsageError, match="expected a condition"):
         parse_where(text)
@@ -55,11 +57,20 @@ def test_what_is_no_condition(text: str) -> None:
 
 def records(folder: Path, **values: object) -> dict[str, Record]:
     folder.mkdir()
-    return {name: written(name, np.asarray(value, np.float32), folder, name) for name, value in values.items()}
+    return {
+        name: written(name, np.asarray(value, np.float32), folder, name)
+        for name, value in values.items()
+    }
 
 
 def test_axes_of_a_condition_are_the_first_ones_of_an_output(tmp_path: Path) -> None:
-    known = records(tmp_path / "a", c=[[0.9, 0.1, 0.2]], b=[[[1, 2], [3, 4], [5, 6]]], t=[[1], [2]], w=[[[0.9, 0.1]]])
+    known = records(
+        tmp_path / "a",
+        c=[[0.9, 0.1, 0.2]],
+        b=[[[1, 2], [3, 4], [5, 6]]],
+        t=[[1], [2]],
+        w=[[[0.9, 0.1]]],
+    )
     given = records(tmp_path / "b", c=[[0.9, 0.1, 0.7]])
     high = [Where("c", ">", 0.5)]
     found = compared(high, "b", known, {})
@@ -97,14 +108,20 @@ def two(tmp_path: Path) -> Path:
 
 
 def ask(two: Path, command: str, off: str, *words: str) -> Done:
-    return subcut(command, "model.onnx", "-i", "x.npy", "-c", f"wrong.py:off={off}", *words, "--json", cwd=two)
+    return subcut(
+        command, "model.onnx", "-i", "x.npy", "-c", f"wrong.py:off={off}", *words, "--json", cwd=two
+    )
 
 
 def test_an_output_is_left_out_and_another_one_masked(two: Path) -> None:
     words = ("--ignore", "aux", "--where", "confidence>0.5")
     right = ask(two, "compare", "aux@0+boxes@1", *words)
     document = right.document
-    assert (right.code, document["ignored"], document["where"]) == (0, ["aux"], ["confidence>0.5"]), right
+    assert (right.code, document["ignored"], document["where"]) == (
+        0,
+        ["aux"],
+        ["confidence>0.5"],
+    ), right
     assert {row["tensor"] for row in document["rows"]} == {"confidence", "boxes"}
     assert "left out of the comparison: aux" in document["notes"]
     found = ask(two, "compare", "confidence@2", *words)  # what the candidate alone finds counts
@@ -118,7 +135,10 @@ def test_an_output_is_left_out_and_another_one_masked(two: Path) -> None:
         (("--where", "x>1"), "--where x>1: the model has no such output"),
         (("--where", "confidence"), "--where confidence: expected a condition"),
         (("--where", "confidence>0"), "--where confidence>0 does not fit: confidence is 3, aux 6"),
-        (("--ignore", "aux", "--ignore", "boxes", "--ignore", "confidence"), "--ignore leaves no output to compare"),
+        (
+            ("--ignore", "aux", "--ignore", "boxes", "--ignore", "confidence"),
+            "--ignore leaves no output to compare",
+        ),
     ],
 )
 def test_what_does_not_fit(words: tuple[str, ...], what: str, two: Path) -> None:
@@ -128,13 +148,22 @@ def test_what_does_not_fit(words: tuple[str, ...], what: str, two: Path) -> None
 
 @pytest.mark.slow
 def test_replay_and_bundle_repeat_it(two: Path) -> None:
-    done = ask(two, "bisect", "confidence@0+boxes@0+aux@0", "--ignore", "aux", "--where", "confidence>0.5")
+    done = ask(
+        two, "bisect", "confidence@0+boxes@0+aux@0", "--ignore", "aux", "--where", "confidence>0.5"
+    )
     (finding,) = done.document["findings"]
-    assert (done.code, finding["nodes"], done.document["where"]) == (1, ["split"], ["confidence>0.5"]), done
+    assert (done.code, finding["nodes"], done.document["where"]) == (
+        1,
+        ["split"],
+        ["confidence>0.5"],
+    ), done
     assert subcut("bundle", finding["case"], "-o", "b.zip", cwd=two).code == 0
     for case in (finding["case"], "b.zip"):
         for off, code in (("boxes@1", 0), ("boxes@0", 1)):
-            assert subcut("replay", case, "-c", f"wrong.py:off={off}", cwd=two).code == code, (case, off)
+            assert subcut("replay", case, "-c", f"wrong.py:off={off}", cwd=two).code == code, (
+                case,
+                off,
+            )
 
 
 def test_sentences() -> None:
@@ -149,13 +178,16 @@ def test_sentences() -> None:
 def test_a_condition_is_written_as_it_was_read() -> None:
     """Six digits were kept: a case was replayed by another condition than it was found by."""
     for text in ("p>0.123456789", "p>=1", "p<-2.5e-07", "p!=1e+16"):
-        assert str(parse_where(text)) == text and parse_where(str(parse_where(text))) == parse_where(text)
+        assert str(parse_where(text)) == text and parse_where(
+            str(parse_where(text))
+        ) == parse_where(text)
 
 
 def test_what_is_not_a_number_is_compared(tmp_path: Path) -> None:
     """Below the condition in the reference and NaN in the candidate, it was left out."""
     known, given = (
-        written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}") for k, v in enumerate((0.2, np.nan))
+        written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}")
+        for k, v in enumerate((0.2, np.nan))
     )
     found = compared([parse_where("p>0.5")], "p", {"p": known}, {"p": given})
     assert found is not None and found.tolist() == [False, True]

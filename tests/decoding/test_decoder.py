@@ -29,10 +29,20 @@ def graph_of(folder: Path, model: onnx.ModelProto) -> Graph:
 def test_an_exported_decoder_needs_no_words(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.decoder())
     found = resolve(graph, LoopFile(), [])
-    assert (found.tokens, found.logits, found.attention_mask) == ("input_ids", "logits", "attention_mask")
-    assert found.position_ids == "position_ids" and found.constants == [] and found.results == ["logits"]
+    assert (found.tokens, found.logits, found.attention_mask) == (
+        "input_ids",
+        "logits",
+        "attention_mask",
+    )
+    assert (
+        found.position_ids == "position_ids"
+        and found.constants == []
+        and found.results == ["logits"]
+    )
     assert found.states == {
-        f"past_key_values.{k}.{kind}": f"present.{k}.{kind}" for k in (0, 1) for kind in ("key", "value")
+        f"past_key_values.{k}.{kind}": f"present.{k}.{kind}"
+        for k in (0, 1)
+        for kind in ("key", "value")
     }
     assert first_shape(found, "past_key_values.0.key", 3) == [3, 2, 0, 8]
     assert found.takes_whole_prompt
@@ -40,7 +50,11 @@ def test_an_exported_decoder_needs_no_words(tmp_path: Path) -> None:
 
 def test_a_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None:
     found = resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), ["image"])
-    assert (found.tokens, found.constants, found.states) == ("token", ["image"], {"h0": "hn", "c0": "cn"})
+    assert (found.tokens, found.constants, found.states) == (
+        "token",
+        ["image"],
+        {"h0": "hn", "c0": "cn"},
+    )
     assert first_shape(found, "h0", 2) == [2, 32] and not found.takes_whole_prompt
 
 
@@ -51,11 +65,18 @@ def test_what_an_input_is_for_must_be_known(tmp_path: Path) -> None:
 
 def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
     """A number is not text, and floats are not tokens."""
-    text = "g (float[1,n] x, int64 sr, float[1,2] h0) => (float[1,n] y, float[1,2] hn) { y = Neg(x) hn = Neg(h0) }"
+    text = (
+        "g (float[1,n] x, int64 sr, float[1,2] h0) => (float[1,n] y, float[1,2] hn) { y = Neg(x) hn"
+        " = Neg(h0) }"
+    )
     graph = text_models.load(tmp_path, text)
     with pytest.raises(UsageError, match="what is 'x' fed") as e:
         resolve(graph, LoopFile(constants={"sr": 1}), [])
-    assert e.value.hint is not None and "tokens" not in e.value.hint and "[slices] x = 512" in e.value.hint
+    assert (
+        e.value.hint is not None
+        and "tokens" not in e.value.hint
+        and "[slices] x = 512" in e.value.hint
+    )
     with pytest.raises(UsageError, match="what is 'sr' fed") as e:
         resolve(graph, LoopFile(slices={"x": Slicing(2, 2)}), [])
     assert e.value.hint == "in loop.toml: [constants] sr = 1; or -i sr=FILE if it never changes"
@@ -64,16 +85,25 @@ def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("past_key_values.11.value", "present.11.value"), ("past.3.key", "present.3.key"), ("h0", "hn"), ("c0", "cn"),
-        ("state", "stateN"), ("conv_cache_in", "conv_cache_out"), ("prev_h", "next_h"), ("input_c", "output_c"),
-        ("past_key_self_0", "present_key_self_0"), ("cache.0", "new_cache.0"),
+        ("past_key_values.11.value", "present.11.value"),
+        ("past.3.key", "present.3.key"),
+        ("h0", "hn"),
+        ("c0", "cn"),
+        ("state", "stateN"),
+        ("conv_cache_in", "conv_cache_out"),
+        ("prev_h", "next_h"),
+        ("input_c", "output_c"),
+        ("past_key_self_0", "present_key_self_0"),
+        ("cache.0", "new_cache.0"),
     ],
-)  # fmt: skip
+)
 def test_names_of_a_state_before_and_after_a_step(before: str, after: str) -> None:
     assert without_time(before) == without_time(after)
 
 
-@pytest.mark.parametrize(("one", "other"), [("past.1.key", "present.2.key"), ("h0", "cn"), ("key_in", "value_out")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("past.1.key", "present.2.key"), ("h0", "cn"), ("key_in", "value_out")]
+)
 def test_names_of_two_states(one: str, other: str) -> None:
     assert without_time(one) != without_time(other)
 
@@ -81,10 +111,15 @@ def test_names_of_two_states(one: str, other: str) -> None:
 def test_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "loop.toml"
     path.write_text(
-        'tokens = "ids"\nsteps = 5\neos = 2\n[states]\nh0 = "hn"\n[slices]\nx = 512\ny = { size = 6, step = 4 }\n'
+        'tokens = "ids"\nsteps = 5\neos = 2\n[states]\nh0 = "hn"\n[slices]\nx = 512\ny = { size ='
+        " 6, step = 4 }\n"
     )
     assert read(path) == LoopFile(
-        tokens="ids", steps=5, eos=(2,), states={"h0": "hn"}, slices={"x": Slicing(512, 512), "y": Slicing(6, 4)}
+        tokens="ids",
+        steps=5,
+        eos=(2,),
+        states={"h0": "hn"},
+        slices={"x": Slicing(512, 512), "y": Slicing(6, 4)},
     )
     path.write_text("")
     assert read(path) == LoopFile()
@@ -93,12 +128,18 @@ def test_the_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("token = 1", "no key 'token'"), ("steps = 0", "steps = 0: expected a number"), ("steps = true", "expected"),
-        ("eos = 'x'", "eos = x"), ("states = 3", "expected a table"), ("[slices]\nx = 0", "expected a size"),
-        ("[slices]\nx = {size=1, stride=2}", "expected a size"), ("tokens = 3", "expected a name"),
-        ("=", "is not TOML"), ("x = " + "[" * 5000, "nested too deeply"),
+        ("token = 1", "no key 'token'"),
+        ("steps = 0", "steps = 0: expected a number"),
+        ("steps = true", "expected"),
+        ("eos = 'x'", "eos = x"),
+        ("states = 3", "expected a table"),
+        ("[slices]\nx = 0", "expected a size"),
+        ("[slices]\nx = {size=1, stride=2}", "expected a size"),
+        ("tokens = 3", "expected a name"),
+        ("=", "is not TOML"),
+        ("x = " + "[" * 5000, "nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_what_means_nothing_is_an_error(text: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "loop.toml").write_text(text)
     with pytest.raises(UsageError, match=why):
@@ -141,7 +182,10 @@ def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
-    text = "g (float[1,4] x, float[1,2] state) => (float[1,4] y, float[1,2] stateN) { y = Neg(x) stateN = Neg(state) }"
+    text = (
+        "g (float[1,4] x, float[1,2] state) => (float[1,4] y, float[1,2] stateN) { y = Neg(x)"
+        " stateN = Neg(state) }"
+    )
     graph = text_models.load(tmp_path, text)
     file = LoopFile(slices={"x": Slicing(4, 3)})
     np.save(tmp_path / "x.npy", np.arange(11, dtype=np.float32)[None])
@@ -150,9 +194,12 @@ def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
     assert [given.arrays(k, [])["x"].tolist() for k in (0, 2)] == [[[0, 1, 2, 3]], [[6, 7, 8, 9]]]
 
 
-@pytest.mark.parametrize(("extra", "mask"), [("", [0, 0, 1, 1]), ("int64[n] cache_position, ", [1, 1, 0, 0])])
+@pytest.mark.parametrize(
+    ("extra", "mask"), [("", [0, 0, 1, 1]), ("int64[n] cache_position, ", [1, 1, 0, 0])]
+)
 def test_a_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> None:
-    """A window ends with what came last; a cache that is written at a position begins with what came first."""
+    """A window ends with what came last; a cache that is written at a position begins with what
+    came first."""
     text = (
         f"g (int64[1,n] input_ids, {extra}int64[1,4] attention_mask, float[1,2] past)"
         " => (float[1,n] logits, float[1,2] present)"
@@ -160,5 +207,7 @@ def test_a_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> N
     )
     graph = text_models.load(tmp_path, text)
     np.save(tmp_path / "p.npy", np.array([[5, 6]]))
-    given = read_inputs(resolve(graph, LoopFile(), []), LoopFile(), Feeding((str(tmp_path / "p.npy"),)))
+    given = read_inputs(
+        resolve(graph, LoopFile(), []), LoopFile(), Feeding((str(tmp_path / "p.npy"),))
+    )
     assert given.arrays(0, [np.array([[5, 6]])])["attention_mask"].tolist() == [mask]

@@ -1,4 +1,5 @@
-"""A decoder, step by step: the step and the node that go wrong, for faults that are planted in a step.
+"""A decoder, step by step: the step and the node that go wrong, for faults that are planted in a
+step.
 
 Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `results.loop`, `decoding.answer`,
 `decoding.result_folder`, `decoding.picture` and `commands.loop`.
@@ -36,7 +37,17 @@ def here(tmp_path: Path) -> Path:
 def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done, dict[str, Any]]:
     """`subcut bisect --loop loop.toml --json`."""
     done = subcut(
-        "bisect", model, "--loop", "loop.toml", "-c", candidate, "--repeat", "1", "--json", *words, cwd=folder
+        "bisect",
+        model,
+        "--loop",
+        "loop.toml",
+        "-c",
+        candidate,
+        "--repeat",
+        "1",
+        "--json",
+        *words,
+        cwd=folder,
     )
     document = json.loads(done.out)
     jsonschema.Draft202012Validator(schema(LoopDocument)).validate(document)
@@ -45,10 +56,20 @@ def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done,
 
 def test_errors_that_add_up_are_told() -> None:
     document = LoopDocument(
-        exit_code=1, outcome=LoopOutcome.ACCUMULATES, model="m.onnx", candidate="npu", reference="ort 1", steps=9,
-        prompt=2, states={"h0": "hn"}, first_wrong=4, since=1, why="they add up", report="steps.svg",
+        exit_code=1,
+        outcome=LoopOutcome.ACCUMULATES,
+        model="m.onnx",
+        candidate="npu",
+        reference="ort 1",
+        steps=9,
+        prompt=2,
+        states={"h0": "hn"},
+        first_wrong=4,
+        since=1,
+        why="they add up",
+        report="steps.svg",
         seen=[StepSeen(4, math.inf, "fail")],
-    )  # fmt: skip
+    )
     jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
     shown = text(document)
     assert "from step 4 of 9 on" in shown and "they add up" in shown
@@ -64,26 +85,35 @@ def test_errors_that_add_up_are_told() -> None:
         ("decoder_int4", "layer0.v", 33),
     ],
 )
-def test_a_fault_at_one_token_comes_down_to_its_node(model: str, node: str, at: int, here: Path) -> None:
-    done, document = looped(here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy")
+def test_a_fault_at_one_token_comes_down_to_its_node(
+    model: str, node: str, at: int, here: Path
+) -> None:
+    done, document = looped(
+        here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy"
+    )
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", at - 4)
     (finding,) = document["bisection"]["findings"]
     assert finding["nodes"] == [node] and finding["certified"]
     assert document["walks"] <= 12
     ET.fromstring((here / document["report"]).read_text())
-    again, same = looped(here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy")
+    again, same = looped(
+        here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy"
+    )
     assert (again.code, same["walks"], same["first_wrong"]) == (1, 0, at - 4), "walks are stored"
 
 
 @pytest.mark.slow
 def test_a_merged_decoder_keeps_what_its_first_step_made_of_the_encoder(here: Path) -> None:
-    """`use_cache_branch` is false in the first step only; from then on an empty state means that the last one stays."""
+    """`use_cache_branch` is false in the first step only; from then on an empty state means that
+    the last one stays."""
     (here / "loop.toml").write_text("steps = 7\n")
     given = ("-i", "input_ids=prompt.npy", "-i", "encoder_hidden_states=encoded.npy")
     done, document = looped(here, "merged.onnx", "ort", *given)
     assert (done.code, document["outcome"], document["steps"]) == (0, "agree", 7)
     cache = "counter=past_key_values.0.decoder.key"
-    done, document = looped(here, "merged.onnx", f"wrong.py:node=cached.over.softmax,at=9,{cache}", *given)
+    done, document = looped(
+        here, "merged.onnx", f"wrong.py:node=cached.over.softmax,at=9,{cache}", *given
+    )
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 5)
     (finding,) = document["bisection"]["findings"]
     assert finding["inside"]["findings"][0]["nodes"] == ["either/then_branch/cached.over.softmax"]
@@ -98,12 +128,19 @@ def test_a_right_candidate_agrees_in_every_step(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> None:
-    """Nobody approximates a MatMul; it was right in all 32 steps, as 5e-4 of the scale is what fast kernels may do."""
-    done, document = looped(here, "decoder.onnx", "wrong.py:node=layer0.v,by=1.0005,at=0,then=on", "-i", "prompt.npy")
+    """Nobody approximates a MatMul; it was right in all 32 steps, as 5e-4 of the scale is what fast
+    kernels may do."""
+    done, document = looped(
+        here, "decoder.onnx", "wrong.py:node=layer0.v,by=1.0005,at=0,then=on", "-i", "prompt.npy"
+    )
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 0)
     assert document["bisection"]["findings"][0]["nodes"] == ["layer0.v"]
     done, document = looped(
-        here, "decoder.onnx", "wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on", "-i", "prompt.npy"
+        here,
+        "decoder.onnx",
+        "wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on",
+        "-i",
+        "prompt.npy",
     )
     assert (done.code, document["outcome"]) == (0, "agree")
     assert "within approximate kernels (1 Softmax" in document["why"]
@@ -112,7 +149,18 @@ def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> 
 @pytest.mark.slow
 def test_the_time_may_end_a_walk(here: Path) -> None:
     (here / "loop.toml").write_text("steps = 500")
-    words = ("bisect", "decoder.onnx", "--loop", "loop.toml", "-c", "ort", "-i", "prompt.npy", "--max-time", "0.5s")
+    words = (
+        "bisect",
+        "decoder.onnx",
+        "--loop",
+        "loop.toml",
+        "-c",
+        "ort",
+        "-i",
+        "prompt.npy",
+        "--max-time",
+        "0.5s",
+    )
     done = subcut(*words, cwd=here)
     assert done.code == 5 and "the time is used up" in done.err
 
@@ -147,8 +195,9 @@ def test_a_walk_that_is_right_when_it_is_made_again_is_flaky(here: Path) -> None
 
 
 CHAOS = (
-    "g (float[1,8] x, float[1,8] state) => (float[1,8] y, float[1,8] stateN) { one = Constant<value_float=1.0>()"
-    " r = Constant<value_float=3.9>() a = Sub(one, state) b = Mul(state, a) stateN = Mul(b, r) y = Add(stateN, x) }"
+    "g (float[1,8] x, float[1,8] state) => (float[1,8] y, float[1,8] stateN) { one ="
+    " Constant<value_float=1.0>() r = Constant<value_float=3.9>() a = Sub(one, state) b ="
+    " Mul(state, a) stateN = Mul(b, r) y = Add(stateN, x) }"
 )
 SAME = """
 import numpy as np
@@ -165,7 +214,9 @@ def load(model, options):
 def test_a_loop_that_makes_rounding_grow_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
     text_models.load(tmp_path, CHAOS)
     np.save(tmp_path / "x.npy", np.zeros((1, 8 * 60), np.float32))
-    np.save(tmp_path / "s.npy", np.random.default_rng(0).uniform(0.2, 0.8, (1, 8)).astype(np.float32))
+    np.save(
+        tmp_path / "s.npy", np.random.default_rng(0).uniform(0.2, 0.8, (1, 8)).astype(np.float32)
+    )
     (tmp_path / "same.py").write_text(SAME)
     (tmp_path / "loop.toml").write_text("[slices]\nx = 8\n")
     done, document = looped(tmp_path, "model.onnx", "same.py", "-i", "x=x.npy", "-i", "state=s.npy")

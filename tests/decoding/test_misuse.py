@@ -1,4 +1,5 @@
-"""What is done wrong with `bisect --loop`: another file, a candidate that gives too little, a folder without cases.
+"""What is done wrong with `bisect --loop`: another file, a candidate that gives too little, a
+folder without cases.
 
 Covers `decoding.search`, `decoding.walk`, `decoding.inputs` and `cases.find_case`.
 """
@@ -23,7 +24,10 @@ from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
-SUM = "g (float[1,4] x, float[1,4] h0) => (float[1,4] y, float[1,4] hn) { hn = Add(h0, x) y = Neg(hn) }"
+SUM = (
+    "g (float[1,4] x, float[1,4] h0) => (float[1,4] y, float[1,4] hn) { hn = Add(h0, x) y ="
+    " Neg(hn) }"
+)
 CANDIDATE = '''
 """The sum of all, times what the file beside says from the third step on; nothing but the state if it is 0."""
 import numpy as np
@@ -41,7 +45,7 @@ def load(model, options):
         return {"hn": hn} if gain == 0 and np.abs(hn).max() > 2.5 else {"hn": hn, "y": -hn}
 
     return run
-'''
+'''  # noqa: E501
 SLICES = "[slices]\nx = { size = 1, step = 1, axis = 0 }\n"
 
 
@@ -56,7 +60,18 @@ def here(tmp_path: Path) -> Path:
 
 
 def looped(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
-    fixed = ("--loop", "loop.toml", "-i", "x.npy", "-c", "sum.py", "--repeat", "1", "--json", *words)
+    fixed = (
+        "--loop",
+        "loop.toml",
+        "-i",
+        "x.npy",
+        "-c",
+        "sum.py",
+        "--repeat",
+        "1",
+        "--json",
+        *words,
+    )
     done = subcut("bisect", "model.onnx", *fixed, cwd=folder)
     return done, json.loads(done.out)
 
@@ -69,9 +84,10 @@ def inputs(folder: Path, file: LoopFile) -> LoopInputs:
 def test_another_loop_file_is_another_walk(here: Path) -> None:
     """The overlap of slices, and what is fed back, do not show in the first step."""
     files = [
-        LoopFile(slices={"x": Slicing(1, 1, 0)}, steps=3), LoopFile(slices={"x": Slicing(1, 2, 0)}, steps=3),
+        LoopFile(slices={"x": Slicing(1, 1, 0)}, steps=3),
+        LoopFile(slices={"x": Slicing(1, 2, 0)}, steps=3),
         LoopFile(slices={"x": Slicing(1, 1, 0)}, steps=3, states={"h0": "y"}),
-    ]  # fmt: skip
+    ]
     assert len({inputs(here, file).digest() for file in files}) == 3
 
 
@@ -99,7 +115,9 @@ def test_the_folder_of_a_loop_says_where_its_search_is(command: str, tmp_path: P
     folder = tmp_path / "loop-npu"
     folder.mkdir()
     (folder / "manifest.json").write_text('{"schema": "subcut.evidence/1"}')
-    (folder / "loop.json").write_text(json.dumps({"bisection": {"report": "out/bisect-npu/report.html"}}))
+    (folder / "loop.json").write_text(
+        json.dumps({"bisection": {"report": "out/bisect-npu/report.html"}})
+    )
     done = subcut(command, str(folder), cwd=tmp_path)
     assert done.code == 2
     assert "is of a loop" in done.err and "out/bisect-npu" in done.err
@@ -115,16 +133,23 @@ def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference
 
 
 def test_what_a_step_gave_is_told_from_what_stays(tmp_path: Path) -> None:
-    """A verdict on one step compares what that step gave; the next step is fed what stays of the one before."""
+    """A verdict on one step compares what that step gave; the next step is fed what stays of the
+    one before."""
 
     def record(name: str, rows: int, into: Path) -> Record:
-        return save(name, np.ones((rows, 4), np.float32), "tensor(float)", into, f"{name}{rows}").within(str(into))
+        return save(
+            name, np.ones((rows, 4), np.float32), "tensor(float)", into, f"{name}{rows}"
+        ).within(str(into))
 
     def run(into: Path, *_: object) -> dict[str, Record]:
         return {"y": record("y", 1, into), "hn": record("hn", 0, into)}
 
-    decoder = SimpleNamespace(graph=SimpleNamespace(outputs=["y", "hn"]), states={"h0": "hn"}, cache_branch="b")
+    decoder = SimpleNamespace(
+        graph=SimpleNamespace(outputs=["y", "hn"]), states={"h0": "hn"}, cache_branch="b"
+    )
     before = {"h0": record("h0", 2, tmp_path)}
-    walked: Any = SimpleNamespace(decoder=decoder, state_before=lambda k: before, feeds=lambda k, states: [])
+    walked: Any = SimpleNamespace(
+        decoder=decoder, state_before=lambda k: before, feeds=lambda k, states: []
+    )
     (step,) = walk.follow(walked, run, 1, 1, tmp_path / "steps")
     assert [r["hn"].shapes for r in (step.raw, step.made)] == [((0, 4),), ((2, 4),)]

@@ -1,4 +1,5 @@
-"""Faults that are planted in one step of a loop: the candidate that has them, and what a search says of each kind.
+"""Faults that are planted in one step of a loop: the candidate that has them, and what a search
+says of each kind.
 
 Covers `fixtures.decoders_wrong` and `benchmarks.decoding`.
 """
@@ -24,14 +25,18 @@ def test_the_candidate_is_wrong_in_its_step_alone(tmp_path: Path) -> None:
     right = decoders_wrong.load(str(tmp_path / "m.onnx"), {})
     fed = {"token": np.array([3]), "image": state, "h0": state, "c0": state}
     np.testing.assert_allclose(candidate(fed)["cn"], 3 * right(fed)["cn"], rtol=1e-6)
-    np.testing.assert_array_equal(candidate(fed | {"h0": 2 * state})["cn"], right(fed | {"h0": 2 * state})["cn"])
+    np.testing.assert_array_equal(
+        candidate(fed | {"h0": 2 * state})["cn"], right(fed | {"h0": 2 * state})["cn"]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [pytest.param("state", marks=pytest.mark.rare), "drift"])
 def test_the_step_and_the_node_are_named(fault: str, tmp_path: Path) -> None:
     every = len(decoding.MODELS) * len(decoding.FAULTS)
-    seeds = range(len(decoding.MODELS) * decoding.FAULTS.index(fault), 100 * every, every)  # of the decoder
+    seeds = range(
+        len(decoding.MODELS) * decoding.FAULTS.index(fault), 100 * every, every
+    )  # of the decoder
     tried = (decoding.plant(seed, tmp_path, tmp_path / "none", 24) for seed in seeds)
     planted = next(p for p in tried if isinstance(p, decoding.Planted))
     found = decoding.run(planted, tmp_path)

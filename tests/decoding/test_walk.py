@@ -1,4 +1,5 @@
-"""The reference walks over the steps of a loop: which states it keeps, and what rounding does to it.
+"""The reference walks over the steps of a loop: which states it keeps, and what rounding does to
+it.
 
 Covers `decoding.walk` and `decoding.rounding`.
 """
@@ -29,15 +30,19 @@ RECURRENT = """g (float[1,4] x, float[1,4] h0) => (float[1,4] y, float[1,4] hn) 
     both = Add(turned, x)
     hn = Sin(both)
     y = Neg(hn)
-}"""
+}"""  # noqa: E501
 
 
-ONLY_STATE = "g (float[1,4] x, float[1,4] h0) => (float[1,4] hn) { both = Add(h0, x) hn = Sin(both) }"
+ONLY_STATE = (
+    "g (float[1,4] x, float[1,4] h0) => (float[1,4] hn) { both = Add(h0, x) hn = Sin(both) }"
+)
 
 
 def walked(text: str, folder: Path, reference: Reference) -> Trace:
     graph = text_models.load(folder, text)
-    np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((STEPS, 4)).astype(np.float32))
+    np.save(
+        folder / "x.npy", np.random.default_rng(0).standard_normal((STEPS, 4)).astype(np.float32)
+    )
     file = LoopFile(slices={"x": Slicing(1, 1, 0)})
     given = read(resolve(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
     scratch = folder / "scratch"
@@ -68,7 +73,9 @@ def test_states_that_are_not_kept_are_computed_again(
         again = few.state_before(k)["h0"]
         known = every.state_before(k)["h0"]
         np.testing.assert_array_equal(load(again, Path("/")), load(known, Path("/")))
-    assert all(Path(file).exists() for results in few.results for r in results.values() for file in r.files)
+    assert all(
+        Path(file).exists() for results in few.results for r in results.values() for file in r.files
+    )
 
 
 def test_relative_errors() -> None:

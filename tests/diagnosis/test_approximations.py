@@ -53,9 +53,13 @@ def load(model, options):
         return {"y": y.astype(np.float32)}
     return run
 """
-ERF = "g (float[4,50] x) => (float[4,50] y) { d = Div(x, r) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half) }"
+ERF = (
+    "g (float[4,50] x) => (float[4,50] y) { d = Div(x, r) e = Erf(d) a = Add(e, one) m = Mul(x, a)"
+    " y = Mul(m, half) }"
+)
 GELU, SIGMOID, EXP, SOFTMAX = (
-    f"g (float[4,50] x) => (float[4,50] y) {{ y = {op}(x) }}" for op in ("Gelu", "Sigmoid", "Exp", "Softmax")
+    f"g (float[4,50] x) => (float[4,50] y) {{ y = {op}(x) }}"
+    for op in ("Gelu", "Sigmoid", "Exp", "Softmax")
 )
 CONSTANTS: dict[str, Any] = {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
 
@@ -75,10 +79,16 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
     opened = []
 
     def ask(text: str, opset: int = 17, **options: str) -> WrongOutput:
-        graph = text_models.load(tmp_path, text, opset=opset, ir=10, **(CONSTANTS if text is ERF else {}))
-        np.save(tmp_path / "x.npy", 4 * np.random.default_rng(0).standard_normal((4, 50), np.float32))
+        graph = text_models.load(
+            tmp_path, text, opset=opset, ir=10, **(CONSTANTS if text is ERF else {})
+        )
+        np.save(
+            tmp_path / "x.npy", 4 * np.random.default_rng(0).standard_normal((4, 50), np.float32)
+        )
         chosen = replace(workers.candidate, options=options)
-        setup = Setup(chosen, Feeding((str(tmp_path / "x.npy"),)), tmp_path / "out", "noise:floor=0")
+        setup = Setup(
+            chosen, Feeding((str(tmp_path / "x.npy"),)), tmp_path / "out", "noise:floor=0"
+        )
         opened.append(open_trials(graph, setup, reference, workers))
         trials = opened[-1].__enter__()
         worst = trials.verdict(trials.model.whole()).worst

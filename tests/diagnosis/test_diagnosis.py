@@ -1,6 +1,8 @@
-"""Precision or bug: the evidence about failing regions, for faults whose nature is known; and in commands.
+"""Precision or bug: the evidence about failing regions, for faults whose nature is known; and in
+commands.
 
-Covers `diagnosis.diagnosis`, `diagnosis.conclusions`, `trials.similar_outputs` and `trials.compare`.
+Covers `diagnosis.diagnosis`, `diagnosis.conclusions`, `trials.similar_outputs` and
+`trials.compare`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from tests.helpers.open_trials import region_of, spec_of
 from tests.helpers.run_command import Done, in_process, subcut
 
 IMAGE = (
-    "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [first] p = Conv <pads=[1,1,1,1]> (x, w) [act] q = Tanh(p)"
-    " [last] y = Conv <pads=[1,1,1,1]> (q, w) }"
+    "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [first] p = Conv <pads=[1,1,1,1]> (x, w) [act] q"
+    " = Tanh(p) [last] y = Conv <pads=[1,1,1,1]> (q, w) }"
 )
 STRICT = "noise:floor=0"
 LATER = "only the first 3 findings are looked into so far"
@@ -58,7 +60,8 @@ def images(folder: Path, count: int) -> str:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    """Processes of the mistaken candidate; its mistakes are options, so the tests of this file share them."""
+    """Processes of the mistaken candidate; its mistakes are options, so the tests of this file
+    share them."""
     with Workers(candidate.parse(mistaken_candidate.HERE)) as shared:
         yield shared
 
@@ -71,7 +74,9 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
         def opened(samples: int = 1, text: str = IMAGE, **options: str) -> Trials:
             graph = text_models.load(tmp_path, text, w=weight())
             mistaken = replace(candidate.parse(mistaken_candidate.HERE), options=options)
-            setup = session.Setup(mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
+            setup = session.Setup(
+                mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT
+            )
             trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
             trials.runtime.__dict__["about"] = workers_about(workers, options)
             return trials
@@ -86,14 +91,16 @@ def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
 
 
 def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
-    """The evidence about a region of these nodes, by kind; `more`: also by runs of other candidates."""
+    """The evidence about a region of these nodes, by kind; `more`: also by runs of other
+    candidates."""
     region = region_of(trials.model.graph, *names)
     found = diagnose(trials, region, trials.verdict(region), "" if more else LATER)
     assert found[0].kind == "conclusion" and len(found) == len({one.kind for one in found})
     return {one.kind: one.says for one in found}
 
 
-# ------------------------------------------------------------------------------------------------ likeness
+# ------------------------------------------------------------------------------------------------
+# likeness
 
 NHWC = "laid out with the axes in the order 0,2,3,1 (NHWC for NCHW), but not shaped so"
 
@@ -126,15 +133,22 @@ def test_values_like_nothing(ask: Ask) -> None:
     found = evidence_of(ask(mistake="noise", tensor="y"), "last")
     assert "likeness" not in found
     assert found["noise"].startswith("rounding in fp32 does not explain it: "), found["noise"]
-    assert "does not explain it" in found["precision"] or "too imprecise here to tell" in found["precision"]
+    assert (
+        "does not explain it" in found["precision"]
+        or "too imprecise here to tell" in found["precision"]
+    )
 
 
-# ------------------------------------------------------------------------------------------------ precision
+# ------------------------------------------------------------------------------------------------
+# precision
 
 
 def test_float16_that_nobody_declared(ask: Ask) -> None:
     found = evidence_of(ask(mistake="half"), "first", "act", "last")
-    assert found["conclusion"] == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    assert (
+        found["conclusion"]
+        == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    )
     assert found["likeness"] == "every value is one of float16, the reference's are not"
     assert found["precision"].startswith("float16 arithmetic would explain it: ")
 
@@ -142,8 +156,17 @@ def test_float16_that_nobody_declared(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("inside", "perhaps no bug: within 0.002 of the scale, as approximate kernels may be (Conv, Tanh)"),
-        ("drift", "a bug, or float16 arithmetic: only the size of the error speaks for that; if the candidate uses it"),
+        (
+            "inside",
+            "perhaps no bug: within 0.002 of the scale, as approximate kernels may be (Conv, Tanh)",
+        ),
+        (
+            "drift",
+            (
+                "a bug, or float16 arithmetic: only the size of the error speaks for that; if the"
+                " candidate uses it"
+            ),
+        ),
     ],
 )
 def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
@@ -155,7 +178,9 @@ def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
 def test_a_lower_precision_that_every_node_shows(ask: Ask) -> None:
     found = evidence_of(ask(mistake="jitter"), "first", "act", "last", more=True)
     assert found["alone"] == "each of 3 nodes alone is off as well"
-    assert found["conclusion"].startswith("probably rounding, not a bug: float16 arithmetic explains it; if the")
+    assert found["conclusion"].startswith(
+        "probably rounding, not a bug: float16 arithmetic explains it; if the"
+    )
 
 
 def test_what_nobody_approximates_is_no_approximate_kernel(ask: Ask) -> None:
@@ -179,21 +204,33 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     region = region_of(trials.model.graph, "first", "act", "last")
     verdict = trials.verdict(region)
     assert verdict.status is Status.AGREE
-    assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
+    assert not [
+        one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")
+    ]
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize(("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")])
-def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, constant: bool, ask: Ask) -> None:
-    """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean and a scale?"."""
-    text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) <float[1] v = {{{value}}}> {{ [last] y = Mul(x, v) }}"
+@pytest.mark.parametrize(
+    ("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")]
+)
+def test_a_weight_beyond_the_claimed_range_is_named(
+    value: str, claim: str, constant: bool, ask: Ask
+) -> None:
+    """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean
+    and a scale?"."""
+    text = (
+        f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) <float[1] v = {{{value}}}> {{ [last] y ="
+        " Mul(x, v) }"
+    )
     if constant:
         made = f"v = Constant <value: tensor = float[1] {{{value}}}> ()"
         text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) {{ {made} [last] y = Mul(x, v) }}"
     found = evidence_of(ask(text=text, mistake="sign", tensor="y", claim=claim), "last")
     named = found.get("range") == "weight 'v' holds 9.8e+07: float16 ends at 6.55e+04"
-    assert named == found["conclusion"].startswith("range: ") == (value[0] == "9" and claim == "fp16")
+    assert (
+        named == found["conclusion"].startswith("range: ") == (value[0] == "9" and claim == "fp16")
+    )
 
 
 @pytest.mark.turns(3)
@@ -206,7 +243,12 @@ def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, cons
             "right with precision=f32: lower precision is the reason",
             "not known: right in",
         ),
-        ("wrong", "fp16", "wrong with claim=fp32,precision=f32 as well: ", "a bug: full precision is as wrong"),
+        (
+            "wrong",
+            "fp16",
+            "wrong with claim=fp32,precision=f32 as well: ",
+            "a bug: full precision is as wrong",
+        ),
         (
             "right",
             "fp32",
@@ -215,8 +257,12 @@ def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, cons
         ),
     ],
 )
-def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, conclusion: str, ask: Ask) -> None:
-    found = evidence_of(ask(mistake="noise", tensor="y", exact=exact, claim=claim), "last", more=True)
+def test_the_same_backend_in_full_precision(
+    exact: str, claim: str, words: str, conclusion: str, ask: Ask
+) -> None:
+    found = evidence_of(
+        ask(mistake="noise", tensor="y", exact=exact, claim=claim), "last", more=True
+    )
     assert found["exact"].startswith(words)
     assert found["conclusion"].startswith(conclusion)
 
@@ -225,15 +271,24 @@ def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, 
 @pytest.mark.parametrize(
     ("switches", "words", "conclusion"),
     [
-        ("heal", "right with fast exp off (exp=exact)", "one option of the candidate is the reason"),
+        (
+            "heal",
+            "right with fast exp off (exp=exact)",
+            "one option of the candidate is the reason",
+        ),
         (
             "none",
             "wrong with threads off (threads=1) as well; wrong with fast exp off",
-            "a bug, or an approximation: as small as float16 rounding, but 'first' alone agrees in fp32",
+            (
+                "a bug, or an approximation: as small as float16 rounding, but 'first' alone agrees"
+                " in fp32"
+            ),
         ),
     ],
 )
-def test_a_switch_confirms_what_a_precision_only_fits(switches: str, words: str, conclusion: str, ask: Ask) -> None:
+def test_a_switch_confirms_what_a_precision_only_fits(
+    switches: str, words: str, conclusion: str, ask: Ask
+) -> None:
     """The error fits float16: that is a guess, until turning something off heals it."""
     trials = ask(mistake="drift", tensor="y", switches=switches)
     found = evidence_of(trials, "first", "act", "last", more=True)
@@ -249,7 +304,8 @@ def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------ other opinions
+# ------------------------------------------------------------------------------------------------
+# other opinions
 
 
 def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,22 +317,34 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
     real = Processes.run
 
     def answered(self: Processes, *words: Any, **more: Any) -> Any:
-        return real(self, *words, **more) if self.runtime.candidate is trials.runtime.candidate else answer
+        return (
+            real(self, *words, **more)
+            if self.runtime.candidate is trials.runtime.candidate
+            else answer
+        )
 
     monkeypatch.setattr(Processes, "run", answered)
     found = {one.kind: one.says for one in diagnose(trials, region, verdict)}
     assert found["second"] == "onnx's own evaluator agrees with the candidate"
-    assert found["conclusion"] == "not known which side is wrong: onnx's own evaluator agrees with the candidate"
+    assert (
+        found["conclusion"]
+        == "not known which side is wrong: onnx's own evaluator agrees with the candidate"
+    )
 
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
-    [("nan", "rounding in fp32 does not explain it: "), ("shape", "rounding does not explain it: 1×3×8×1 where 1×3")],
+    [
+        ("nan", "rounding in fp32 does not explain it: "),
+        ("shape", "rounding does not explain it: 1×3×8×1 where 1×3"),
+    ],
 )
 def test_what_no_rounding_does(mistake: str, words: str, ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last", more=True)
     assert found["noise"].startswith(words)
-    assert found["conclusion"].startswith("a bug: rounding does not explain it, and onnx's own evaluator agrees")
+    assert found["conclusion"].startswith(
+        "a bug: rounding does not explain it, and onnx's own evaluator agrees"
+    )
 
 
 def test_indices_that_no_rounding_changes(ask: Ask) -> None:
@@ -297,7 +365,9 @@ def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="y", exact="right")
     region = region_of(trials.model.graph, "last")
     verdict = trials.verdict(region)
-    found = {one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")}
+    found = {
+        one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")
+    }
     assert found["exact"] == "not run with precision=f32: 9 trials were too few"
     assert found["second"] == "no second opinion: 9 trials were too few"
     slow = replace(verdict, run=100.0)
@@ -309,7 +379,10 @@ def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
     (one,) = diagnose(trials, region_of(trials.model.graph, "last"), died)
-    assert (one.kind, one.says) == ("exact", "right with precision=f32: the candidate's optimiser is to blame")
+    assert (one.kind, one.says) == (
+        "exact",
+        "right with precision=f32: the candidate's optimiser is to blame",
+    )
 
 
 def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
@@ -317,7 +390,9 @@ def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
     text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MAX_EVALUATED + 2}) {{ {chain} }}"
     trials = ask(text=text, mistake="sign", tensor=f"t{MAX_EVALUATED + 2}")
     found = evidence_of(trials, *(f"n{k}" for k in range(MAX_EVALUATED + 2)), more=True)
-    assert found["second"] == f"no second opinion: {MAX_EVALUATED + 2} nodes take too long in Python"
+    assert (
+        found["second"] == f"no second opinion: {MAX_EVALUATED + 2} nodes take too long in Python"
+    )
 
 
 def test_nothing_decides() -> None:
@@ -326,7 +401,8 @@ def test_nothing_decides() -> None:
     assert conclude([Evidence("noise", "")]).says == UNKNOWN
 
 
-# ------------------------------------------------------------------------------------------------ compare
+# ------------------------------------------------------------------------------------------------
+# compare
 
 
 def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
@@ -339,7 +415,8 @@ def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     assert WrongOutput(trials, region, judged).looks_like == [NHWC], "in place as well"
 
 
-# ------------------------------------------------------------------------------------------------ commands
+# ------------------------------------------------------------------------------------------------
+# commands
 
 
 @pytest.fixture
@@ -352,7 +429,14 @@ def here(tmp_path: Path) -> Path:
 
 def run(verb: str, cwd: Path, *words: str, **options: str) -> Done:
     return subcut(
-        verb, "model.onnx", "-i", "images", "-c", spec_of(mistaken_candidate.HERE, **options), *words, cwd=cwd
+        verb,
+        "model.onnx",
+        "-i",
+        "images",
+        "-c",
+        spec_of(mistaken_candidate.HERE, **options),
+        *words,
+        cwd=cwd,
     )
 
 
@@ -364,7 +448,9 @@ def evidence(done: Done) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [(), ("--candidate-model", "other.onnx")], ids=["the model", "another model"])
+@pytest.mark.parametrize(
+    "other", [(), ("--candidate-model", "other.onnx")], ids=["the model", "another model"]
+)
 def test_a_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) -> None:
     """The demo's fault, in a backend whose optimiser can be switched off."""
     in_process("demo", tmp_path / "bug")
@@ -379,7 +465,9 @@ def test_a_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path
     found = evidence(done)
     assert found["exact"] == "right with opt=disable: the candidate's optimiser is to blame"
     assert found["second"] == "onnx's own evaluator agrees with the reference"
-    assert found["conclusion"].startswith("a bug of the candidate's optimiser: right without it; onnx's own evaluator")
+    assert found["conclusion"].startswith(
+        "a bug of the candidate's optimiser: right without it; onnx's own evaluator"
+    )
     assert "likeness" not in found
     report = (tmp_path / "bug" / done.document["report"]).read_text()
     assert "Precision or bug" in report and "right with opt=disable" in report
@@ -411,9 +499,21 @@ def test_bisect_names_each(mistake: str, words: str, here: Path) -> None:
 @pytest.mark.slow
 def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
     found = evidence(run("bisect", here, "--json", "--rtol", "1e-4", mistake="half"))
-    assert found["conclusion"] == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    assert (
+        found["conclusion"]
+        == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    )
     assert found["second"] == "onnx's own evaluator agrees with the reference"
-    done = run("bisect", here, "--precision", "fp16", "--criterion", "noise:k=0.6", "--force", mistake="half")
+    done = run(
+        "bisect",
+        here,
+        "--precision",
+        "fp16",
+        "--criterion",
+        "noise:k=0.6",
+        "--force",
+        mistake="half",
+    )
     assert done.code == 0 and done.out.startswith("right: outputs agree"), done
 
 
@@ -421,31 +521,35 @@ def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
 @pytest.mark.parametrize("verb", ["bisect", "compare"])
 def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
     done = run(verb, here, mistake="fed")
-    assert (done.code, "the inputs are RGB for BGR: channels 0 and 2 of axis 1 exchanged" in done.err) == (4, True), (
-        done
-    )
+    assert (
+        done.code,
+        "the inputs are RGB for BGR: channels 0 and 2 of axis 1 exchanged" in done.err,
+    ) == (4, True), done
 
 
 @pytest.mark.slow
 def test_compare_says_it(here: Path) -> None:
     done = run("compare", here, mistake="nhwc", tensor="y")
     assert f"looks like        {NHWC}" in done.out.splitlines(), done
-    assert run("compare", here, "--json", mistake="nhwc", tensor="y").document["first_bad"]["looks_like"] == [NHWC]
+    assert run("compare", here, "--json", mistake="nhwc", tensor="y").document["first_bad"][
+        "looks_like"
+    ] == [NHWC]
 
 
 def test_what_is_refused_with_a_switch_off_as_well_is_told_so(tmp_path: Path) -> None:
     """It was "not known"."""
     (tmp_path / "picky.py").write_text(
-        "import onnx, onnxruntime\n"
-        "def exact(options): return {'precision': 'f32'} if not options else None\n"
-        "def switches(options): return {} if options else {'threads': {'threads': '1'}}\n"
-        "def load(model, options):\n"
-        "    if any(node.op_type == 'Tanh' for node in onnx.load(model).graph.node): raise ValueError('no Tanh')\n"
-        "    session = onnxruntime.InferenceSession(str(model))\n"
-        "    names = [o.name for o in session.get_outputs()]\n"
-        "    return lambda feeds: dict(zip(names, session.run(names, feeds)))\n"
+        "import onnx, onnxruntime\ndef exact(options): return {'precision': 'f32'} if not options"
+        " else None\ndef switches(options): return {} if options else {'threads': {'threads':"
+        " '1'}}\ndef load(model, options):\n    if any(node.op_type == 'Tanh' for node in"
+        " onnx.load(model).graph.node): raise ValueError('no Tanh')\n    session ="
+        " onnxruntime.InferenceSession(str(model))\n    names = [o.name for o in"
+        " session.get_outputs()]\n    return lambda feeds: dict(zip(names, session.run(names,"
+        " feeds)))\n"
     )
-    text = "g (float[4] x) => (float[4] y) { [first] a = Neg(x) [turn] b = Tanh(a) [last] y = Exp(b) }"
+    text = (
+        "g (float[4] x) => (float[4] y) { [first] a = Neg(x) [turn] b = Tanh(a) [last] y = Exp(b) }"
+    )
     text_models.save(tmp_path / "m.onnx", text)
     found = evidence(subcut("bisect", "m.onnx", "-c", "picky.py", "--json", cwd=tmp_path))
     assert found["exact"] == "refused with precision=f32 as well"

@@ -1,4 +1,5 @@
-"""Which passes of an optimiser a failure takes: `diagnosis.passes`, and onnxruntime's names of them."""
+"""Which passes of an optimiser a failure takes: `diagnosis.passes`, and onnxruntime's names of
+them."""
 
 from __future__ import annotations
 
@@ -21,20 +22,28 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
 
-NET = "g (float[2,3] x) => (float[2,3] y) { [first] p = Tanh(x) [second] q = Identity(p) [third] y = Exp(q) }"
+NET = (
+    "g (float[2,3] x) => (float[2,3] y) { [first] p = Tanh(x) [second] q = Identity(p) [third] y ="
+    " Exp(q) }"
+)
 Ask = Callable[..., Ablation]
 HERE = str(Path(passes_wrong.__file__))
 
 
 @pytest.fixture(scope="module")
 def ablation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ablation]]:
-    """Of the whole of a small network, for options of the candidate; the tests share its processes."""
+    """Of the whole of a small network, for options of the candidate; the tests share its
+    processes."""
     folder = tmp_path_factory.mktemp("passes")
     np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
     graph = text_models.load(folder, NET)
     chosen = candidate.parse(HERE)
     setup = Setup(chosen, Feeding((str(folder / "x.npy"),)), folder / "out", freeze=True)
-    with Reference() as reference, Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
+    with (
+        Reference() as reference,
+        Workers(chosen) as workers,
+        open_trials(graph, setup, reference, workers) as trials,
+    ):
 
         def ask(most_runs: int = 80, **options: str) -> Ablation:
             other = trials.with_candidate(replace(chosen, options=options))
@@ -57,7 +66,9 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
         ("A+B", "C", set()),
     ],
 )
-def test_the_minimal_sets_are_found(ablation: Ask, names: str, cures: str, found: set[tuple[str, ...]]) -> None:
+def test_the_minimal_sets_are_found(
+    ablation: Ask, names: str, cures: str, found: set[tuple[str, ...]]
+) -> None:
     asked = ablation(names=names, cures=cures)
     assert set(minimal_sets(asked)) == found
     for some in found:
@@ -80,7 +91,9 @@ def test_what_is_off_already_stays_off_and_is_not_named(ablation: Ask) -> None:
 @pytest.mark.rare
 def test_the_runs_are_bounded(ablation: Ask) -> None:
     asked = ablation(20, names="+".join("ABCDEFGHIJ"), cures="I+J")
-    assert minimal_sets(asked) == [("I", "J")]  # not as a pair: one name after the other was left in
+    assert minimal_sets(asked) == [
+        ("I", "J")
+    ]  # not as a pair: one name after the other was left in
     assert asked.runs <= 20 + 10
 
 
@@ -95,14 +108,16 @@ def test_sets_in_words() -> None:
     assert in_words([("A",), ("B", "C")]) == "A or B and C together"
 
 
-# ---------------------------------------------------------------------------------------------------- onnxruntime
+# ------------------------------------------------------------ onnxruntime
 
 
 @pytest.mark.slow
 def test_onnxruntimes_passes_are_those_without_which_it_makes_another_graph(tmp_path: Path) -> None:
     model = text_models.load(tmp_path, NET).path
     assert "EliminateIdentity" in ort.passes(model, {})
-    assert "EliminateIdentity" not in ort.passes(model, {"disabled_optimizers": "EliminateIdentity"})
+    assert "EliminateIdentity" not in ort.passes(
+        model, {"disabled_optimizers": "EliminateIdentity"}
+    )
     assert ort.passes(model, {"opt": "disable"}) == []
     assert ort.passes(model, {}) == ort.passes(model, {})
 
@@ -111,14 +126,17 @@ def test_without_a_pass_onnxruntime_computes_the_same_of_another_graph(tmp_path:
     model = text_models.load(tmp_path, NET).path
     x = np.random.default_rng(1).standard_normal((2, 3), np.float32)
     whole, without = (
-        ort.load(model, o)({"x": x})["y"] for o in ({}, {"disabled_optimizers": "EliminateIdentity+ConstantFolding"})
+        ort.load(model, o)({"x": x})["y"]
+        for o in ({}, {"disabled_optimizers": "EliminateIdentity+ConstantFolding"})
     )
     np.testing.assert_allclose(np.asarray(whole), np.asarray(without), rtol=1e-6)
 
 
 def test_a_name_that_is_no_pass_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no optimiser pass 'EliminateIdentitty'") as error:
-        ort.load(text_models.load(tmp_path, NET).path, {"disabled_optimizers": "EliminateIdentitty"})
+        ort.load(
+            text_models.load(tmp_path, NET).path, {"disabled_optimizers": "EliminateIdentitty"}
+        )
     assert "EliminateIdentity" in error.value.hint
 
 

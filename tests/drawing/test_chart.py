@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 
 from subgraph.drawing.chart import MAX_LABELS, Point, chart
 
-ERRORS = st.one_of(st.none(), st.floats(min_value=0), st.sampled_from(["inf", "nan"]), st.just(5e-324))
+ERRORS = st.one_of(
+    st.none(), st.floats(min_value=0), st.sampled_from(["inf", "nan"]), st.just(5e-324)
+)
 
 
-@given(st.lists(ERRORS, max_size=20), st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=9))
+@given(
+    st.lists(ERRORS, max_size=20), st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=9)
+)
 def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
     points = [Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
     drawn = chart(points, marks, {"x": "", "label": ""})
     places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{drawn.line} {drawn.dots}")
     titled = [(p.x, p.y) for p in drawn.titled]
-    assert all(drawn.left <= float(x) <= drawn.right and 0 < float(y) <= drawn.bottom for x, y in [*places, *titled])
+    assert all(
+        drawn.left <= float(x) <= drawn.right and 0 < float(y) <= drawn.bottom
+        for x, y in [*places, *titled]
+    )
     assert len(re.findall("[ML]", drawn.line)) == sum(e is not None for e in errors)
     assert len(drawn.marks) == sum(bool(m) for m in marks)
     assert len(drawn.levels) <= MAX_LABELS + 1

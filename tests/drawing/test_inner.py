@@ -11,16 +11,29 @@ from subgraph.drawing.svg import Marks, svg
 def body(word: str, first: int, inside: dict[int, list[Inner]] | None = None) -> Inner:
     names = [f"part/n{i}" for i in range(4)]
     tensors = [f"t{i}" for i in range(5)]
-    network = Network(names, ["Relu"] * 4, [[t] for t in tensors[:-1]], [[t] for t in tensors[1:]], ["t0"], ["t4"])
-    return Inner(word, f"if/{word}/", first, 4 + sum(b.size for row in (inside or {}).values() for b in row), network,
-                 inside or {})  # fmt: skip
+    network = Network(
+        names, ["Relu"] * 4, [[t] for t in tensors[:-1]], [[t] for t in tensors[1:]], ["t0"], ["t4"]
+    )
+    return Inner(
+        word,
+        f"if/{word}/",
+        first,
+        4 + sum(b.size for row in (inside or {}).values() for b in row),
+        network,
+        inside or {},
+    )
 
 
 def drawer() -> Drawer:
     """A node `if` with two branches; in the second, node 1 has a branch, too."""
     deep = body("deep", 4)
     network = Network(
-        ["a", "if", "b"], ["Relu", "If", "Relu"], [["x"], ["a"], ["if"]], [["a"], ["if"], ["b"]], ["x"], ["b"]
+        ["a", "if", "b"],
+        ["Relu", "If", "Relu"],
+        [["x"], ["a"], ["if"]],
+        [["a"], ["if"], ["b"]],
+        ["x"],
+        ["b"],
     )
     return Drawer(network, {1: [body("then", 3), body("else", 7, {1: [deep]})]})
 
@@ -30,9 +43,12 @@ def inside(picture: Layout, key: str) -> bool:
     frame = next(box for box in picture.boxes if box.key == key)
     held = [box for box in picture.boxes if box.parent == key]
     return bool(held) and all(
-        frame.x <= box.x and frame.y <= box.y and box.x + box.width <= frame.x + frame.width
-        and box.y + box.height <= frame.y + frame.height for box in held
-    )  # fmt: skip
+        frame.x <= box.x
+        and frame.y <= box.y
+        and box.x + box.width <= frame.x + frame.width
+        and box.y + box.height <= frame.y + frame.height
+        for box in held
+    )
 
 
 def test_what_is_open_stands_in_its_frame_with_its_own_number() -> None:
@@ -41,14 +57,24 @@ def test_what_is_open_stands_in_its_frame_with_its_own_number() -> None:
     assert list(keys.items()) == [("#1", ""), ("#8", "#1")]
     assert drawing.holders == ["", "", "", *["#1"] * 8, *["#8"] * 4]
     closed = drawing.layout(())
-    assert [box.nodes for box in closed.boxes if box.kind == "node"] == [(0,), (1, *range(3, 15)), (2,)]
+    assert [box.nodes for box in closed.boxes if box.kind == "node"] == [
+        (0,),
+        (1, *range(3, 15)),
+        (2,),
+    ]
     assert "+ If" in {box.label for box in closed.boxes}
     opened = drawing.layout(keys)
     assert sorted(n for box in opened.boxes for n in box.nodes) == list(range(15))
     assert {box.key for box in opened.boxes} >= {f"#{n}" for n in range(15)}
-    assert [box.key for box in opened.boxes if box.kind == "body"] == ["if/then", "if/else", "if/else/if/deep"]
+    assert [box.key for box in opened.boxes if box.kind == "body"] == [
+        "if/then",
+        "if/else",
+        "if/else/if/deep",
+    ]
     assert all(inside(opened, key) for key in ("#1", "#8", "if/then", "if/else", "if/else/if/deep"))
-    assert {"if/then/t1", "if/else/if/deep/t1", "a"} <= {t for line in opened.lines for t in line.tensors}
+    assert {"if/then/t1", "if/else/if/deep/t1", "a"} <= {
+        t for line in opened.lines for t in line.tensors
+    }
     narrow = drawing.layout(keys, 240.0)
     assert narrow.width < 240 < opened.width and narrow.height > opened.height
     assert drawing.layout(()) == closed == drawer().layout(())
@@ -58,7 +84,9 @@ def test_marks_reach_what_is_inside() -> None:
     drawing = drawer()
     marks = Marks(found=[11], region=[1, *range(3, 15)])
     assert 'class="box node control region found" data-key="#1"' in svg(drawing.layout(()), marks)
-    assert 'class="box node activation region found" data-key="#11"' in svg(drawing.layout(drawing.openable), marks)
+    assert 'class="box node activation region found" data-key="#11"' in svg(
+        drawing.layout(drawing.openable), marks
+    )
 
 
 def test_a_small_model_shows_its_bodies_at_once() -> None:

@@ -45,7 +45,9 @@ def inside(inner: Box, outer: Box) -> bool:
 
 @settings(max_examples=examples(30))
 @given(drawings())
-def test_every_node_is_in_one_box_and_no_boxes_overlap(drawing: tuple[Network, Drawer, Layout]) -> None:
+def test_every_node_is_in_one_box_and_no_boxes_overlap(
+    drawing: tuple[Network, Drawer, Layout],
+) -> None:
     network, _, layout = drawing
     assert Counter(n for box in layout.boxes for n in box.nodes) == Counter(range(len(network.ops)))
     by_key = {box.key: box for box in layout.boxes}
@@ -66,13 +68,17 @@ def test_every_node_is_in_one_box_and_no_boxes_overlap(drawing: tuple[Network, D
 
 @settings(max_examples=examples(30))
 @given(drawings())
-def test_every_line_goes_down_and_every_tensor_is_a_line_or_a_stub(drawing: tuple[Network, Drawer, Layout]) -> None:
+def test_every_line_goes_down_and_every_tensor_is_a_line_or_a_stub(
+    drawing: tuple[Network, Drawer, Layout],
+) -> None:
     network, drawer, layout = drawing
     for line in layout.lines:
         assert all(0 <= x <= layout.width and 0 <= y <= layout.height for x, y in line.points)
         heights = [y for _, y in line.points]
         assert heights == sorted(heights) and heights[0] < heights[-1]
-    shown = {t for line in layout.lines for t in line.tensors} | {t for stub in layout.stubs for t in stub.tensors}
+    shown = {t for line in layout.lines for t in line.tensors} | {
+        t for stub in layout.stubs for t in stub.tensors
+    }
     holder = {n: box.key for box in layout.boxes for n in box.nodes}
     for leaf, row in enumerate(network.sources[: len(network.ops)]):
         for maker, tensor in row:
@@ -95,10 +101,20 @@ def test_drawing_again_gives_the_same(network: Network) -> None:
 def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, Layout]) -> None:
     network, _, layout = drawing
     values: dict[str, float | str] = {"t0": 1e-3, "t1": "nan"}
-    marks = Marks({0, 1}, {"t0", "in"}, values, {"t1"}, {i: tuple(m) for i, m in enumerate(network.makes)})
+    marks = Marks(
+        {0, 1}, {"t0", "in"}, values, {"t1"}, {i: tuple(m) for i, m in enumerate(network.makes)}
+    )
     root = ET.fromstring(svg(layout, marks, '"<title>'))
     assert root.tag.endswith("svg")
-    assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {"svg", "style", "g", "rect", "text", "title", "path"}
+    assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {
+        "svg",
+        "style",
+        "g",
+        "rect",
+        "text",
+        "title",
+        "path",
+    }
 
 
 @settings(max_examples=examples(15))
@@ -107,16 +123,24 @@ def test_a_page_has_a_section_per_group_and_asks_nobody(network: Network) -> Non
     drawer = Drawer(network)
     text = page(drawer, Marks(), "<title>", None, 400.0, ["<in>"])
     assert text.count("<details") == len(drawer.tree.groups) - 1 and text.count("<script>") == 1
-    assert "http" not in re.sub('xmlns="[^"]*"|http-equiv', "", text) and "<title></title>" not in text
+    assert (
+        "http" not in re.sub('xmlns="[^"]*"|http-equiv', "", text) and "<title></title>" not in text
+    )
     links = set(re.findall('href="#([^"]*)"', text))
     assert links <= set(re.findall('id="([^"]*)"', text))
 
 
-@given(st.lists(st.tuples(st.floats(5, 150), st.floats(5, 150)), min_size=1, max_size=14), st.data())
-def test_no_row_is_wider_than_the_limit(sizes: list[tuple[float, float]], data: st.DataObject) -> None:
+@given(
+    st.lists(st.tuples(st.floats(5, 150), st.floats(5, 150)), min_size=1, max_size=14), st.data()
+)
+def test_no_row_is_wider_than_the_limit(
+    sizes: list[tuple[float, float]], data: st.DataObject
+) -> None:
     items = tuple(Item(a, b, 36.0) for a, b in sizes)
     ends = st.integers(0, len(items) - 1)
-    pairs = data.draw(st.lists(st.tuples(ends, ends).filter(lambda e: e[0] < e[1]), max_size=25, unique=True))
+    pairs = data.draw(
+        st.lists(st.tuples(ends, ends).filter(lambda e: e[0] < e[1]), max_size=25, unique=True)
+    )
     placed = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 300.0)
     assert placed.width <= 300.01
     straight = {round(placed.at[i][0], 1) for i in placed.members}
@@ -128,7 +152,9 @@ def chain(count: int, scoped: bool) -> Network:
     """`count` nodes in a row, by 10 in a scope and these by 10, or with names that tell nothing."""
     names = [f"/stage{i // 100}/block{i // 10}/op{i}" if scoped else f"n{i}" for i in range(count)]
     reads = [["in" if i == 0 else f"t{i - 1}"] for i in range(count)]
-    return Network(names, ["Relu"] * count, reads, [[f"t{i}"] for i in range(count)], ["in"], [f"t{count - 1}"])
+    return Network(
+        names, ["Relu"] * count, reads, [[f"t{i}"] for i in range(count)], ["in"], [f"t{count - 1}"]
+    )
 
 
 def test_no_group_holds_more_than_can_be_drawn() -> None:
@@ -142,7 +168,13 @@ def test_no_group_holds_more_than_can_be_drawn() -> None:
 def crossing(count: int) -> Network:
     """Two tensors cross every cut."""
     reads = [[f"t{i - 2}" if i > 1 else "in"] for i in range(count)]
-    return Network([f"n{i}" for i in range(count)], ["Relu"] * count, reads, [[f"t{i}"] for i in range(count)], ["in"])
+    return Network(
+        [f"n{i}" for i in range(count)],
+        ["Relu"] * count,
+        reads,
+        [[f"t{i}"] for i in range(count)],
+        ["in"],
+    )
 
 
 def test_a_trunk_is_straight_through_open_groups() -> None:
@@ -168,29 +200,46 @@ def test_groups_that_depend_on_each_other_are_ordered_by_their_first_node() -> N
 
 def test_a_tensor_with_many_readers_is_named_at_those_far_below() -> None:
     reads = [["in"], *([f"t{i}", "t0"] for i in range(20))]
-    network = Network([""] * 21, ["Add"] * 21, reads, [[f"t{i}"] for i in range(21)], ["in"], ["t20"])
+    network = Network(
+        [""] * 21, ["Add"] * 21, reads, [[f"t{i}"] for i in range(21)], ["in"], ["t20"]
+    )
     layout = Drawer(network).layout()
     stubs = [stub for stub in layout.stubs if stub.tensors == ("t0",)]
     assert {stub.key for stub in stubs if stub.way == "out"} == {"#0"} and len(stubs) > 5
 
 
 def test_constants_are_shown_in_the_box_that_reads_them() -> None:
-    network = Network(["c", "a"], ["Constant", "Add"], [[], ["in", "t0"]], [["t0"], ["t1"]], ["in"], ["t1"])
+    network = Network(
+        ["c", "a"], ["Constant", "Add"], [[], ["in", "t0"]], [["t0"], ["t1"]], ["in"], ["t1"]
+    )
     layout = Drawer(network).layout()
     assert [box.nodes for box in layout.boxes if box.kind == "node"] == [(0, 1)]
-    assert network.boxed([1]) == {0, 1} and network.boxed([]) == set(), "a region of the reader has all of its box"
+    assert network.boxed([1]) == {0, 1} and network.boxed([]) == set(), (
+        "a region of the reader has all of its box"
+    )
 
 
 def paddle(count: int) -> Network:
-    """Blocks of four operators in a row, each called by its operator and the number among its like."""
+    """Blocks of four operators in a row, each called by its operator and the number among its
+    like."""
     kinds = ["Conv", "Add", "Relu", "Mul"]
     names = [f"p2o.{kinds[i % 4]}.{i // 4}" for i in range(count)]
-    reads = [["in" if i == 0 else f"t{i - 1}", *([f"t{i - 3}"] if i % 4 == 3 else [])] for i in range(count)]
-    return Network(names, [kinds[i % 4] for i in range(count)], reads, [[f"t{i}"] for i in range(count)], ["in"])
+    reads = [
+        ["in" if i == 0 else f"t{i - 1}", *([f"t{i - 3}"] if i % 4 == 3 else [])]
+        for i in range(count)
+    ]
+    return Network(
+        names,
+        [kinds[i % 4] for i in range(count)],
+        reads,
+        [[f"t{i}"] for i in range(count)],
+        ["in"],
+    )
 
 
 def test_a_number_behind_the_operator_is_no_scope() -> None:
-    """A group of all Conv would be in a cycle with that of all Add: what stands together is a group."""
+    """A group of all Conv would be in a cycle with that of all Add: what stands together is a
+    group."""
     tree = Tree(paddle(160))
     order, edges = tree.level_order(tree.root, tree.groups[tree.root].members)
     assert len(tree.groups) > 4 and all(order.index(a) < order.index(b) for a, b in edges)
@@ -203,7 +252,9 @@ def test_scopes_that_follow_the_data_are_groups_also_where_one_node_stands_elsew
     network = chain(40, True)
 
     def groups(names: list[str]) -> set[str]:
-        other = Network(names, network.ops, network.reads, network.makes, network.inputs, network.outputs)
+        other = Network(
+            names, network.ops, network.reads, network.makes, network.inputs, network.outputs
+        )
         return set(Tree(other).numbers)
 
     named = [f"/{'stem' if i < 10 else 'body'}/op{i}" for i in range(40)]
@@ -216,7 +267,9 @@ def test_scopes_that_follow_the_data_are_groups_also_where_one_node_stands_elsew
 def test_groups_that_would_be_called_alike_are_called_by_their_ends() -> None:
     names = [f"p2o.Conv.{i}" for i in range(120)]
     tensors = ["x", *names]
-    network = Network(names, ["Conv"] * 120, [[t] for t in tensors[:-1]], [[t] for t in names], ["x"], [names[-1]])
+    network = Network(
+        names, ["Conv"] * 120, [[t] for t in tensors[:-1]], [[t] for t in names], ["x"], [names[-1]]
+    )
     labels = [g.label for g in Tree(network).groups.values() if g.key]
     assert len(labels) > 3 and len(set(labels)) == len(labels)
     assert labels[0].startswith("p2o.Conv.0 … p2o.Conv.")

@@ -1,4 +1,5 @@
-"""The legend of the operators' kinds: where there is one, how wide it is, and that no kind is lost."""
+"""The legend of the operators' kinds: where there is one, how wide it is, and that no kind is
+lost."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ KINDS = ["multiply", "activation", "normalise", "reduce", "layout", "quantize", 
 
 def network(ops: list[str]) -> Network:
     names = [f"n{k}" for k in range(len(ops))]
-    return Network(names, ops, [["x"], *([n] for n in names[:-1])], [[n] for n in names], ["x"], names[-1:])
+    return Network(
+        names, ops, [["x"], *([n] for n in names[:-1])], [[n] for n in names], ["x"], names[-1:]
+    )
 
 
 def test_a_few_boxes_or_one_kind_have_no_legend() -> None:
@@ -38,7 +41,11 @@ def test_the_legend_stands_above_the_drawing_which_keeps_its_place() -> None:
     root = ET.fromstring(svg(layout, title="net"))
     left, top, width, height = map(float, root.attrib["viewBox"].split())
     assert top < 0 and height + top == layout.height and left == -(width - layout.width) / 2
-    assert ET.fromstring(svg(Drawer(network(["Conv", "Relu"])).layout())).attrib["viewBox"].startswith("0 0 ")
+    assert (
+        ET.fromstring(svg(Drawer(network(["Conv", "Relu"])).layout()))
+        .attrib["viewBox"]
+        .startswith("0 0 ")
+    )
 
 
 def test_two_drawings_have_one_legend() -> None:

@@ -19,7 +19,12 @@ PLAIN = Network(
     ["y"],
 )
 FUSED = Network(
-    ["", "", ""], ["FusedConv", "MaxPool", "Gemm"], [["x", "v"], ["c"], ["d", "m"]], [["c"], ["d"], ["y"]], ["x"], ["y"]
+    ["", "", ""],
+    ["FusedConv", "MaxPool", "Gemm"],
+    [["x", "v"], ["c"], ["d", "m"]],
+    [["c"], ["d"], ["y"]],
+    ["x"],
+    ["y"],
 )
 
 
@@ -67,6 +72,9 @@ def test_what_differs_by_quantizers_alone_is_the_same_quantized() -> None:
     ]
     quantized = Network([""] * 7, ops, reads, makes, ["x"], ["y"])
     found = pieces(plain, quantized, matched(plain, quantized))
-    assert [(p.others, p.changed, p.quantized) for p in found] == [((0, 1, 2, 3), True, True), ((4, 5, 6), True, True)]
+    assert [(p.others, p.changed, p.quantized) for p in found] == [
+        ((0, 1, 2, 3), True, True),
+        ((4, 5, 6), True, True),
+    ]
     other = replace(quantized, ops=[*ops[:-1], "Clip"])
     assert [p.quantized for p in pieces(plain, other, matched(plain, other))] == [True, False]

@@ -1,4 +1,5 @@
-"""Two drawings beside each other: matched boxes at one height, nothing overlaps, no line leaves its box."""
+"""Two drawings beside each other: matched boxes at one height, nothing overlaps, no line leaves its
+box."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from tests.helpers.random_networks import networks
 def chain(*ops: str) -> Network:
     """Operators in a row; what an operator in capitals makes is called after it."""
     tensors = ["x", *(op if op.isupper() else f"{op}{k}{len(ops)}" for k, op in enumerate(ops))]
-    return Network([""] * len(ops), ops, [[t] for t in tensors[:-1]], [[t] for t in tensors[1:]], ["x"], tensors[-1:])
+    return Network(
+        [""] * len(ops),
+        ops,
+        [[t] for t in tensors[:-1]],
+        [[t] for t in tensors[1:]],
+        ["x"],
+        tensors[-1:],
+    )
 
 
 def middles(drawing: Layout) -> dict[str, float]:
@@ -28,7 +36,9 @@ def middles(drawing: Layout) -> dict[str, float]:
 def test_what_corresponds_stands_at_one_height() -> None:
     one = chain("A", "q", "q", "B", "C")
     other = chain("A", "B", "q", "C")
-    first, second = same_height((Drawer(one).layout(), Drawer(other).layout()), (one, other), matched(one, other))
+    first, second = same_height(
+        (Drawer(one).layout(), Drawer(other).layout()), (one, other), matched(one, other)
+    )
     here = middles(first)
     there = middles(second)
     assert all(here[word] == there[word] for word in ("x", "A", "B", "C"))
@@ -44,7 +54,9 @@ def test_pulling_apart_keeps_order_and_size(network: Network, data: st.DataObjec
     keys = sorted(filter(None, drawer.tree.numbers))
     some = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
     before = drawer.layout(some), drawer.layout(())
-    for old, new in zip(before, same_height(before, (network, network), matched(network, network)), strict=True):
+    for old, new in zip(
+        before, same_height(before, (network, network), matched(network, network)), strict=True
+    ):
         plain = [(a, b) for a, b in zip(old.boxes, new.boxes, strict=True) if a.kind not in FRAMES]
         assert all((a.x, a.height) == (b.x, b.height) and a.y <= b.y for a, b in plain)
         assert all(a.height <= b.height + 0.1 for a, b in zip(old.boxes, new.boxes, strict=True))

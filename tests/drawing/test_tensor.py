@@ -1,4 +1,5 @@
-"""Pictures of a tensor's values: what is drawn, of which elements, and of values that are not numbers."""
+"""Pictures of a tensor's values: what is drawn, of which elements, and of values that are not
+numbers."""
 
 from __future__ import annotations
 
@@ -28,18 +29,30 @@ def squares(svg: str) -> dict[tuple[int, int], tuple[str, float]]:
     found = {}
     for e in ET.fromstring(svg).iter():
         for x, y, side in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v", e.get("d", "")):
-            found[int((float(y) - 20) // 4), int((float(x) - 8) // 4)] = (e.get("class", ""), float(side))
+            found[int((float(y) - 20) // 4), int((float(x) - 8) // 4)] = (
+                e.get("class", ""),
+                float(side),
+            )
     return found
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (1,), (7,), (100,), (3, 4), (5, 200), (2, 3, 4), (2, 3, 50, 60), (1, 2, 3, 4, 5)]
+    "shape",
+    [(), (0,), (1,), (7,), (100,), (3, 4), (5, 200), (2, 3, 4), (2, 3, 50, 60), (1, 2, 3, 4, 5)],
 )
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int64, np.bool_])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int64, np.bool_]
+)
 def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
     a: np.ndarray = (RNG.standard_normal(shape) * 10).astype(dtype)
     b = np.asarray(a, copy=True)
-    for svg in (*tensor.maps(a, b), *tensor.maps(a), tensor.histogram(a, b), tensor.histogram(a), tensor.scatter(a, b)):
+    for svg in (
+        *tensor.maps(a, b),
+        *tensor.maps(a),
+        tensor.histogram(a, b),
+        tensor.histogram(a),
+        tensor.scatter(a, b),
+    ):
         assert ET.fromstring(svg).tag.endswith("svg") and "nan" not in svg
     assert tensor.worst_elements(a, b) == []
     assert tensor.worst_plane(a, b) == 0
@@ -47,7 +60,8 @@ def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
 
 
 def test_where_the_difference_is() -> None:
-    """In the plane that holds the largest, at its place; worst first, index and values as they are."""
+    """In the plane that holds the largest, at its place; worst first, index and values as they
+    are."""
     a = np.zeros((2, 3, 10, 10), np.float32)
     b = a.copy()
     b[1, 2, 4, 5], b[0, 1, 0, 0] = -3, 1
@@ -66,7 +80,10 @@ def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
     """The candidate's one spike would make a map with its own scale paler everywhere else."""
     a = RNG.standard_normal((1, 2, 56, 56)).astype(np.float32)
     b = a.copy()
-    b[0, 1, 20, 30], b[0, 1, 5, 5] = 9 * abs(a).max(), np.nextafter(a[0, 1, 5, 5], np.float32(np.inf))
+    b[0, 1, 20, 30], b[0, 1, 5, 5] = (
+        9 * abs(a).max(),
+        np.nextafter(a[0, 1, 5, 5], np.float32(np.inf)),
+    )
     one, other, far = (squares(svg) for svg in tensor.maps(a, b, 1))
     different = {(20, 30), (5, 5)}
     assert far.keys() == different and far[20, 30] > far[5, 5]  # 56×56 are 56×56 squares
@@ -80,7 +97,9 @@ def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
         for text in (cells.given, cells.reference, cells.difference)
     )
     assert cells.equal == 3134 and (given == b[0, 1]).all() and (reference == a[0, 1]).all()
-    assert {(int(i), int(j)) for i, j in np.argwhere(difference)} == different and cells.scale == 9 * abs(a).max()
+    assert {
+        (int(i), int(j)) for i, j in np.argwhere(difference)
+    } == different and cells.scale == 9 * abs(a).max()
     assert tensor.plane_errors(a, b) == [0.0, cells.far]
 
 
@@ -89,7 +108,9 @@ def test_a_difference_below_the_least_float32_is_one() -> None:
     b = np.array([[0, 1e-300], [-0.0, np.nan]])
     cells = tensor.map_cells(a, b)
     found = np.frombuffer(base64.b64decode(cells.difference or ""), "<f4")
-    assert (found[0], found[2]) == (0, 0) and found[1] > 0 and np.isnan(found[3]) and cells.equal == 2
+    assert (
+        (found[0], found[2]) == (0, 0) and found[1] > 0 and np.isnan(found[3]) and cells.equal == 2
+    )
 
 
 def test_a_square_grows_with_its_value() -> None:
@@ -103,12 +124,20 @@ def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
     b = a.copy()
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
     worst = tensor.worst_elements(a, b)
-    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is not a difference"
+    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], (
+        "both NaN is not a difference"
+    )
     assert paths(*tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)[1]
     assert "3 NaN or Inf" in tensor.scatter(a, b)
-    for drawn in (*tensor.maps(a * np.float32(1.2345e-7), b), tensor.scatter(a, b)):  # no text beyond the picture
+    for drawn in (
+        *tensor.maps(a * np.float32(1.2345e-7), b),
+        tensor.scatter(a, b),
+    ):  # no text beyond the picture
         width = float(re.search(r' width="([\d.]+)"', drawn)[1])  # type: ignore[index]
-        assert max(map(len, re.findall(r">([^<]+)</text>", drawn))) * tensor.LETTER + tensor.LEFT <= width
+        assert (
+            max(map(len, re.findall(r">([^<]+)</text>", drawn))) * tensor.LETTER + tensor.LEFT
+            <= width
+        )
     found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
     none = tensor.statistics(np.full(3, np.nan, np.float32))
@@ -122,5 +151,8 @@ def test_a_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     drawn = tensor.maps(a, b)
     assert paths(*drawn[1:]) == {"one": 1, "bad": 1} and sum(map(len, drawn)) < 3000
     noise = RNG.standard_normal(a.shape).astype(np.float32)
-    assert sum(map(len, tensor.maps(noise, -noise))) < 300_000 and len(tensor.scatter(noise, -noise)) < 60_000
+    assert (
+        sum(map(len, tensor.maps(noise, -noise))) < 300_000
+        and len(tensor.scatter(noise, -noise)) < 60_000
+    )
     assert not math.isnan(tensor.statistics(noise).mean or 0)

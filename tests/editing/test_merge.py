@@ -1,4 +1,5 @@
-"""Two models joined: end to end, side by side, as a batch; and nodes taken out, one by one or as a tail.
+"""Two models joined: end to end, side by side, as a batch; and nodes taken out, one by one or as a
+tail.
 
 Covers `editing.merge` and `editing.remove`.
 """
@@ -24,7 +25,9 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers.runs import evaluate
 
-RUNNABLE = [c for c in CASES if c.refused is None and c.runs and not c.options and "missing" not in c.title]
+RUNNABLE = [
+    c for c in CASES if c.refused is None and c.runs and not c.options and "missing" not in c.title
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +40,15 @@ def chain(path: Path, ops: dict[str, str], *, rows: int = 2, opset: int = 17) ->
     """x → … → y of one-input nodes, {name: op}; tensors inside are called as their node."""
     names = list(ops)
     tensors = ["x", *names[:-1], "y"]
-    nodes = [helper.make_node(ops[n], [tensors[k]], [tensors[k + 1]], name=n) for k, n in enumerate(names)]
+    nodes = [
+        helper.make_node(ops[n], [tensors[k]], [tensors[k + 1]], name=n)
+        for k, n in enumerate(names)
+    ]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 4]) for n in ("x", "y")]
     graph = helper.make_graph(nodes, "chain", infos[:1], infos[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
+    )
     return load(path)
 
 
@@ -61,7 +69,11 @@ def test_end_to_end_by_a_map(tmp_path: Path) -> None:
     draft.save(tmp_path / "ab.onnx")
     assert draft.remarks == ["joined: y → x", "output y of the second is y_2"]
     whole = load(tmp_path / "ab.onnx")
-    assert (list(whole.inputs), whole.outputs, whole.node_names) == (["x"], ["y_2"], ["neg", "exp", "neg_2", "log"])
+    assert (list(whole.inputs), whole.outputs, whole.node_names) == (
+        ["x"],
+        ["y_2"],
+        ["neg", "exp", "neg_2", "log"],
+    )
     assert np.allclose(run(whole.path, x=X)["y_2"], np.sqrt(np.exp(-X)))
 
 
@@ -81,7 +93,9 @@ def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
     one = chain(tmp_path / "a.onnx", {"n": "Neg"})
     two = chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
-    with pytest.raises(ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"):
+    with pytest.raises(
+        ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"
+    ):
         merge(one, two, {"y": "x"})
     with pytest.raises(UnknownName, match=r"'z' is not an output of a\.onnx"):
         merge(one, two, {"z": "x"})
@@ -89,12 +103,14 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
         merge(one, two, {"y": "z"})
 
 
-# ---------------------------------------------------------------------------------------------------- a tail
+# ------------------------------------------------------------ a tail
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda c: f"{c.number}: {c.title}")
-def test_a_tail_that_is_dropped_is_put_back(case: CutCase, tmp_path: Path, reference: Reference) -> None:
+def test_a_tail_that_is_dropped_is_put_back(
+    case: CutCase, tmp_path: Path, reference: Reference
+) -> None:
     graph = load(case.build(tmp_path))
     try:
         with edge_values(graph, case.end, Feeding(), reference) as (captured, folder):
@@ -104,13 +120,17 @@ def test_a_tail_that_is_dropped_is_put_back(case: CutCase, tmp_path: Path, refer
     draft.save(tmp_path / "head.onnx")
     tail.save(tmp_path / "tail.onnx")
     head = load(tmp_path / "head.onnx")
-    assert {graph.nodes[i].name for i in tail.region.nodes}.isdisjoint(head.node_names) or not all(graph.node_names)
+    assert {graph.nodes[i].name for i in tail.region.nodes}.isdisjoint(head.node_names) or not all(
+        graph.node_names
+    )
     assert {n for n in head.maker if not head.readers_of([n])} <= {*head.outputs, *_unread(graph)}
     merge(head, load(tmp_path / "tail.onnx")).save(tmp_path / "whole.onnx")
     whole = load(tmp_path / "whole.onnx")
     assert whole.outputs == graph.outputs and list(whole.inputs) == list(graph.inputs)
     assert {row.status for row in effect(graph, whole.path, Feeding(), reference)} <= {"same"}
-    assert [e.key for e in whole.model.metadata_props] == [e.key for e in graph.model.metadata_props]
+    assert [e.key for e in whole.model.metadata_props] == [
+        e.key for e in graph.model.metadata_props
+    ]
 
 
 def _unread(graph: Graph) -> set[str]:
@@ -122,7 +142,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
         remove_tail(chain(tmp_path / "a.onnx", {"n": "Neg", "a": "Abs"}), ["n"])
 
 
-# ---------------------------------------------------------------------------------------------------- one by one
+# ------------------------------------------------------------ one by one
 
 
 def test_nodes_are_bypassed(tmp_path: Path) -> None:
@@ -151,7 +171,10 @@ def test_a_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> No
     constants: dict[str, np.ndarray] = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     model = helper.make_graph(nodes, "g", infos[:1], infos[1:], tensors)
-    onnx.save(helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
     graph = load(tmp_path / "m.onnx")
     bypass(graph, [1, 2]).save(tmp_path / "new.onnx")
     new = load(tmp_path / "new.onnx")
@@ -169,7 +192,9 @@ def test_a_body_reads_what_is_left(tmp_path: Path) -> None:
     first.op_type = "Identity"
     onnx.save(wanted, tmp_path / "wanted.onnx")
     x = np.ones((2, 8), np.float32)
-    assert np.array_equal(run(tmp_path / "new.onnx", x=x)["y"], run(tmp_path / "wanted.onnx", x=x)["y"])
+    assert np.array_equal(
+        run(tmp_path / "new.onnx", x=x)["y"], run(tmp_path / "wanted.onnx", x=x)["y"]
+    )
 
 
 def test_only_nodes_of_one_input_and_one_output(tmp_path: Path) -> None:

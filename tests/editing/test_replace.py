@@ -1,4 +1,5 @@
-"""A cut that is put back gives the model that it was cut out of; an edited one is joined by name, or refused.
+"""A cut that is put back gives the model that it was cut out of; an edited one is joined by name,
+or refused.
 
 Covers `editing.replace`, `editing.draft` and `editing.effect`.
 """
@@ -28,7 +29,10 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 
 WHOLE = [c for c in CASES if c.refused is None]
-LIGHT = "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512".split()
+LIGHT = (
+    "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19"
+    " zfnet512".split()
+)
 PIECES = 3  # per kind of model: the table's, and two more
 
 
@@ -38,12 +42,16 @@ def reference() -> Iterator[Reference]:
         yield started
 
 
-def some_cuts(graph: Graph, seed: int, *first: tuple[tuple[str, ...], tuple[str, ...]]) -> Iterator[Region]:
+def some_cuts(
+    graph: Graph, seed: int, *first: tuple[tuple[str, ...], tuple[str, ...]]
+) -> Iterator[Region]:
     """Regions that can be cut without a run: the first, and others at random."""
     rng = random.Random(seed)
     nodes = [i for i in range(len(graph.nodes)) if graph.makes[i]]
     pairs = [(i, j) for i in nodes for j in nodes if graph.rank[i] <= graph.rank[j]]
-    random_ones = [((graph.makes[i][0],), (graph.makes[j][0],)) for i, j in rng.sample(pairs, len(pairs))]
+    random_ones = [
+        ((graph.makes[i][0],), (graph.makes[j][0],)) for i, j in rng.sample(pairs, len(pairs))
+    ]
     for start, end in (*first, *random_ones):
         try:
             region = between(graph, start, end)
@@ -63,13 +71,19 @@ def put_back(graph: Graph, region: Region, folder: Path, **options: Any) -> Path
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", WHOLE, ids=lambda c: f"{c.number}: {c.title}")
-def test_a_cut_that_is_put_back_changes_nothing(case: CutCase, tmp_path: Path, reference: Reference) -> None:
+def test_a_cut_that_is_put_back_changes_nothing(
+    case: CutCase, tmp_path: Path, reference: Reference
+) -> None:
     graph = load(case.build(tmp_path))
-    for k, region in zip(range(PIECES), some_cuts(graph, case.number, (case.start, case.end)), strict=False):
+    for k, region in zip(
+        range(PIECES), some_cuts(graph, case.number, (case.start, case.end)), strict=False
+    ):
         try:
             path = put_back(graph, region, tmp_path / str(k))
         except DataError:
-            assert case.title.startswith("external data missing")  # of a weight that the whole needs
+            assert case.title.startswith(
+                "external data missing"
+            )  # of a weight that the whole needs
             return
         before = Draft(graph).model
         after = Draft(load(path)).model
@@ -78,18 +92,23 @@ def test_a_cut_that_is_put_back_changes_nothing(case: CutCase, tmp_path: Path, r
             v.name: v for v in before.graph.value_info
         }.items()
         for part in ("input", "quantization_annotation"):
-            ours, theirs = (sorted(map(str, getattr(model.graph, part))) for model in (after, before))
+            ours, theirs = (
+                sorted(map(str, getattr(model.graph, part))) for model in (after, before)
+            )
             assert ours == theirs, part
         assert list(after.graph.output) == list(before.graph.output)
         assert list(after.metadata_props) == list(before.metadata_props)
         assert {f.name for f in after.functions} == {f.name for f in before.functions}
-        assert {t.name for t in after.graph.initializer} == {t.name for t in before.graph.initializer}
+        assert {t.name for t in after.graph.initializer} == {
+            t.name for t in before.graph.initializer
+        }
         if case.runs and not case.options:
             assert {row.status for row in effect(graph, path, Feeding(), reference)} <= {"same"}
 
 
 def nodes_of(model: onnx.ModelProto) -> list[str]:
-    """The nodes as texts, without their names, of which a cut changes those that several nodes share."""
+    """The nodes as texts, without their names, of which a cut changes those that several nodes
+    share."""
     nodes = [type(node).FromString(node.SerializeToString()) for node in model.graph.node]
     for node in nodes:
         node.ClearField("name")
@@ -97,7 +116,9 @@ def nodes_of(model: onnx.ModelProto) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*LIGHT[:3], *(pytest.param(name, marks=pytest.mark.rare) for name in LIGHT[3:])])
+@pytest.mark.parametrize(
+    "name", [*LIGHT[:3], *(pytest.param(name, marks=pytest.mark.rare) for name in LIGHT[3:])]
+)
 def test_light_networks_are_the_same_again(name: str, tmp_path: Path, reference: Reference) -> None:
     folder = Path(onnx.__file__).parent / "backend/test/data/light"
     graph = load(folder / f"light_{name}.onnx")
@@ -113,7 +134,9 @@ def save(model: onnx.ModelProto, path: Path) -> Graph:
     return load(path)
 
 
-def piece(nodes: list[onnx.NodeProto], way: Mapping[str, str], opset: int = 17, **weights: Any) -> onnx.ModelProto:
+def piece(
+    nodes: list[onnx.NodeProto], way: Mapping[str, str], opset: int = 17, **weights: Any
+) -> onnx.ModelProto:
     """A model `way` = {input: output} of one tensor, 2×8."""
     ((given, made),) = way.items()
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 8]) for n in (given, made)]
@@ -143,9 +166,14 @@ def test_an_edited_piece_takes_the_place_and_names_are_unique(
     draft.save(tmp_path / "new.onnx")
     new = load(tmp_path / "new.onnx")
     assert [(n.name, n.op_type) for n in new.nodes] == [
-        ("before", "MatMul"), ("before_2", "Mul"), ("last", "Relu"), ("after", "MatMul")
-    ]  # fmt: skip
-    assert set(new.weights) == {"W0", "W0_2", "W2"} and draft.remarks == ["1 name: W0 taken already, so numbered"]
+        ("before", "MatMul"),
+        ("before_2", "Mul"),
+        ("last", "Relu"),
+        ("after", "MatMul"),
+    ]
+    assert set(new.weights) == {"W0", "W0_2", "W2"} and draft.remarks == [
+        "1 name: W0 taken already, so numbered"
+    ]
     (row,) = effect(model, tmp_path / "new.onnx", Feeding(), reference)
     assert row.status == "changed" and row.max_rel and row.max_rel > 0.01
     onnx.checker.check_model(str(tmp_path / "new.onnx"), full_check=True)
@@ -154,8 +182,12 @@ def test_an_edited_piece_takes_the_place_and_names_are_unique(
 def test_names_of_the_boundary_may_be_mapped(model: Graph, tmp_path: Path) -> None:
     region = between(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
-    other = save(piece([helper.make_node("Relu", ["in"], ["out"])], {"in": "out"}), tmp_path / "p.onnx")
-    with pytest.raises(UnknownName, match="reads 'in', which is not a tensor outside the region") as e:
+    other = save(
+        piece([helper.make_node("Relu", ["in"], ["out"])], {"in": "out"}), tmp_path / "p.onnx"
+    )
+    with pytest.raises(
+        UnknownName, match="reads 'in', which is not a tensor outside the region"
+    ) as e:
         replace(model, region, other)
     assert f"{given} in" in e.value.hint
     with pytest.raises(UsageError, match=f"does not give {made}"):
@@ -169,25 +201,37 @@ def test_another_type_or_shape_at_the_edge_is_refused(model: Graph, tmp_path: Pa
     (given,), (made,) = region.inputs, region.outputs
     wrong = piece([helper.make_node("Relu", [given], [made])], {given: made})
     wrong.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
-    with pytest.raises(ModelError, match=f"'{made}' is float32 2×8 in m.onnx, and float16 2×8 in p.onnx"):
+    with pytest.raises(
+        ModelError, match=f"'{made}' is float32 2×8 in m.onnx, and float16 2×8 in p.onnx"
+    ):
         replace(model, region, save(wrong, tmp_path / "p.onnx"))
 
 
 def test_a_piece_that_depends_on_its_own_output_is_refused(model: Graph, tmp_path: Path) -> None:
     region = between(model, ["first"], ["middle"])
     (made,) = region.outputs
-    other = save(piece([helper.make_node("Relu", ["later"], [made])], {"later": made}), tmp_path / "p.onnx")
+    other = save(
+        piece([helper.make_node("Relu", ["later"], [made])], {"later": made}), tmp_path / "p.onnx"
+    )
     with pytest.raises(ModelError, match="would depend on itself"):
         replace(model, region, other, {model.outputs[0]: "later"})
 
 
 def test_opsets_are_reconciled_or_refused(model: Graph, tmp_path: Path) -> None:
-    """Relu means the same in 17 and 13; ReduceSum of 11 has its axes as an attribute, and onnx converts it."""
+    """Relu means the same in 17 and 13; ReduceSum of 11 has its axes as an attribute, and onnx
+    converts it."""
     region = between(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
-    same = save(piece([helper.make_node("Relu", [given], [made])], {given: made}, opset=14), tmp_path / "a.onnx")
+    same = save(
+        piece([helper.make_node("Relu", [given], [made])], {given: made}, opset=14),
+        tmp_path / "a.onnx",
+    )
     assert replace(model, region, same).remarks == []
-    old = piece([helper.make_node("ReduceSum", [given], [made], axes=[0], keepdims=1)], {given: made}, opset=11)
+    old = piece(
+        [helper.make_node("ReduceSum", [given], [made], axes=[0], keepdims=1)],
+        {given: made},
+        opset=11,
+    )
     del old.graph.output[0].type.tensor_type.shape.dim[:]
     old.graph.output[0].type.tensor_type.ClearField("shape")
     draft = replace(model, region, save(old, tmp_path / "b.onnx"))
@@ -195,19 +239,25 @@ def test_opsets_are_reconciled_or_refused(model: Graph, tmp_path: Path) -> None:
     draft.save(tmp_path / "new.onnx")
     onnx.checker.check_model(str(tmp_path / "new.onnx"))
     new = piece([helper.make_node("Gelu", [given], [made])], {given: made}, opset=20)
-    with pytest.raises(ModelError, match=r"c\.onnx has opset 20, m\.onnx 17; Gelu changed between them") as e:
+    with pytest.raises(
+        ModelError, match=r"c\.onnx has opset 20, m\.onnx 17; Gelu changed between them"
+    ) as e:
         replace(model, region, save(new, tmp_path / "c.onnx"))
     assert e.value.hint.startswith("export both with opset 20")
 
 
-def test_frozen_shapes_are_computed_again_unless_they_were_edited(tmp_path: Path, reference: Reference) -> None:
+def test_frozen_shapes_are_computed_again_unless_they_were_edited(
+    tmp_path: Path, reference: Reference
+) -> None:
     graph = save(graphs.shape_chain(), tmp_path / "m.onnx")
     case = next(c for c in CASES if c.title.startswith("shape chain") and c.refused is None)
     region = between(graph, case.start, case.end)
     folder = tmp_path / "values"
     assert region.shapes
     captured = run_outputs(graph, [*region.inputs, *region.shapes], Feeding(), reference, folder)
-    cut_region(graph, region, [c.tensors for c in captured], folder / "0").save(tmp_path / "piece.onnx")
+    cut_region(graph, region, [c.tensors for c in captured], folder / "0").save(
+        tmp_path / "piece.onnx"
+    )
     other = load(tmp_path / "piece.onnx")
     computed = frozen_as_before(graph, region, other, Feeding(), reference)
     assert tuple(computed) == region.shapes
@@ -217,7 +267,10 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(tmp_path: Path
     for tensor in edited.graph.initializer:
         if tensor.name in region.shapes:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 1, tensor.name))
-    assert frozen_as_before(graph, region, save(edited, tmp_path / "e.onnx"), Feeding(), reference) == []
+    assert (
+        frozen_as_before(graph, region, save(edited, tmp_path / "e.onnx"), Feeding(), reference)
+        == []
+    )
 
 
 def test_a_function_of_the_same_name_and_another_body_gets_a_name(tmp_path: Path) -> None:
@@ -239,6 +292,9 @@ def test_external_weights_stay_external_and_leave_no_memory(tmp_path: Path) -> N
     path = put_back(graph, between(graph, case.start, case.end), tmp_path / "out")
     assert (tmp_path / "out" / "new.onnx.data").stat().st_size > 0
     ours, theirs = (
-        {t.name: numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer} for p in (graph.path, path)
+        {t.name: numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer}
+        for p in (graph.path, path)
     )
-    assert ours.keys() == theirs.keys() and all(np.array_equal(v, theirs[n]) for n, v in ours.items())
+    assert ours.keys() == theirs.keys() and all(
+        np.array_equal(v, theirs[n]) for n, v in ours.items()
+    )

@@ -1,8 +1,9 @@
-"""`subcut bisect` under adverse conditions: kills, Ctrl-C, full disks, candidates that change during a search, flaky
-ones, errors that accumulate, hostile names, budgets, damaged cases.
+"""`subcut bisect` under adverse conditions: kills, Ctrl-C, full disks, candidates that change
+during a search, flaky ones, errors that accumulate, hostile names, budgets, damaged cases.
 
-A search is expensive, so two promises hold throughout: no finished run is repeated, and no finding is wrong. Each run
-is a process of its own; processes that outlive it are found by a mark in their environment.
+A search is expensive, so two promises hold throughout: no finished run is repeated, and no finding
+is wrong. Each run is a process of its own; processes that outlive it are found by a mark in their
+environment.
 """
 
 from __future__ import annotations
@@ -32,7 +33,17 @@ from subgraph.results import problem
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import line, products
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import NO_BYTECODE, PATIENCE, SUBCUT, Done, environment, finish, start, subcut, tree
+from tests.helpers.run_command import (
+    NO_BYTECODE,
+    PATIENCE,
+    SUBCUT,
+    Done,
+    environment,
+    finish,
+    start,
+    subcut,
+    tree,
+)
 
 PROBES = re.compile(
     "(Relu|Add|Identity)([+]Add)?"
@@ -60,7 +71,10 @@ def here(tmp_path: Path) -> Path:
 def doubted(folder: Path, **faults: str | int) -> tuple[str, str]:
     """`-c SPEC` of the doubtful runtime with these faults; it logs in the folder's `log`."""
     faults = {"log": str(folder / "log"), **faults}
-    return ("-c", f"{fake_candidate.HERE}:{','.join(f'{name}={value}' for name, value in faults.items())}")
+    return (
+        "-c",
+        f"{fake_candidate.HERE}:{','.join(f'{name}={value}' for name, value in faults.items())}",
+    )
 
 
 def start_bisect(
@@ -74,7 +88,9 @@ def start_bisect(
 def bisect(*words: str | Path, cwd: Path, **more: Any) -> Done:
     """A bisection to its end; with an environment of its own, in a process of its own."""
     inputs = () if "-i" in words else ("-i", "x.npy")
-    return subcut("bisect", "m.onnx", *inputs, *words, cwd=cwd, **(more | ({"timeout": LONG} if more else {})))
+    return subcut(
+        "bisect", "m.onnx", *inputs, *words, cwd=cwd, **(more | ({"timeout": LONG} if more else {}))
+    )
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -89,7 +105,11 @@ def found(done: Done) -> dict[str, Any]:
 def answer(document: dict[str, Any]) -> list[Any]:
     """The findings, without times and paths."""
     told = ("kind", "signature", "nodes", "certified", "explains", "reproduces", "why", "nearest")
-    return [document["outcome"], document["trials"], *({k: f[k] for k in told} for f in document["findings"])]
+    return [
+        document["outcome"],
+        document["trials"],
+        *({k: f[k] for k in told} for f in document["findings"]),
+    ]
 
 
 def named(document: dict[str, Any]) -> list[list[str]]:
@@ -98,10 +118,15 @@ def named(document: dict[str, Any]) -> list[list[str]]:
 
 
 def loads(folder: Path, *, with_probes: bool = False) -> list[str]:
-    """The nodes of each model that the candidate loaded, in order; without the models that only probe it."""
+    """The nodes of each model that the candidate loaded, in order; without the models that only
+    probe it."""
     log = folder / "log" / "log"
     words = [row.split() for row in log.read_text().splitlines()] if log.exists() else []
-    return [row[3] for row in words if row[1] == "load" and (with_probes or not PROBES.fullmatch(row[3]))]
+    return [
+        row[3]
+        for row in words
+        if row[1] == "load" and (with_probes or not PROBES.fullmatch(row[3]))
+    ]
 
 
 def runs(folder: Path) -> int:
@@ -134,16 +159,21 @@ def whole(folder: Path) -> None:
         assert json.loads((result / "run.json").read_text())["schema"] == "subcut.bisect/1"
 
 
-# ------------------------------------------------------------------------------------------------ kills
+# ------------------------------------------------------------------------------------------------
+# kills
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("jobs", "fault"), [(1, ("nodes", "n7+n9")), pytest.param(2, ("dies", "n13"), marks=pytest.mark.rare)]
+    ("jobs", "fault"),
+    [(1, ("nodes", "n7+n9")), pytest.param(2, ("dies", "n13"), marks=pytest.mark.rare)],
 )
-def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path) -> None:
-    """Moments spread over the search, from before its first trial to its last; at most what runs then is lost.
+def test_killed_at_ten_moments_it_goes_on(
+    jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path
+) -> None:
+    """Moments spread over the search, from before its first trial to its last; at most what runs
+    then is lost.
 
     Where a machine was too slow to kill some of them in time, it tries again.
     """
@@ -171,9 +201,15 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
     assert answer(got) == answer(want)
     again = Counter(loads(here))
     assert jobs > 1 or not steady - again
-    repeated = 2 * (kills + 1)  # each command repeats a run of the whole and, where that dies, asks for one operator
-    once = Counter(dict.fromkeys(again, 1))  # with two jobs, it depends on the moment what is run ahead
-    assert (again - (steady | once)).total() <= kills * jobs + repeated, "only what was running is lost"
+    repeated = 2 * (
+        kills + 1
+    )  # each command repeats a run of the whole and, where that dies, asks for one operator
+    once = Counter(
+        dict.fromkeys(again, 1)
+    )  # with two jobs, it depends on the moment what is run ahead
+    assert (again - (steady | once)).total() <= kills * jobs + repeated, (
+        "only what was running is lost"
+    )
     assert sorted(p.name for p in (here / "subcut_out").iterdir()) == [".store", place(here).name]
 
 
@@ -192,7 +228,9 @@ def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str
     (here / "log" / "stop").unlink()
     again = found(bisect(*words, "--json", cwd=here, env=mark))
     assert named(again) == [["n5"]]
-    repeated = before.total() + again["trials"] + 1 - len(loads(here))  # one run of the whole is repeated
+    repeated = (
+        before.total() + again["trials"] + 1 - len(loads(here))
+    )  # one run of the whole is repeated
     assert repeated in (before.total() - 1, before.total(), before.total() + 1)
     last = done.err[done.err.index("error: interrupted") :]
     assert "same command" in last, last
@@ -220,16 +258,21 @@ def test_an_interrupted_run_waits_for_no_candidate(
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
 
 
-# ------------------------------------------------------------------------------------------------ places that cannot be
+# ------------------------------------------------------------------------------------------------
+# places that cannot be
 
 
 @pytest.mark.parametrize("output", ["file", "file/below", "/proc/nowhere", "/dev/null", "x" * 300])
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(output: str, here: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
+    output: str, here: Path
+) -> None:
     (here / "file").write_text("mine")
     before = tree(here)
     done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", output, cwd=here)
     assert (done.code, done.out) == (74, "")
-    assert re.search(rf"^error: cannot write in .*{re.escape(output)}: .*\n  \S", done.err, re.MULTILINE), done.err
+    assert re.search(
+        rf"^error: cannot write in .*{re.escape(output)}: .*\n  \S", done.err, re.MULTILINE
+    ), done.err
     assert tree(here) == before
     assert loads(here) == []
 
@@ -248,13 +291,17 @@ def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
     assert (done.code, done.out) == (74, "")
-    assert re.search(r"^error: cannot write in .*/shut: (Read-only|Permission)", done.err, re.MULTILINE), done.err
+    assert re.search(
+        r"^error: cannot write in .*/shut: (Read-only|Permission)", done.err, re.MULTILINE
+    ), done.err
     assert loads(here) == []
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(kind: str, here: Path) -> None:
+def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(
+    kind: str, here: Path
+) -> None:
     way = here / "subcut_out" / "bisect-odd.py"
     way.parent.mkdir()
     if kind == "file":
@@ -273,13 +320,17 @@ def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(kind:
 def wrapped(folder: Path, **faults: str) -> None:
     """The doubtful runtime with these faults, whatever characters they have, as `odd.py`."""
     faults = {"log": str(folder / "log"), **faults}
-    text = f"import sys\nsys.path.insert(0, {str(Path(fake_candidate.HERE).parent)!r})\nimport fake_candidate\n"
+    text = (
+        f"import sys\nsys.path.insert(0, {str(Path(fake_candidate.HERE).parent)!r})\nimport"
+        " fake_candidate\n"
+    )
     (folder / "odd.py").write_text(
         f"{text}def load(model, options):\n    return fake_candidate.load(model, {faults!r})\n"
     )
 
 
-# ------------------------------------------------------------------------------------------------ full disks
+# ------------------------------------------------------------------------------------------------
+# full disks
 
 
 @pytest.fixture
@@ -316,7 +367,8 @@ def told_or_found(done: Done, where: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, str]) -> None:
-    """At each size: the answer, or an error; never half a result. With more space the same command goes on."""
+    """At each size: the answer, or an error; never half a result. With more space the same command
+    goes on."""
     line(here / "m.onnx", SHORT, width=2000)
     np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
     words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o")
@@ -327,7 +379,9 @@ def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, st
         ends.append(told_or_found(done, str(root)))
         if ends[-1]:
             (result,) = root.glob("bisect-*")
-            assert sorted(tree(result)) == sorted(json.loads((result / "manifest.json").read_text())["files"])
+            assert sorted(tree(result)) == sorted(
+                json.loads((result / "manifest.json").read_text())["files"]
+            )
         else:
             assert [p.name for p in root.iterdir() if p.name != ".store"] == []
         known = len(loads(here))
@@ -344,8 +398,11 @@ def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, st
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_in_the_middle(here: Path, disk: Callable[[int], Path], mark: dict[str, str]) -> None:
-    """What was kept before stays good: with space again only what could not be kept is run again."""
+def test_a_disk_that_fills_up_in_the_middle(
+    here: Path, disk: Callable[[int], Path], mark: dict[str, str]
+) -> None:
+    """What was kept before stays good: with space again only what could not be kept is run
+    again."""
     line(here / "m.onnx", SHORT, width=2000)
     np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
     root = disk(16384)
@@ -363,14 +420,17 @@ def test_a_disk_that_fills_up_in_the_middle(here: Path, disk: Callable[[int], Pa
     (root / "ballast").unlink()
     document = found(bisect(*words, cwd=here, env=mark))
     assert named(document) == [["n5"]]
-    kept = known.total() + document["trials"] + 1 - len(loads(here))  # one run of the whole is repeated
+    kept = (
+        known.total() + document["trials"] + 1 - len(loads(here))
+    )  # one run of the whole is repeated
     assert kept >= 2, "the first two trials were on the disk"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
 def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
-    """A quota, played by a limit on the size of files: too small for the store, for a report, or for neither."""
+    """A quota, played by a limit on the size of files: too small for the store, for a report, or
+    for neither."""
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -385,11 +445,13 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
     assert (done.code == 0) == (limit > 100), done
 
 
-# ------------------------------------------------------------------------------------------------ sudden changes
+# ------------------------------------------------------------------------------------------------
+# sudden changes
 
 
 def honest(document: dict[str, Any], then: str) -> None:
-    """What is certified is one node that was really at fault, before it changed or after; all else says why."""
+    """What is certified is one node that was really at fault, before it changed or after; all else
+    says why."""
     after = {"n2": {"n2"}, "right": set()}.get(then, set(SHORT))
     for finding in document["findings"]:
         nodes = set(finding["nodes"])
@@ -414,7 +476,8 @@ def honest(document: dict[str, Any], then: str) -> None:
     ],
 )
 def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> None:
-    """It changes before the second run of the whole, the profile, the node alone, its confirmation, or the rest."""
+    """It changes before the second run of the whole, the profile, the node alone, its confirmation,
+    or the rest."""
     done = bisect(*doubted(here, nodes="n5", after=after, then=then), *QUICK, "--json", cwd=here)
     document = found(done)
     assert done.code in (1, 5), document
@@ -427,8 +490,11 @@ def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("then", "after"), [("n2", 7)])
-def test_what_agreed_before_a_change_certifies_nothing_after_it(then: str, after: int, here: Path) -> None:
-    """The profile is wrong everywhere, so single nodes are asked first, and agree; then the candidate changes."""
+def test_what_agreed_before_a_change_certifies_nothing_after_it(
+    then: str, after: int, here: Path
+) -> None:
+    """The profile is wrong everywhere, so single nodes are asked first, and agree; then the
+    candidate changes."""
     words = doubted(here, blots="n5", after=after, then=then)
     honest(found(bisect(*words, *QUICK, "--json", cwd=here)), then)
 
@@ -436,7 +502,9 @@ def test_what_agreed_before_a_change_certifies_nothing_after_it(then: str, after
 @pytest.mark.slow
 def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
     """The culprit stands; that the rest could not be asked about is said, not passed over."""
-    document = found(bisect(*doubted(here, nodes="n5", after=7, then="dies"), *QUICK, "--json", cwd=here))
+    document = found(
+        bisect(*doubted(here, nodes="n5", after=7, then="dies"), *QUICK, "--json", cwd=here)
+    )
     assert named(document) == [["n5"]] and document["findings"][0]["certified"]
     assert "with this region on the reference, the whole model agrees" not in document["notes"]
     assert any(
@@ -449,7 +517,9 @@ def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
 def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path) -> None:
     """It dies from its fourth run on: nothing can be learned."""
     line(here / "m.onnx", NAMES)
-    document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here))
+    document = found(
+        bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here)
+    )
     assert not any(finding["certified"] for finding in document["findings"])
     assert "with this region on the reference, the whole model agrees" not in document["notes"]
     assert "has stopped working" in document["findings"][0]["why"]
@@ -460,7 +530,9 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
 def test_a_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
     """A package that is missing, say: a model of one node dies with the same words."""
     done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here)
-    assert done.code == 4 and "runs nothing, not even one Relu" in done.document["error"]["what"], done
+    assert done.code == 4 and "runs nothing, not even one Relu" in done.document["error"]["what"], (
+        done
+    )
 
 
 COMMAND = """
@@ -486,8 +558,12 @@ for o in manifest["outputs"]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.rare), 3, pytest.param(5, marks=pytest.mark.rare)])
-def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(most: int, here: Path) -> None:
+@pytest.mark.parametrize(
+    "most", [pytest.param(1, marks=pytest.mark.rare), 3, pytest.param(5, marks=pytest.mark.rare)]
+)
+def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(
+    most: int, here: Path
+) -> None:
     faults = {"nodes": "n5", "log": str(here / "log")}
     text = COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=most, faults=faults)
     (here / "run.py").write_text(text)
@@ -505,14 +581,20 @@ def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(most
 
 @pytest.mark.parametrize(
     ("code", "signature"),
-    [(125, "refused"), pytest.param(7, "crash", marks=pytest.mark.rare), (128 + signal.SIGSEGV, "crash")],
+    [
+        (125, "refused"),
+        pytest.param(7, "crash", marks=pytest.mark.rare),
+        (128 + signal.SIGSEGV, "crash"),
+    ],
 )
 @pytest.mark.slow
-def test_exit_codes_of_a_command_are_followed_to_the_node(code: int, signature: str, here: Path) -> None:
+def test_exit_codes_of_a_command_are_followed_to_the_node(
+    code: int, signature: str, here: Path
+) -> None:
     """A shell script looks for the name of the node in the model's bytes."""
     (here / "run.py").write_text(
-        "import sys\nfrom pathlib import Path\n"
-        f"if b'n5' in Path(sys.argv[1]).read_bytes(): print('cannot do n5', file=sys.stderr); sys.exit({code})\n"
+        "import sys\nfrom pathlib import Path\nif b'n5' in Path(sys.argv[1]).read_bytes():"
+        f" print('cannot do n5', file=sys.stderr); sys.exit({code})\n"
         + COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=1 << 30, faults={})
     )
     words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
@@ -523,13 +605,15 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(code: int, signature: 
     assert document["exit_code"] == 1
 
 
-# ------------------------------------------------------------------------------------------------ flaky
+# ------------------------------------------------------------------------------------------------
+# flaky
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.rare), 3])
 def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path) -> None:
-    """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node alone (3)."""
+    """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node
+    alone (3)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
     document = found(bisect(*words, cwd=here))
     (one,) = document["findings"]
@@ -540,7 +624,9 @@ def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path) -> N
     assert not np.allclose(given, right), "the folder shows a run that went wrong"
     before = len(loads(here))
     assert answer(found(bisect(*words, cwd=here))) == answer(document)
-    assert before < len(loads(here)) <= before + 2, "a run of the whole is repeated, once more if it differs"
+    assert before < len(loads(here)) <= before + 2, (
+        "a run of the whole is repeated, once more if it differs"
+    )
 
 
 def values(folder: Path) -> Any:
@@ -549,7 +635,8 @@ def values(folder: Path) -> Any:
     return np.load(one)
 
 
-# ------------------------------------------------------------------------------------------------ sums
+# ------------------------------------------------------------------------------------------------
+# sums
 
 
 @pytest.mark.slow
@@ -587,13 +674,21 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here
     assert {p.name[-7:] for p in (here / "subcut_out").iterdir()} == {".store", "-report"}
     known = len(loads(here))
     document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here))
-    assert (document["agree"], document["findings"], len(loads(here))) == (True, [], known + 1)  # one is repeated
+    assert (document["agree"], document["findings"], len(loads(here))) == (
+        True,
+        [],
+        known + 1,
+    )  # one is repeated
     document = found(bisect(*words, "--json", cwd=here))
     assert document["exit_code"] == 1
-    assert {finding["kind"] for finding in document["findings"]} <= {"accumulated", "unresolved"}, named(document)
+    assert {finding["kind"] for finding in document["findings"]} <= {
+        "accumulated",
+        "unresolved",
+    }, named(document)
 
 
-# ------------------------------------------------------------------------------------------------ samples
+# ------------------------------------------------------------------------------------------------
+# samples
 
 
 @pytest.mark.slow
@@ -611,18 +706,29 @@ def test_one_of_three_samples(fault: str, here: Path) -> None:
     assert one["signature"] == ("crash" if fault == "dies" else "mismatch")
     assert len(document["samples"]) == 3
     case = place(here) / "culprit"
-    assert len(list((case / "inputs").rglob("*.npy"))) == len(list((case / "outputs").rglob("*.npy"))) == 3
+    assert (
+        len(list((case / "inputs").rglob("*.npy")))
+        == len(list((case / "outputs").rglob("*.npy")))
+        == 3
+    )
     assert len(list((case / "candidate").rglob("*.npy"))) == (0 if fault == "dies" else 3)
     whole(here)
 
 
-# ------------------------------------------------------------------------------------------------ names
+# ------------------------------------------------------------------------------------------------
+# names
 
 
 ODD = [
-    "a b/c", "quo\"ted 'x'", "semi;touch pwned", "$(touch pwned)", "ünï ☃ \u202eevil", "red\x1b[31m\x07",
-    "<img src=x onerror=alert(1)>", "../../up",
-]  # fmt: skip
+    "a b/c",
+    "quo\"ted 'x'",
+    "semi;touch pwned",
+    "$(touch pwned)",
+    "ünï ☃ \u202eevil",
+    "red\x1b[31m\x07",
+    "<img src=x onerror=alert(1)>",
+    "../../up",
+]
 
 
 @pytest.mark.slow
@@ -633,25 +739,47 @@ def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, 
     folder.mkdir()
     line(folder / "my model.onnx", ODD, [f"{name}:0" for name in ODD[:-1]])
     wrapped(here, nodes=ODD[guilty])
-    words = [str(SUBCUT), "bisect", "my model.onnx", "-i", "../x.npy", "-c", "../odd.py", *QUICK, "--json"]
-    more: dict[str, Any] = {"cwd": folder, "env": environment(mark), "capture_output": True, "text": True}
+    words = [
+        str(SUBCUT),
+        "bisect",
+        "my model.onnx",
+        "-i",
+        "../x.npy",
+        "-c",
+        "../odd.py",
+        *QUICK,
+        "--json",
+    ]
+    more: dict[str, Any] = {
+        "cwd": folder,
+        "env": environment(mark),
+        "capture_output": True,
+        "text": True,
+    }
     done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, timeout=LONG, **more)
     document = found(Done(done.returncode, done.stdout, done.stderr))
     (one,) = document["findings"]
     assert (one["nodes"], one["certified"]) == ([ODD[guilty]], True)
     assert "\x1b" not in done.stderr + done.stdout and "\u202e" not in done.stderr
     result = place(folder)
-    shown = {name: (result / name).read_text() for name in ("report.html", "report.md", "run.json", "manifest.json")}
+    shown = {
+        name: (result / name).read_text()
+        for name in ("report.html", "report.md", "run.json", "manifest.json")
+    }
     assert not any(c in text for text in shown.values() for c in "\x1b\x07\u202e")
     assert "<img" not in shown["report.html"]
     for other in ("text", "html", "md", "csv", "junit", "model-explorer"):
-        report = subcut("report", result / "run.json", "-f", other, "-o", f"reports/{other}", cwd=here)
+        report = subcut(
+            "report", result / "run.json", "-f", other, "-o", f"reports/{other}", cwd=here
+        )
         assert report.code == 0, report
         assert "\x1b" not in report.out
     case = result / "culprit"
     words = [sys.executable, "repro.py", "--outputs", "candidate"]
     script = subprocess.run(words, **(more | {"cwd": case}), check=False)
-    assert script.returncode == 1 and "DIFFERS" in script.stdout and "\x1b" not in script.stdout, script
+    assert script.returncode == 1 and "DIFFERS" in script.stdout and "\x1b" not in script.stdout, (
+        script
+    )
     assert onnx.load(case / "model.onnx").graph.node[0].name == ODD[guilty]
     assert (case / "candidate").is_dir()
     replayed = replay(result, "--trust", cwd=folder)
@@ -676,7 +804,11 @@ def test_again_runs_nothing_and_another_candidate_has_a_folder_of_its_own(here: 
     other = found(bisect("-c", "odd.py", *QUICK, "--json", cwd=here))
     assert named(other) == [["n2"]]
     assert len(list((here / "subcut_out").glob("bisect-*"))) == 2
-    assert all(tree(here / "subcut_out")[f"{place_of(first)}/{n}"] == told[n] for n in told if n.startswith("culprit"))
+    assert all(
+        tree(here / "subcut_out")[f"{place_of(first)}/{n}"] == told[n]
+        for n in told
+        if n.startswith("culprit")
+    )
 
 
 def place_of(document: dict[str, Any]) -> str:
@@ -684,17 +816,25 @@ def place_of(document: dict[str, Any]) -> str:
     return Path(document["report"]).parent.name
 
 
-# ------------------------------------------------------------------------------------------------ budgets
+# ------------------------------------------------------------------------------------------------
+# budgets
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)])
-def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, mark: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)]
+)
+def test_a_budget_that_is_used_up_is_said(
+    budget: tuple[str, str], here: Path, mark: dict[str, str]
+) -> None:
     """A run takes 0.7 s, so one or none fits into the time. Nothing is blamed."""
     words = (*doubted(here, nodes="n5", pause="0.7"), *QUICK, "--json")
     done = bisect(*words, *budget, cwd=here, env=mark)
     if "error" in done.document:
-        assert done.code == 5 and "used up before the whole model was judged" in done.document["error"]["what"]
+        assert (
+            done.code == 5
+            and "used up before the whole model was judged" in done.document["error"]["what"]
+        )
         return
     document = found(done)
     (one,) = document["findings"]
@@ -702,11 +842,15 @@ def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, m
     assert "used up" in one["reason"]
     assert not document["agree"]
     assert document["trials"] <= len(loads(here)) <= 2, "a run that was ended counts for nothing"
-    assert done.code == (1 if document["whole"]["status"] == "fail" else 5), "a disagreement that was seen is one"
+    assert done.code == (1 if document["whole"]["status"] == "fail" else 5), (
+        "a disagreement that was seen is one"
+    )
 
 
 @pytest.mark.slow
-def test_a_run_that_takes_longer_than_all_the_time_is_ended(here: Path, mark: dict[str, str]) -> None:
+def test_a_run_that_takes_longer_than_all_the_time_is_ended(
+    here: Path, mark: dict[str, str]
+) -> None:
     begin = time.monotonic()
     done = bisect(*doubted(here, pause="600"), *QUICK, "--max-time", "3s", cwd=here, env=mark)
     assert time.monotonic() - begin < LONG / 4
@@ -719,7 +863,8 @@ def test_no_time_at_all_is_a_slip(here: Path) -> None:
     assert "--max-time 0s" in done.err
 
 
-# ------------------------------------------------------------------------------------------------ replay
+# ------------------------------------------------------------------------------------------------
+# replay
 
 
 @pytest.fixture(scope="module")
@@ -742,7 +887,13 @@ def copied(bisected: Path, tmp_path: Path) -> Path:
 
 def replay(*words: str | Path, cwd: Path) -> Done:
     """Run a case again, as somebody who has trusted nothing before."""
-    return subcut("replay", *words, *QUICK, cwd=cwd, env={"XDG_CONFIG_HOME": str(cwd / f"config-{uuid4().hex}")})
+    return subcut(
+        "replay",
+        *words,
+        *QUICK,
+        cwd=cwd,
+        env={"XDG_CONFIG_HOME": str(cwd / f"config-{uuid4().hex}")},
+    )
 
 
 @pytest.mark.slow

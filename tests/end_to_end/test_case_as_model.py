@@ -27,7 +27,9 @@ def model(tmp_path: Path) -> Path:
     a, b, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "aby")
     graph = helper.make_graph(nodes, "two", [a, b], [y], [weight])
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
     return path
 
 
@@ -47,7 +49,9 @@ def test_a_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
         assert "not given" not in done.err and "random values" not in done.err
 
 
-def test_an_input_that_is_not_given_is_named_and_a_conversion_too(model: Path, tmp_path: Path) -> None:
+def test_an_input_that_is_not_given_is_named_and_a_conversion_too(
+    model: Path, tmp_path: Path
+) -> None:
     np.save(tmp_path / "a.npy", np.ones((1, 4)))
     done = subcut(model, "-s", "mm", "-e", "relu", "-i", "a.npy", cwd=tmp_path)
     assert done.code == 0
@@ -61,7 +65,9 @@ def test_a_file_whose_name_reads_like_a_sentence_is_a_file(model: Path, tmp_path
     given = ("-i", "a=random image.npy", "-i", "b=what is fed (converted from int8).npy")
     done = subcut(model, "-s", "mm", "-e", "relu", *given, cwd=tmp_path)
     assert done.code == 0 and "not given" not in done.err and "input a:" not in done.err
-    assert "(model input random image.npy, what is fed (converted from int8).npy)" in done.out, done.out
+    assert "(model input random image.npy, what is fed (converted from int8).npy)" in done.out, (
+        done.out
+    )
     assert "of the model itself" in done.out
     notes = subcut("inspect", model, *given, "--json", cwd=tmp_path).document["notes"]
     assert not any("random" in note for note in notes)
@@ -79,8 +85,16 @@ def test_a_folder_that_mixes_inputs_and_others_is_refused(model: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"1234"], ids=["missing", "too short"])
-def test_missing_weights_are_one_error_not_a_search(model: Path, tmp_path: Path, content: bytes | None) -> None:
-    onnx.save(onnx.load(model), tmp_path / "e.onnx", save_as_external_data=True, location="e.data", size_threshold=0)
+def test_missing_weights_are_one_error_not_a_search(
+    model: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    onnx.save(
+        onnx.load(model),
+        tmp_path / "e.onnx",
+        save_as_external_data=True,
+        location="e.data",
+        size_threshold=0,
+    )
     (tmp_path / "e.data").unlink()
     if content:
         (tmp_path / "e.data").write_bytes(content)

@@ -1,7 +1,9 @@
-"""The table of 44 cases: each cut is correct, verified without subcut's code, or refused by name with nothing written.
+"""The table of 44 cases: each cut is correct, verified without subcut's code, or refused by name
+with nothing written.
 
-Correct: the cut passes onnx.checker, loads in onnxruntime and, fed with the values of the whole model at its boundary,
-gives the values of the whole model. The whole model is run by plain onnxruntime here, not by subcut's capture.
+Correct: the cut passes onnx.checker, loads in onnxruntime and, fed with the values of the whole
+model at its boundary, gives the values of the whole model. The whole model is run by plain
+onnxruntime here, not by subcut's capture.
 """
 
 from __future__ import annotations
@@ -50,14 +52,25 @@ TABLE = _numbered()
 WORKS = [key for key, case in TABLE.items() if case.refused is None]
 REFUSED = [key for key, case in TABLE.items() if case.refused is not None]
 CAPTURED = [key for key in WORKS if "--no-capture" not in TABLE[key].options]
-WITH_SCRIPT = ("01-0", "14-0", "15-0", "16-2", "22-2", "24-0", "30-0", "34-0", "39-1")  # repro.py takes 0.3 s each
+WITH_SCRIPT = (
+    "01-0",
+    "14-0",
+    "15-0",
+    "16-2",
+    "22-2",
+    "24-0",
+    "30-0",
+    "34-0",
+    "39-1",
+)  # repro.py takes 0.3 s each
 UNSHAPED = ("02-0", "04-0")  # a Loop's state may change its shape: before a run nobody knows it
 RANDOM = ("22-0", "22-1", "22-2")  # two runs of the whole model give two results
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The expected boundary, derived by hand: inputs, outputs, frozen tensors if captured, and pulled-in nodes."""
+    """The expected boundary, derived by hand: inputs, outputs, frozen tensors if captured, and
+    pulled-in nodes."""
 
     inputs: str
     outputs: str = "z"
@@ -107,11 +120,16 @@ EDGES = dict.fromkeys(WORKS, H) | {
 @pytest.fixture
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.resolve.Asked.reference", lambda *_, **__: contextlib.nullcontext(reference))
+    monkeypatch.setattr(
+        "subgraph.commands.resolve.Asked.reference",
+        lambda *_, **__: contextlib.nullcontext(reference),
+    )
 
     def call(*words: str) -> Result:
         command = typer.main.get_command(cli.app)
-        result = command.main(args=["-q", "--no-progress", *words], prog_name="subcut", standalone_mode=False)
+        result = command.main(
+            args=["-q", "--no-progress", *words], prog_name="subcut", standalone_mode=False
+        )
         assert isinstance(result, Result)
         return result
 
@@ -125,7 +143,8 @@ def words(case: CutCase, model: Path, out: Path) -> list[str]:
     return [str(model), *starts, *ends, "-o", str(out), *case.options]
 
 
-# ------------------------------------------------------------------------------------------- the cut is right
+# ------------------------------------------------------------ the
+# cut is right
 
 
 @pytest.mark.parametrize("key", WORKS)
@@ -136,7 +155,9 @@ def test_a_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path
     found = region.between(g, case.start, case.end)
 
     model = onnx.load(g.path, load_external_data=False)
-    starts, ends = ([i for text in texts for i in g.select(text).nodes] for texts in (case.start, case.end))
+    starts, ends = (
+        [i for text in texts for i in g.select(text).nodes] for texts in (case.start, case.end)
+    )
     assert set(found.nodes) | set(found.random) == oracle.between(model, starts, ends)
     assert sorted(found.inputs) == edge.inputs.split()
     assert sorted(found.outputs) == edge.outputs.split()
@@ -147,7 +168,9 @@ def test_a_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("key", CAPTURED)
-def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
+def test_the_cut_gives_the_whole_models_values(
+    key: str, tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     result = subcut(*words(case, source, tmp_path / "out"))
@@ -160,7 +183,9 @@ def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut:
     cut = onnx.load(folder / "model.onnx")
     names = {role: [t["name"] for t in manifest[role]] for role in ("inputs", "outputs")}
     frozen = manifest["region"]["frozen"]
-    assert sorted(names["inputs"] + frozen) == sorted(f"{EDGES[key].inputs} {EDGES[key].shapes}".split())
+    assert sorted(names["inputs"] + frozen) == sorted(
+        f"{EDGES[key].inputs} {EDGES[key].shapes}".split()
+    )
 
     threads = manifest["reference"]["threads"]
     edge = [*names["inputs"], *names["outputs"], *frozen]
@@ -176,18 +201,27 @@ def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut:
             assert not oracle.differences(whole[name], stored), name
 
 
-def run_whole(case: CutCase, source: Path, tensors: list[str], threads: int, aside: Path) -> oracle.Values:
-    """The boundary tensors of the whole model, which are made its outputs, in its own folder with its data files."""
+def run_whole(
+    case: CutCase, source: Path, tensors: list[str], threads: int, aside: Path
+) -> oracle.Values:
+    """The boundary tensors of the whole model, which are made its outputs, in its own folder with
+    its data files."""
     model = onnx.load(source, load_external_data=False)
-    if case.number == 20:  # onnxruntime refuses nodes that share a name, and names mean nothing to it
+    if (
+        case.number == 20
+    ):  # onnxruntime refuses nodes that share a name, and names mean nothing to it
         for i, node in enumerate(model.graph.node):
             node.name = f"n{i}"
     g = graph.load(source)
     fed = [name for name in tensors if name in g.inputs]
     made = [name for name in tensors if name not in g.inputs]
-    # Where another part of the model cannot be run by anybody (28: an unknown op, 34: its weights are lost), the
-    # ancestors of the edge are all that can be.
-    full = oracle.tapped(model, made) if case.runs or case.number == 20 else oracle.trimmed(model, made)
+    # Where another part of the model cannot be run by anybody (28: an unknown op, 34: its weights
+    # are lost), the ancestors of the edge are all that can be.
+    full = (
+        oracle.tapped(model, made)
+        if case.runs or case.number == 20
+        else oracle.trimmed(model, made)
+    )
     place = source.with_name("whole.onnx")
     place.write_bytes(full.SerializeToString())
     feeds = model_inputs(case, g)
@@ -196,13 +230,18 @@ def run_whole(case: CutCase, source: Path, tensors: list[str], threads: int, asi
 
 def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
     """The inputs that subcut generates by default."""
-    given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
+    given = [
+        word
+        for flag, word in zip(case.options, case.options[1:], strict=False)
+        if flag == "--shape"
+    ]
     (sample,) = Feeding(shapes=shapes(given)).plan(g, g.inputs)
     return load_sample(sample)[0]
 
 
 def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The .npy files of boundary tensors, in the form of `oracle.run`; each .bin must hold the same bytes."""
+    """The .npy files of boundary tensors, in the form of `oracle.run`; each .bin must hold the same
+    bytes."""
     out: dict[str, Any] = {}
     for tensor in (*manifest["inputs"], *manifest["outputs"]):
         (stored,) = tensor["samples"]
@@ -224,7 +263,9 @@ def test_the_folder_proves_itself(key: str, tmp_path: Path, subcut: Callable[...
     result = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out"))
     moved = tmp_path / "elsewhere"
     Path(result.document["results"][0]["path"]).rename(moved)
-    script = subprocess.run([sys.executable, "repro.py"], cwd=moved, capture_output=True, text=True, check=False)
+    script = subprocess.run(
+        [sys.executable, "repro.py"], cwd=moved, capture_output=True, text=True, check=False
+    )
     assert script.returncode == 0, script.stdout + script.stderr
     outputs = EDGES[key].outputs.split()
     assert sorted(script.stdout.splitlines()) == [f"{name}: bit-identical" for name in outputs]
@@ -236,21 +277,27 @@ def test_the_script_in_the_folder_can_fail(tmp_path: Path, subcut: Callable[...,
     folder = Path(result.document["results"][0]["path"])
     want = np.load(folder / "outputs/z.npy")
     np.save(folder / "outputs/z.npy", want + np.float32(0.5))
-    script = subprocess.run([sys.executable, "repro.py"], cwd=folder, capture_output=True, text=True, check=False)
+    script = subprocess.run(
+        [sys.executable, "repro.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert script.returncode == 1
     assert "z: DIFFERS: max error 0.5" in script.stdout
 
 
-# ------------------------------------------------------------------------------------------- without a capture
+# -------------------------------------------------------------------------------------------
+# without a capture
 
 
 def without_body_types(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes without the types that bodies declare: a captured cut has only those that agree with its boundary."""
+    """The nodes without the types that bodies declare: a captured cut has only those that agree
+    with its boundary."""
     bare = []
     for node in nodes:
         bare.append(copy := onnx.NodeProto.FromString(node.SerializeToString()))
         for attribute in copy.attribute:
-            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            for body in (
+                (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
+            ):
                 for value in (*body.input, *body.output):
                     value.ClearField("type")
                 inner = without_body_types(body.node)
@@ -261,19 +308,28 @@ def without_body_types(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("key", WORKS)
-def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
-    """`--no-capture` cuts the same nodes and weights, but types have another source and shapes are not frozen."""
+def test_without_a_capture_the_structure_is_the_same(
+    key: str, tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
+    """`--no-capture` cuts the same nodes and weights, but types have another source and shapes are
+    not frozen."""
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     asked = words(case, source, tmp_path / "bare")
-    if key == "29-0":  # neither declared nor known to onnx's inference: only a run can tell the type
-        with pytest.raises(SubcutError, match=r"'h' is not declared.*cannot be inferred") as refusal:
+    if (
+        key == "29-0"
+    ):  # neither declared nor known to onnx's inference: only a run can tell the type
+        with pytest.raises(
+            SubcutError, match=r"'h' is not declared.*cannot be inferred"
+        ) as refusal:
             subcut(*asked, "--no-capture")
         assert refusal.value.exit_code == 3
         return
     (bare,) = subcut(*asked, *["--no-capture"][: "--no-capture" not in asked]).document["results"]
     edge = EDGES[key]
-    assert sorted(t["name"] for t in bare["inputs"]) == sorted(f"{edge.inputs} {edge.shapes}".split())
+    assert sorted(t["name"] for t in bare["inputs"]) == sorted(
+        f"{edge.inputs} {edge.shapes}".split()
+    )
     assert sorted(t["name"] for t in bare["outputs"]) == edge.outputs.split()
     assert bare["samples"] == [] and bare["check"]["status"] == "not run"
     model = onnx.load(Path(bare["path"]) / "model.onnx")
@@ -286,25 +342,36 @@ def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, s
     assert without_body_types(model.graph.node) == without_body_types(captured.graph.node)
     assert model.functions == captured.functions
     frozen = {name: oracle.weight(captured, name) for name in edge.shapes.split()}
-    assert list(model.graph.initializer) == [t for t in captured.graph.initializer if t.name not in frozen]
-    assert {o.name: kind(o) for o in model.graph.output} == {o.name: kind(o) for o in captured.graph.output}
+    assert list(model.graph.initializer) == [
+        t for t in captured.graph.initializer if t.name not in frozen
+    ]
+    assert {o.name: kind(o) for o in model.graph.output} == {
+        o.name: kind(o) for o in captured.graph.output
+    }
     values = stored_tensors(Path(full["path"]), full)
     feeds = {t["name"]: values[t["name"]] for t in full["inputs"]} | frozen
-    found = oracle.run(Path(bare["path"]) / "model.onnx", feeds, edge.outputs.split(), full["reference"]["threads"])
+    found = oracle.run(
+        Path(bare["path"]) / "model.onnx", feeds, edge.outputs.split(), full["reference"]["threads"]
+    )
     assert not any(oracle.differences(values[name], value) for name, value in found.items())
 
 
 def check(case: CutCase, cut: onnx.ModelProto, key: str) -> None:
-    """onnx.checker accepts it; at most the shape of a boundary tensor is missing, if it cannot be inferred."""
+    """onnx.checker accepts it; at most the shape of a boundary tensor is missing, if it cannot be
+    inferred."""
     model = onnx.ModelProto()
     model.CopyFrom(cut)
     if key not in CAPTURED:
         complete(case, model)
     if key in UNSHAPED:
-        with pytest.raises(onnx.checker.ValidationError, match="Field 'shape' of 'type' is required but missing"):
+        with pytest.raises(
+            onnx.checker.ValidationError, match="Field 'shape' of 'type' is required but missing"
+        ):
             onnx.checker.check_model(model)
     else:
-        onnx.checker.check_model(model, full_check=case.number != 8)  # 8: inference takes a sparse weight for a vector
+        onnx.checker.check_model(
+            model, full_check=case.number != 8
+        )  # 8: inference takes a sparse weight for a vector
 
 
 def kind(info: onnx.ValueInfoProto) -> str:
@@ -331,8 +398,11 @@ def complete(case: CutCase, model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("key", ["28-1", "40-1", "41-1"])
-def test_what_nobody_runs_is_cut_right_all_the_same(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
-    """The source and the cut, completed alike (a stand-in for the unknown op, today's IR and opset), agree."""
+def test_what_nobody_runs_is_cut_right_all_the_same(
+    key: str, tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
+    """The source and the cut, completed alike (a stand-in for the unknown op, today's IR and
+    opset), agree."""
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     (done,) = subcut(*words(case, source, tmp_path / "out")).document["results"]
@@ -347,18 +417,25 @@ def test_what_nobody_runs_is_cut_right_all_the_same(key: str, tmp_path: Path, su
     assert not oracle.differences(want["z"], got["z"])
 
 
-def test_weights_that_no_runtime_takes_are_cut_right(tmp_path: Path, subcut: Callable[..., Result]) -> None:
+def test_weights_that_no_runtime_takes_are_cut_right(
+    tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
     """float4: onnx's own evaluator knows it."""
     case = TABLE["31-2"]
     source = case.build(tmp_path / "source")
     (done,) = subcut(*words(case, source, tmp_path / "out")).document["results"]
     x = np.random.default_rng(0).standard_normal((2, 5), dtype=np.float32)
-    whole: Any = ReferenceEvaluator(oracle.tapped(onnx.load(source), ["h", "z"])).run(["h", "z"], {"x": x})
-    (got,) = ReferenceEvaluator(onnx.load(Path(done["path"]) / "model.onnx")).run(["z"], {"h": whole[0]})
+    whole: Any = ReferenceEvaluator(oracle.tapped(onnx.load(source), ["h", "z"])).run(
+        ["h", "z"], {"x": x}
+    )
+    (got,) = ReferenceEvaluator(onnx.load(Path(done["path"]) / "model.onnx")).run(
+        ["z"], {"h": whole[0]}
+    )
     assert not oracle.differences(whole[1], got)
 
 
-# ------------------------------------------------------------------------------------------- what a case is about
+# ------------------------------------------------------------ what a
+# case is about
 
 
 @pytest.fixture
@@ -367,7 +444,9 @@ def cut_model(tmp_path: Path, subcut: Callable[..., Result]) -> Callable[[str], 
 
     def cut(key: str) -> onnx.ModelProto:
         case = TABLE[key]
-        (done,) = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out")).document["results"]
+        (done,) = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out")).document[
+            "results"
+        ]
         return onnx.load(Path(done["path"]) / "model.onnx")
 
     return cut
@@ -391,7 +470,9 @@ def test_7_left_out_inputs_keep_their_places(cut_model: Cutter) -> None:
 
 def test_8_the_sparse_initializer_comes_along(cut_model: Cutter) -> None:
     cut = cut_model("08-0")
-    assert [s.values.name for s in cut.graph.sparse_initializer] == ["W1"] and not cut.graph.initializer
+    assert [s.values.name for s in cut.graph.sparse_initializer] == [
+        "W1"
+    ] and not cut.graph.initializer
 
 
 def test_9_sparse_initializers_outside_stay_behind(cut_model: Cutter) -> None:
@@ -399,16 +480,24 @@ def test_9_sparse_initializers_outside_stay_behind(cut_model: Cutter) -> None:
 
 
 @pytest.mark.parametrize(("key", "declared"), [("10-0", ["h", "W1"]), ("10-1", ["h"])])
-def test_10_weights_are_inputs_only_where_the_format_wants_it(key: str, declared: list[str], cut_model: Cutter) -> None:
+def test_10_weights_are_inputs_only_where_the_format_wants_it(
+    key: str, declared: list[str], cut_model: Cutter
+) -> None:
     assert [v.name for v in cut_model(key).graph.input] == declared
 
 
 def test_13_the_type_comes_from_the_run(cut_model: Cutter) -> None:
     cut = cut_model("13-0").graph
-    assert cut.input[0].type.tensor_type.elem_type == cut.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
+    assert (
+        cut.input[0].type.tensor_type.elem_type
+        == cut.output[0].type.tensor_type.elem_type
+        == onnx.TensorProto.INT64
+    )
 
 
-@pytest.mark.parametrize(("key", "shape"), [("14-0", [1, 8]), ("14-1", ["batch", 8]), ("14-3", [2, 6])])
+@pytest.mark.parametrize(
+    ("key", "shape"), [("14-0", [1, 8]), ("14-1", ["batch", 8]), ("14-3", [2, 6])]
+)
 def test_14_shapes_are_numbers_unless_they_are_to_stay_open(
     key: str, shape: list[int | str], cut_model: Cutter
 ) -> None:
@@ -419,7 +508,9 @@ def test_14_shapes_are_numbers_unless_they_are_to_stay_open(
 def test_17_annotations_of_the_region_come_with_what_they_name(cut_model: Cutter) -> None:
     graph_ = cut_model("17-0").graph
     assert [a.tensor_name for a in graph_.quantization_annotation] == ["h", "a"]
-    named = {e.value for a in graph_.quantization_annotation for e in a.quant_parameter_tensor_names}
+    named = {
+        e.value for a in graph_.quantization_annotation for e in a.quant_parameter_tensor_names
+    }
     assert named == {"h.scale", "h.zero_point", "a.scale", "a.zero_point"}
     assert {t.name for t in graph_.initializer} == named | {"W1"}
 
@@ -427,21 +518,35 @@ def test_17_annotations_of_the_region_come_with_what_they_name(cut_model: Cutter
 def test_18_metadata_stays_at_every_level(cut_model: Cutter) -> None:
     cut = cut_model("18-0")
     function = cut.functions[0]
-    assert (cut.producer_name, cut.producer_version, cut.model_version) == ("subcut fixtures", "1.2.3", 7)
+    assert (cut.producer_name, cut.producer_version, cut.model_version) == (
+        "subcut fixtures",
+        "1.2.3",
+        7,
+    )
     parts: list[tuple[Any, str]] = [(cut, "the model"), (cut.graph, "metadata"), (function, "mix")]
     parts += [(function.node[0], "inner"), (cut.graph.initializer[0], "W1")]
-    parts += [(n, name) for n, name in zip(cut.graph.node, ("first", "middle", "last"), strict=True)]
+    parts += [
+        (n, name) for n, name in zip(cut.graph.node, ("first", "middle", "last"), strict=True)
+    ]
     parts += [(v, v.name) for v in (*cut.graph.input, *cut.graph.output, *cut.graph.value_info)]
     assert {v.name for v in (*cut.graph.input, *cut.graph.output)} == {"h", "z"}
     for part, name in parts:
         assert part.doc_string == f"doc of {name}"
         assert ("note", f"about {name}") in [(e.key, e.value) for e in part.metadata_props]
     origin = {e.key: e.value for e in cut.metadata_props}
-    assert (origin["subcut.source"], origin["subcut.start"], origin["subcut.end"]) == ("model.onnx", "first", "last")
+    assert (origin["subcut.source"], origin["subcut.start"], origin["subcut.end"]) == (
+        "model.onnx",
+        "first",
+        "last",
+    )
 
 
 def test_20_shared_names_are_told_apart(cut_model: Cutter) -> None:
-    assert [n.name for n in cut_model("20-0").graph.node] == ["activation", "matmul", "activation#3"]
+    assert [n.name for n in cut_model("20-0").graph.node] == [
+        "activation",
+        "matmul",
+        "activation#3",
+    ]
 
 
 def test_31_low_bit_weights_keep_their_bytes(tmp_path: Path, cut_model: Cutter) -> None:
@@ -460,7 +565,8 @@ def test_44_the_cut_is_sorted(cut_model: Cutter) -> None:
     assert [n.name for n in cut_model("44-0").graph.node] == ["first", "middle", "last"]
 
 
-# ------------------------------------------------------------------------------------------- refused by name
+# -------------------------------------------------------------------------------------------
+# refused by name
 
 
 @pytest.mark.parametrize("key", REFUSED)
@@ -475,7 +581,9 @@ def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path
     done = run_command.subcut(*line, cwd=here)
     assert done.code in (2, 3), done
     assert re.search(case.refused, done.err, re.IGNORECASE), done.err
-    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", done.err), done.err  # a user's words, not ours
+    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", done.err), (
+        done.err
+    )  # a user's words, not ours
     assert done.out == ""
     assert not list(here.iterdir())
 

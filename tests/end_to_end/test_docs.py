@@ -1,4 +1,5 @@
-"""The pages of docs/ are correct: their commands print what is shown, each command line exists, each link leads on."""
+"""The pages of docs/ are correct: their commands print what is shown, each command line exists,
+each link leads on."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ NEEDS = {
 FROM_OTHER_TOOLS = sorted(page for page in DOCS.glob("from-*.md") if page not in NEEDS)
 # Command lines that no test runs: they install something, or need what only their reader has.
 NOT_RUN = re.compile(
-    r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |adb |unzip |aarch64-|#|$"
+    r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |adb |unzip"
+    r" |aarch64-|#|$"
 )
 ALL_TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
@@ -59,7 +61,9 @@ def _prepare(page: Path, folder: Path, operator_tests: Path) -> None:
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(folder / "optimised.onnx")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            folder / "model.onnx", options, providers=["CPUExecutionProvider"]
+        )
     if "subcut sweep" in text:
         shutil.copytree(operator_tests, folder / "subcut_out" / ".store", copy_function=os.link)
     if "logits.csv" in text:
@@ -68,7 +72,9 @@ def _prepare(page: Path, folder: Path, operator_tests: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if console(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if console(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem
+)
 def test_each_command_of_a_page_prints_what_is_shown(
     page: Path, recorded: Path, operator_tests: Path, tmp_path: Path
 ) -> None:
@@ -91,7 +97,9 @@ def test_each_command_line_of_a_page_exists(page: Path) -> None:
 
 
 def _read(command: Command) -> None:
-    words = shlex.split(re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx ")), comments=True)[1:]
+    words = shlex.split(
+        re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx ")), comments=True
+    )[1:]
     if not words or {"COMMAND", "--help", "--version", "--install-completion"} & {*words}:
         return
     group = typer.main.get_command(cli.app)
@@ -105,7 +113,9 @@ def _read(command: Command) -> None:
             assert inner is not None
             context = inner.make_context(name, rest, parent=context)
     except (typer.TyperException, subgraph.SubcutError) as e:
-        assert str(e).startswith("Missing parameter"), f"{command.line}: {e}"  # a command's name alone, in a sentence
+        assert str(e).startswith("Missing parameter"), (
+            f"{command.line}: {e}"
+        )  # a command's name alone, in a sentence
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
@@ -117,7 +127,8 @@ def test_command_lines_that_do_not_run_are_of_known_kinds(page: Path) -> None:
 
 @pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda p: p.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Also where a page is read as a file, without the site; `make docs` checks links to headings."""
+    """Also where a page is read as a file, without the site; `make docs` checks links to
+    headings."""
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)#]+)", text):
         if link.startswith("https://"):
@@ -142,7 +153,11 @@ def test_there_is_a_page_per_command_with_all_its_options() -> None:
 def test_the_api_reference_has_every_public_name() -> None:
     page = (DOCS / "api.md").read_text(encoding="utf-8")
     for name in set(subgraph.__all__) - {"__version__"}:
-        is_error = issubclass(kind, Exception) if isinstance(kind := getattr(subgraph, name), type) else False
+        is_error = (
+            issubclass(kind, Exception)
+            if isinstance(kind := getattr(subgraph, name), type)
+            else False
+        )
         assert is_error or f"subgraph.{name}\n" in page, name
 
 
@@ -155,12 +170,15 @@ def test_the_project_file_of_the_page_on_candidates_is_understood(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_workflow_of_the_page_on_ci_runs(tmp_path: Path) -> None:
-    """Its `run:` lines as a script, where the page's reader has the demo; what it uploads is there then."""
+    """Its `run:` lines as a script, where the page's reader has the demo; what it uploads is there
+    then."""
     page = (DOCS / "scripts.md").read_text(encoding="utf-8")
     (workflow,) = blocks(page, "yaml")
     if find_spec("yaml"):  # of the documentation's libraries
         steps = import_module("yaml").safe_load(workflow)["jobs"]["agree"]["steps"]
-        assert [step["run"] for step in steps if "run" in step] == re.findall(r"- run: (.*)", workflow)
+        assert [step["run"] for step in steps if "run" in step] == re.findall(
+            r"- run: (.*)", workflow
+        )
     uses = re.findall(r"uses: (.*)", workflow)
     assert uses
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in uses)
@@ -169,7 +187,8 @@ def test_the_workflow_of_the_page_on_ci_runs(tmp_path: Path) -> None:
     settings = next(block for block in blocks(page, "toml") if block.startswith("# subcut.toml"))
     commands = [line for line in re.findall(r"- run: (.*)", workflow) if not NOT_RUN.match(line)]
     shown = (
-        "…\nwrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)\n…\nFAILED subcut.toml::model.onnx[wrong.py] …"
+        "…\nwrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)\n…\nFAILED"
+        " subcut.toml::model.onnx[wrong.py] …"
     )
     script = "".join(f"```console\n$ {command}\n{shown}\n```\n" for command in commands)
     run_page(f"```toml\n{settings}```\n{script}", tmp_path / "demo")
@@ -186,7 +205,11 @@ def test_the_example_of_a_command_is_short() -> None:
 def test_a_page_for_another_tools_users_has_its_parts(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.splitlines()[2] == "| you do today | with subcut |"
-    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["An example", "What differs", "What is not covered"]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == [
+        "An example",
+        "What differs",
+        "What is not covered",
+    ]
     assert "not run" in text.lower() or "not from a board" in text
     assert 60 <= len(text.splitlines()) <= 130
     assert len(console(text)) >= 3
@@ -198,8 +221,12 @@ def test_the_board_is_right_up_to_its_fault() -> None:
     fed = {"data": device.fed()}
     names = [node.output[0] for node in model.graph.node]
     right = board.results(recordings.all_outputs(model, names), fed)
-    wrong = board.results(recordings.all_outputs(board.altered(model, {"pads": "/block6/conv30"}), names), fed)
+    wrong = board.results(
+        recordings.all_outputs(board.altered(model, {"pads": "/block6/conv30"}), names), fed
+    )
     first = next(n for n in names if not np.array_equal(right[n], wrong[n]))
     assert first == "/block6/conv30_output_0"
-    untouched = board.results(recordings.all_outputs(board.altered(model, {"pads": "elsewhere"}), names), fed)
+    untouched = board.results(
+        recordings.all_outputs(board.altered(model, {"pads": "elsewhere"}), names), fed
+    )
     assert all(np.array_equal(right[n], untouched[n]) for n in names)

@@ -1,4 +1,5 @@
-"""No "right" that was not earned: candidates that know nothing of the model, on inputs that cannot tell."""
+"""No "right" that was not earned: candidates that know nothing of the model, on inputs that cannot
+tell."""
 
 from __future__ import annotations
 
@@ -49,12 +50,16 @@ def load(model, options):
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32))
+    np.save(
+        tmp_path / "x.npy", np.random.default_rng(0).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
+    )
     return tmp_path
 
 
 def write(here: Path, answer: str, *outputs: str) -> None:
-    model = text_models.model(HEAD, half=np.array([0.5], np.float32), twelve=np.array([12], np.float32))
+    model = text_models.model(
+        HEAD, half=np.array([0.5], np.float32), twelve=np.array([12], np.float32)
+    )
     for output in [o for o in model.graph.output if o.name not in outputs]:
         model.graph.output.remove(output)
     (here / "m.onnx").write_bytes(model.SerializeToString())
@@ -63,10 +68,22 @@ def write(here: Path, answer: str, *outputs: str) -> None:
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_zeros_are_not_right_where_scores_are_tiny(command: str, precision: str, here: Path) -> None:
+def test_zeros_are_not_right_where_scores_are_tiny(
+    command: str, precision: str, here: Path
+) -> None:
     write(here, ZEROS, "prob")
     only_outputs = ["--at", "prob", "--in-place"] if command == "compare" else []
-    words = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", "--precision", precision)
+    words = (
+        "m.onnx",
+        "-c",
+        "candidate.py",
+        "-i",
+        "x.npy",
+        "--trust",
+        "--json",
+        "--precision",
+        precision,
+    )
     done = subcut(command, *words, *only_outputs, cwd=here)
     assert done.code in (1, 5), done.out
 
@@ -83,24 +100,36 @@ def test_an_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
 
 def test_a_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
     write(here, "value", "prob", "map")
-    np.save(here / "x.npy", np.random.default_rng(0).uniform(-400, -300, (1, 3, 8, 8)).astype(np.float32))
-    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here)
+    np.save(
+        here / "x.npy",
+        np.random.default_rng(0).uniform(-400, -300, (1, 3, 8, 8)).astype(np.float32),
+    )
+    done = subcut(
+        "bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here
+    )
     assert (done.code, done.document["outcome"]) == (0, "agree")
     assert done.document["whole"]["mute"].keys() == {"prob"}
 
 
 def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
-    text = "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y = Softmax(b) }"
+    text = (
+        "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y ="
+        " Softmax(b) }"
+    )
     model = text_models.model(text, big=np.array([1000], np.float32))
     (here / "m.onnx").write_bytes(model.SerializeToString())
     np.save(here / "x.npy", np.array([[1, 2, 3, 4]], np.float32))
     (here / "candidate.py").write_text(WRONG_MUL)
-    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here)
+    done = subcut(
+        "bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here
+    )
     assert done.code == 1
     assert [finding["nodes"] for finding in done.document["findings"]] == [["big"]]
 
 
-FUSED = planted(answer="found = {n: v * np.float32(1.001 if names == ['y'] else 1) for n, v in found.items()}")
+FUSED = planted(
+    answer="found = {n: v * np.float32(1.001 if names == ['y'] else 1) for n, v in found.items()}"
+)
 
 
 @pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])
@@ -116,12 +145,16 @@ def test_a_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here
 
 
 def test_blame_of_a_case_with_another_model_asks_that_model(here: Path) -> None:
-    text = "g (float[4, 4] x) => (float[4, 4] y) { [a] a = Mul(x, w) [b] b = Abs(a) [c] y = Sqrt(b) }"
+    text = (
+        "g (float[4, 4] x) => (float[4, 4] y) { [a] a = Mul(x, w) [b] b = Abs(a) [c] y = Sqrt(b) }"
+    )
     for file, factor in (("m.onnx", 1), ("theirs.onnx", 2)):
         model = text_models.model(text, w=np.array([factor], np.float32))
         (here / file).write_bytes(model.SerializeToString())
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
-    found = subcut("bisect", "m.onnx", "--candidate-model", "theirs.onnx", "-i", "x.npy", "--json", cwd=here)
+    found = subcut(
+        "bisect", "m.onnx", "--candidate-model", "theirs.onnx", "-i", "x.npy", "--json", cwd=here
+    )
     assert [finding["nodes"] for finding in found.document["findings"]] == [["a"]]
     blamed = subcut("blame", found.document["findings"][0]["case"], "--json", cwd=here)
     assert (blamed.code, blamed.document["region"]) == (1, ["a"])

@@ -1,4 +1,5 @@
-"""Operators embedded in a network: the model is valid, its values flow through them, their errors reach its end.
+"""Operators embedded in a network: the model is valid, its values flow through them, their errors
+reach its end.
 
 Real bugs are found there.
 """
@@ -18,7 +19,18 @@ import pytest
 from onnx import helper
 
 from benchmarks.embedded import SPECS, Word, classified, run
-from fixtures.embedded import FORMS, SPREAD, STREAM, Embedded, Form, Subject, Unfit, embed, host, unfit
+from fixtures.embedded import (
+    FORMS,
+    SPREAD,
+    STREAM,
+    Embedded,
+    Form,
+    Subject,
+    Unfit,
+    embed,
+    host,
+    unfit,
+)
 from subgraph.storage.tensors import Record
 from subgraph.sweep import operator_tests
 from subgraph.sweep.operator_tests import NETWORK, NODE
@@ -43,7 +55,10 @@ RESIZE = """g (float[1,1,4,4] x, float[4] s) => (float[1,1,2,2] y) {
   y = Resize <mode = "cubic", antialias = 1> (x, "", s)
 }"""
 FED_LSTM = {"x": normal(5, 2, 4), "w": normal(1, 12, 4), "r": normal(1, 12, 3)}
-FED_RESIZE = {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), "s": np.array([1, 1, 0.6, 0.6], np.float32)}
+FED_RESIZE = {
+    "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
+    "s": np.array([1, 1, 0.6, 0.6], np.float32),
+}
 # A graph, its inputs, and the inputs that come from the stream where weights do not.
 TESTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "data and weights": (LSTM, FED_LSTM, {"x"}),
@@ -74,7 +89,7 @@ TESTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
         {"x": np.array([1, np.inf, -np.inf], np.float32)},
         {"x"},
     ),
-}  # fmt: skip
+}
 REAL = [("opencv", LSTM, FED_LSTM), ("tract", LSTM, FED_LSTM), ("mnn", LSTM, FED_LSTM)]
 REAL += [("openvino", RESIZE, FED_RESIZE), ("opencv", RESIZE, FED_RESIZE)]
 
@@ -83,11 +98,14 @@ def subject_of(text: str, inputs: dict[str, Any], name: str = "test") -> Subject
     """A test as onnx makes them; the expected outputs are plain onnxruntime's."""
     model = text_models.model(text, opset=20)
     outputs = run(model, inputs)
-    return Subject(name, model, inputs, {o.name: v for o, v in zip(model.graph.output, outputs, strict=True)})
+    return Subject(
+        name, model, inputs, {o.name: v for o, v in zip(model.graph.output, outputs, strict=True)}
+    )
 
 
 def stream_values(embedded: Embedded, x: Any) -> dict[str, Any]:
-    """The operator's inputs that come from the stream, and under "" the network's output, for another image."""
+    """The operator's inputs that come from the stream, and under "" the network's output, for
+    another image."""
     copy = onnx.ModelProto.FromString(embedded.model.SerializeToString())
     names = list(embedded.received.values())
     copy.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
@@ -99,7 +117,9 @@ def test_the_host_is_the_same_each_time() -> None:
     model = host()
     onnx.checker.check_model(model, full_check=True)
     assert 20 <= len(model.graph.node) <= 40
-    assert model.SerializeToString(deterministic=True) == host().SerializeToString(deterministic=True)
+    assert model.SerializeToString(deterministic=True) == host().SerializeToString(
+        deterministic=True
+    )
     before = [STREAM in node.output for node in model.graph.node].index(True)
     assert 10 <= before <= len(model.graph.node) - 10
 
@@ -113,7 +133,9 @@ def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> 
     embedded = embed(subject, form)
     onnx.checker.check_model(embedded.model, full_check=True)
     assert set(embedded.received) >= data and (form.fed or set(embedded.received) == data)
-    values, others = (stream_values(embedded, x) for x in (embedded.feeds["x"], -2 * embedded.feeds["x"]))
+    values, others = (
+        stream_values(embedded, x) for x in (embedded.feeds["x"], -2 * embedded.feeds["x"])
+    )
     for name in embedded.received:
         right = inputs[name]
         assert (values[name].dtype, values[name].shape) == (right.dtype, right.shape)
@@ -130,9 +152,20 @@ def test_what_is_right_changes_little_and_what_is_wrong_much(case: str) -> None:
     subject = subject_of(text, inputs)
     embedded = embed(subject, EXACT)
     plain = run(host(), {"x": embedded.feeds["x"]})[0]
-    assert np.abs(stream_values(embedded, embedded.feeds["x"])[""] - plain).max() < 1e-3 * np.abs(plain).max()
-    worse = embed(Subject(subject.name, subject.model, inputs, {k: v * 0 for k, v in subject.outputs.items()}), EXACT)
-    assert np.abs(stream_values(worse, embedded.feeds["x"])[""] - plain).max() > 5e-3 * np.abs(plain).max()
+    assert (
+        np.abs(stream_values(embedded, embedded.feeds["x"])[""] - plain).max()
+        < 1e-3 * np.abs(plain).max()
+    )
+    worse = embed(
+        Subject(
+            subject.name, subject.model, inputs, {k: v * 0 for k, v in subject.outputs.items()}
+        ),
+        EXACT,
+    )
+    assert (
+        np.abs(stream_values(worse, embedded.feeds["x"])[""] - plain).max()
+        > 5e-3 * np.abs(plain).max()
+    )
 
 
 def test_what_is_no_data_is_fed_where_that_is_asked() -> None:
@@ -142,7 +175,10 @@ def test_what_is_no_data_is_fed_where_that_is_asked() -> None:
 
 
 UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
-    "NaN": ("g (float[3] x) => (float[3] y) { y = Log (x) }", {"x": np.array([1, 0, -1], np.float32)}),
+    "NaN": (
+        "g (float[3] x) => (float[3] y) { y = Log (x) }",
+        {"x": np.array([1, 0, -1], np.float32)},
+    ),
     "no float input but settings and empty ones": (
         "g (float lo, float hi, float by) => (float[n] y) { y = Range (lo, hi, by) }",
         {k: np.array(v, np.float32) for k, v in {"lo": 0, "hi": 3, "by": 1}.items()},
@@ -163,9 +199,19 @@ def test_what_cannot_be_embedded_says_why(why: str, text: str, inputs: dict[str,
 
 def operator_test(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.OperatorTest:
     """An operator test with these inputs."""
-    records = tuple(Record(f"x{k}", form, dtype, ((1,),), ("f",)) for k, (form, dtype) in enumerate(types))
+    records = tuple(
+        Record(f"x{k}", form, dtype, ((1,),), ("f",)) for k, (form, dtype) in enumerate(types)
+    )
     return operator_tests.OperatorTest(
-        name, "Op", "", kind, 0.0, 0.0, records, (Record("y", "tensor", "float32", ((1,),), ("f",)),), ""
+        name,
+        "Op",
+        "",
+        kind,
+        0.0,
+        0.0,
+        records,
+        (Record("y", "tensor", "float32", ((1,),), ("f",)),),
+        "",
     )
 
 
@@ -198,18 +244,32 @@ def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: st
     ],
 )
 def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word) -> None:
-    findings = [{"nodes": n, "certified": c, "ops": [], "explains": 1.0, "why": ""} for n, c in regions]
-    document = {"agree": False, "findings": findings, "whole": {"signature": "nan"}, "trials": 1, "seconds": 1.0}
+    findings = [
+        {"nodes": n, "certified": c, "ops": [], "explains": 1.0, "why": ""} for n, c in regions
+    ]
+    document = {
+        "agree": False,
+        "findings": findings,
+        "whole": {"signature": "nan"},
+        "trials": 1,
+        "seconds": 1.0,
+    }
     embedded = embed(subject_of(LSTM, FED_LSTM))
     assert classified(document, embedded, NEAR).word is word
-    assert classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR).word is Word.AGREE
+    assert (
+        classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR).word
+        is Word.AGREE
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "text", "inputs"), [*REAL[:2], *(pytest.param(*case, marks=pytest.mark.rare) for case in REAL[2:])]
+    ("backend", "text", "inputs"),
+    [*REAL[:2], *(pytest.param(*case, marks=pytest.mark.rare) for case in REAL[2:])],
 )
-def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_a_real_bug_is_found_in_there(
+    backend: str, text: str, inputs: dict[str, Any], tmp_path: Path
+) -> None:
     if find_spec(MODULES[backend]) is None:
         pytest.skip(f"{MODULES[backend]} is not installed")
     embedded = embed(subject_of(text, inputs))
@@ -217,8 +277,13 @@ def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str,
     np.save(tmp_path / "x.npy", embedded.feeds["x"])
     done = subprocess.run(
         [SUBCUT, "bisect", "model.onnx", "-i", "x.npy", "-c", SPECS[backend], "--json"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     found = classified(json.loads(done.stdout), embedded, NEAR)
     assert found.word is Word.FOUND
     assert list(map(frozenset, found.culprits)) == [embedded.nodes]
@@ -227,6 +292,9 @@ def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str,
 def test_every_type_of_float_has_a_form() -> None:
     value = normal(3).astype(ml_dtypes.bfloat16)
     subject = Subject(
-        "test", text_models.model("g (bfloat16[3] x) => (bfloat16[3] y) { y = Neg (x) }"), {"x": value}, {"y": -value}
+        "test",
+        text_models.model("g (bfloat16[3] x) => (bfloat16[3] y) { y = Neg (x) }"),
+        {"x": value},
+        {"y": -value},
     )
     onnx.checker.check_model(embed(subject).model, full_check=True)

@@ -1,4 +1,5 @@
-"""What is called right was judged: outputs without measured noise, scalars, sizes that runtimes read as open."""
+"""What is called right was judged: outputs without measured noise, scalars, sizes that runtimes
+read as open."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
-# Two branches, as merged decoders have them: the branch that is not taken does not fit the sizes of the one that is, so
-# onnxruntime refuses the model with pinned shapes, and its noise cannot be measured.
+# Two branches, as merged decoders have them: the branch that is not taken does not fit the sizes of
+# the one that is, so onnxruntime refuses the model with pinned shapes, and its noise cannot be
+# measured.
 BRANCHES = """g (float[S, 4] x, float[P, 4] past, bool[1] use_past) => (float[1, 4] y, float[N, 4] state)
 {
     y, state = If (use_past) <
@@ -28,7 +30,7 @@ BRANCHES = """g (float[S, 4] x, float[P, 4] past, bool[1] use_past) => (float[1,
             y2 = ReduceSum <keepdims = 1> (mixed, axes)
         }
     >
-}"""
+}"""  # noqa: E501
 FAULT = planted(
     answer="""
     if "y" in found and (WHEN):
@@ -74,7 +76,9 @@ def test_an_output_without_noise_is_judged_too(
     assert done.code == code, done.out + done.err
     assert says in done.out + done.err
     if code == 5 and command == ["compare"]:
-        assert done.out.startswith("unresolved: y could not be judged (--criterion names a rule that needs no noise)\n")
+        assert done.out.startswith(
+            "unresolved: y could not be judged (--criterion names a rule that needs no noise)\n"
+        )
 
 
 @pytest.mark.slow
@@ -83,7 +87,9 @@ def test_a_step_of_a_loop_is_judged_too(here: Path) -> None:
     (here / "loop.toml").write_text('steps = 6\n[states]\npast = "state"\n', encoding="utf-8")
     fed = ("-i", "x=x.npy", "-i", "past=past.npy", "-i", "use_past=use_past.npy")
     faulty(here, "found['y'] * 100 + 7", when="feeds['past'].shape[0] == 8")
-    done = subcut("bisect", "m.onnx", "--loop", "loop.toml", *fed, "-c", "cand.py", "--trust", cwd=here)
+    done = subcut(
+        "bisect", "m.onnx", "--loop", "loop.toml", *fed, "-c", "cand.py", "--trust", cwd=here
+    )
     assert done.code == 1 and "step 3 of 6" in done.out, done.out + done.err
 
 
@@ -99,12 +105,15 @@ def test_a_scalar_in_another_model_is_matched(tmp_path: Path) -> None:
         }}"""
         text_models.save(tmp_path / f"{name}.onnx", text, w=w)
     np.save(tmp_path / "x.npy", np.ones((4, 8), np.float32))
-    done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", "-i", "x.npy", "--inside", cwd=tmp_path)
+    done = subcut(
+        "bisect", "a.onnx", "--candidate-model", "b.onnx", "-i", "x.npy", "--inside", cwd=tmp_path
+    )
     assert done.code == 0 and "right" in done.out, done.out + done.err
 
 
 def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
-    """It was an internal error: the reference had no values, of which a misread input was then asked."""
+    """It was an internal error: the reference had no values, of which a misread input was then
+    asked."""
     text = "g (float[1, 2, 4, 4] data) => (float[1, 2, 4, 4] y) { h = Relu (data) y = Neg (h) }"
     text_models.save(tmp_path / "m.onnx", text)
     (tmp_path / "dump").mkdir()
@@ -113,7 +122,9 @@ def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
         np.save(tmp_path / f"dump/{name}.npy", value)
     np.save(tmp_path / "wrong.npy", np.zeros((1, 3, 5, 5), np.float32))
     done = subcut("bisect", "m.onnx", "--recorded", "dump", "-i", "wrong.npy", cwd=tmp_path)
-    assert done.code == 2 and "wrong.npy has shape 1×3×5×5; input 'data' takes 1×2×4×4" in done.err, done.err
+    assert (
+        done.code == 2 and "wrong.npy has shape 1×3×5×5; input 'data' takes 1×2×4×4" in done.err
+    ), done.err
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""`sweep`, `bisect --loop`, `convert`, `blame` and `view` under kill -9: the next run gives the answer of a run that
-nobody disturbed, nothing runs on, and nothing lies where the next run does not remove it.
+"""`sweep`, `bisect --loop`, `convert`, `blame` and `view` under kill -9: the next run gives the
+answer of a run that nobody disturbed, nothing runs on, and nothing lies where the next run does not
+remove it.
 
-Each kill comes at another moment of a run; all of them happen in one folder, so that what one leaves meets the next.
+Each kill comes at another moment of a run; all of them happen in one folder, so that what one
+leaves meets the next.
 """
 
 from __future__ import annotations
@@ -42,14 +44,15 @@ CONVERTER = """
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])  # that runtimes load
     onnx.save(model, sys.argv[2])
     time.sleep(0.3)
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class Case:
     """A command, and what of its answer must be the same however often it was killed.
 
-    `each`: does a run come to its end after each kill? Else only one after the last, where a run takes long.
+    `each`: does a run come to its end after each kill? Else only one after the last, where a run
+    takes long.
     """
 
     words: tuple[str, ...]
@@ -84,14 +87,36 @@ CASES = {
         each=False,
     ),
     "loop": Case(
-        ("bisect", "decoder.onnx", "--loop", "loop.toml", "-i", "prompt.npy", "--repeat", "1", "-c",
-         "wrong.py:node=layer0.k.rope,at=9,counter=past_key_values.0.key"),
+        (
+            "bisect",
+            "decoder.onnx",
+            "--loop",
+            "loop.toml",
+            "-i",
+            "prompt.npy",
+            "--repeat",
+            "1",
+            "-c",
+            "wrong.py:node=layer0.k.rope,at=9,counter=past_key_values.0.key",
+        ),
         _decoder,
-        lambda d: [d["outcome"], d["first_wrong"], [f["nodes"] for f in d["bisection"]["findings"]]],
+        lambda d: [
+            d["outcome"],
+            d["first_wrong"],
+            [f["nodes"] for f in d["bisection"]["findings"]],
+        ],
         1,
     ),
     "convert": Case(
-        ("convert", "net.xyz", "-o", "out.onnx", "--force", "--with", f"{sys.executable} mine.py {{model}} {{output}}"),
+        (
+            "convert",
+            "net.xyz",
+            "-o",
+            "out.onnx",
+            "--force",
+            "--with",
+            f"{sys.executable} mine.py {{model}} {{output}}",
+        ),
         _converter,
         lambda d: [d["exit_code"]],
         5,
@@ -102,7 +127,7 @@ CASES = {
         lambda d: [d["region"], d["versions"]["right"], d["versions"]["wrong"]],
         1,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -132,9 +157,16 @@ def place(tmp_path: Path) -> Place:
     temporary = tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
-    wheels = {f"{tool}_{key}": value for tool in ("PIP", "UV")
-              for key, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(here / "wheels")))}  # fmt: skip
-    own = {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(here / "cache"), "XDG_CONFIG_HOME": str(here / "config")}
+    wheels = {
+        f"{tool}_{key}": value
+        for tool in ("PIP", "UV")
+        for key, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(here / "wheels")))
+    }
+    own = {
+        "TMPDIR": str(temporary),
+        "XDG_CACHE_HOME": str(here / "cache"),
+        "XDG_CONFIG_HOME": str(here / "config"),
+    }
     return Place(here, temporary, {MARK: uuid4().hex, **own, **wheels})
 
 
@@ -173,13 +205,16 @@ def test_killed_at_any_moment_the_next_run_gives_the_same(name: str, place: Plac
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_page_that_is_killed_leaves_nothing_to_the_next(place: Place) -> None:
-    """Its run goes down with it, and the files of the tensors that were looked at are removed by the next page."""
+    """Its run goes down with it, and the files of the tensors that were looked at are removed by
+    the next page."""
     in_process("demo", place.here / "d")
     here = Place(place.here / "d", place.temporary, place.env)
     for k in range(MOMENTS):
         process, address, token = opened(here)
         model = json.loads(asked(address, "GET", f"/api/model?token={token}"))
-        what = {"kind": "bisect", "candidate": "wrong.py"} if k % 2 else {"kind": "values", "node": 3}
+        what = (
+            {"kind": "bisect", "candidate": "wrong.py"} if k % 2 else {"kind": "values", "node": 3}
+        )
         asked(address, "POST", "/api/run", {"model": model["key"], **what}, token)
         time.sleep(3.0 * k / MOMENTS)
         process.kill()
@@ -189,7 +224,9 @@ def test_a_page_that_is_killed_leaves_nothing_to_the_next(place: Place) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)
     all_gone(here.env[MARK])
-    assert here.run("bisect", "model.onnx", "-c", "wrong.py", "--json").document["findings"][0]["nodes"] == [
+    assert here.run("bisect", "model.onnx", "-c", "wrong.py", "--json").document["findings"][0][
+        "nodes"
+    ] == [
         "stem/pad",
         "stem/pool",
     ]
@@ -202,14 +239,25 @@ def opened(place: Place) -> tuple[subprocess.Popen[str], str, str]:
     """A page's process, its address and its token."""
     process = place.start("view", "model.onnx", "-c", "wrong.py", "--no-browser")
     assert process.stderr
-    found = next(filter(None, (re.search(r"http://(127\.0\.0\.1:\d+)/#(\S+)", line) for line in process.stderr)))
+    found = next(
+        filter(
+            None, (re.search(r"http://(127\.0\.0\.1:\d+)/#(\S+)", line) for line in process.stderr)
+        )
+    )
     return process, found[1], found[2]
 
 
-def asked(address: str, method: str, path: str, body: Mapping[str, Any] | None = None, token: str = "") -> bytes:
+def asked(
+    address: str, method: str, path: str, body: Mapping[str, Any] | None = None, token: str = ""
+) -> bytes:
     """The answer of a page's server."""
     connection = http.client.HTTPConnection(address, timeout=PATIENCE)
-    connection.request(method, path, json.dumps(body or {}) if method == "POST" else None, {"X-Subcut-Token": token})
+    connection.request(
+        method,
+        path,
+        json.dumps(body or {}) if method == "POST" else None,
+        {"X-Subcut-Token": token},
+    )
     reply = connection.getresponse()
     data = reply.read()
     connection.close()

@@ -1,4 +1,5 @@
-"""`subcut compare` with candidates that crash, hang, exhaust memory or return nonsense: real commands, tiny models."""
+"""`subcut compare` with candidates that crash, hang, exhaust memory or return nonsense: real
+commands, tiny models."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def load(model, options):
         {run}
         return found
     return run
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture
@@ -74,7 +75,8 @@ echo "run" >> "{folder}/log"
 
 
 def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each session adds a line to `log`."""
+    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each session adds a line
+    to `log`."""
     (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
     return ("-c", "odd.py")
 
@@ -96,7 +98,8 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
     return subcut("compare", *words, *QUICK, cwd=cwd, **more)
 
 
-# ------------------------------------------------------------------------------------------------ how it may fail
+# ------------------------------------------------------------------------------------------------
+# how it may fail
 
 
 @pytest.mark.slow
@@ -107,7 +110,9 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
         ("1 / 0", None, "failed while running: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path, mark: dict[str, str]) -> None:
+def test_a_crash_is_a_verdict(
+    body: str, name: str | None, why: str, here: Path, mark: dict[str, str]
+) -> None:
     words = backend(here, run=f"if 't0' in found: {body}")
     done = compare(*words, "--json", cwd=here, env=mark)
     found = done.document
@@ -128,8 +133,9 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
     words = backend(here, run="if 't0' in found: print('last words'); os.abort()")
     said = compare(*words, cwd=here, env=mark).out
     why = "the process that should run the model was ended by SIGABRT: last words"
-    assert re.sub(r"built in .*\n", "…\n", said) == (
-        "outputs agree, the inside does not: 1 of 2 tensors wrong\n"
+    assert (
+        re.sub(r"built in .*\n", "…\n", said)
+        == "outputs agree, the inside does not: 1 of 2 tensors wrong\n"
         "candidate    odd.py   fp32\n"
         "whole model  agree   out: every element is within 1e-05 + 1e-03·|reference|; "
         "the largest error is 0 of the scale\n"
@@ -144,11 +150,13 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("when", [pytest.param("load", marks=pytest.mark.slow), "run"])
-def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: dict[str, str]) -> None:
+def test_a_hang_is_ended_with_all_that_it_started(
+    when: str, here: Path, mark: dict[str, str]
+) -> None:
     """Its processes stay in its group, move to sessions of their own, or become orphans."""
     body = (
-        "[subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'], start_new_session=k) for k in (0, 1)],"
-        " os.fork() or time.sleep(600), time.sleep(600)"
+        "[subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'], start_new_session=k) for k in (0,"
+        " 1)], os.fork() or time.sleep(600), time.sleep(600)"
     )
     begin = time.monotonic()
     words = backend(here, load=body) if when == "load" else backend(here, run=body)
@@ -164,12 +172,17 @@ def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: d
 @pytest.mark.slow
 def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
     """The limit holds for the whole process tree: here a child exceeds it."""
-    body = "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'], stdin=subprocess.PIPE)"
+    body = (
+        "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'],"
+        " stdin=subprocess.PIPE)"
+    )
     words = backend(here, run=f"if len(names) > 1: {body}")
     done = compare(*words, "--memory-limit", "400M", "--at", "a", cwd=here, env=mark)
     assert done.code == 1
     assert re.search(r"^whole model  agree", done.out, re.MULTILINE)
-    assert re.search(r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE), done
+    assert re.search(
+        r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE
+    ), done
 
 
 @pytest.mark.rare
@@ -200,7 +213,10 @@ def test_wrong_outputs_are_named(body: str, signature: str, why: str, here: Path
     done = compare(*words, "--at", "b", cwd=here)
     assert done.code == 1
     word = "FAIL" if signature == "mismatch" else f"FAIL ({signature})"
-    line, row = (next(line for line in done.out.splitlines() if line.startswith(w)) for w in ("whole model", "#1"))
+    line, row = (
+        next(line for line in done.out.splitlines() if line.startswith(w))
+        for w in ("whole model", "#1")
+    )
     assert line.startswith(f"whole model  {word}   "), line
     assert why in line
     assert row.endswith(word), row
@@ -232,7 +248,8 @@ def test_a_hundred_outputs(here: Path) -> None:
     assert "whole model  FAIL   y57: 2 of 2 elements" in compare(*words, cwd=here).out
 
 
-# ------------------------------------------------------------------------------------------------ whatever it does
+# ------------------------------------------------------------------------------------------------
+# whatever it does
 
 LINE = """b'{"tensors": [], "fed": [], "origins": {}, "others": [], "seconds": 0}\\n'"""
 LAZY = "found = {n: type('Lazy', (), {'__array__': lambda *_, **__: ACT})() for n in found}"
@@ -252,12 +269,17 @@ FAILS = {
     "exit 77": "os._exit(77)",
     "sys.exit": "sys.exit(0)",
     "alarm": "signal.setitimer(signal.ITIMER_REAL, 0.001), time.sleep(600)",
-    "writes everywhere": f"[os.write(n, {LINE}) for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{{n}}')"
-    " and not os.path.isfile(f'/proc/self/fd/{n}') and os.access(f'/proc/self/fd/{n}', os.W_OK)]",
+    "writes everywhere": (
+        f"[os.write(n, {LINE}) for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{{n}}') and"
+        " not os.path.isfile(f'/proc/self/fd/{n}') and os.access(f'/proc/self/fd/{n}',"
+        " os.W_OK)]"
+    ),
     "closes all": "os.closerange(0, 256)",
     "closes high": "os.closerange(3, 256)",
     "file limit": "__import__('resource').setrlimit(__import__('resource').RLIMIT_FSIZE, (0, 0))",
-    "descriptor limit": "__import__('resource').setrlimit(__import__('resource').RLIMIT_NOFILE, (3, 3))",
+    "descriptor limit": (
+        "__import__('resource').setrlimit(__import__('resource').RLIMIT_NOFILE, (3, 3))"
+    ),
     "no text": "found = {1: 2, None: 3}",
     "complex": "found = {n: v.astype('c8') for n, v in found.items()}",
     "record": "found = {n: np.zeros(3, [('a', 'f4'), ('b', 'i4')]) for n in found}",
@@ -274,25 +296,33 @@ FAILS = {
 }
 HARMLESS = {
     "other directory": "os.chdir('/')",
-    "no directory": "(HERE / 'gone').mkdir(exist_ok=True), os.chdir(HERE / 'gone'), os.rmdir(HERE / 'gone')",
+    "no directory": (
+        "(HERE / 'gone').mkdir(exist_ok=True), os.chdir(HERE / 'gone'), os.rmdir(HERE / 'gone')"
+    ),
     "closes standard streams": "os.closerange(0, 3)",
     "no environment": "os.environ.clear()",
     "daemon": f"subprocess.Popen({DAEMON})",
-    "orphan": f"subprocess.run(['sh', '-c', '\"$@\" & ', 'sh', *{DAEMON}], stdout=subprocess.DEVNULL)",
+    "orphan": (
+        f"subprocess.run(['sh', '-c', '\"$@\" & ', 'sh', *{DAEMON}], stdout=subprocess.DEVNULL)"
+    ),
     "prints a reply": f"os.write(1, {LINE})",
     "lists": "found = {n: v[::-1].copy()[::-1] for n, v in found.items()}",
 }
 
 
-# One of each way to end: a signal, a stop, no end, too much memory, no values, a process that stays.
+# One of each way to end: a signal, a stop, no end, too much memory, no values, a process that
+# stays.
 KINDS = {"segv", "stopped", "C", "memory", "ragged", "orphan"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [n if n in KINDS else pytest.param(n, marks=pytest.mark.rare) for n in (*FAILS, *HARMLESS)]
+    "name",
+    [n if n in KINDS else pytest.param(n, marks=pytest.mark.rare) for n in (*FAILS, *HARMLESS)],
 )
-def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(name: str, here: Path, mark: dict[str, str]) -> None:
+def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(
+    name: str, here: Path, mark: dict[str, str]
+) -> None:
     act = (FAILS | HARMLESS)[name]
     words = backend(here, run=f"if 'out' in found: {act}")
     limits = ("--timeout", "5", "--memory-limit", "600M", "--repeat", "1")
@@ -310,7 +340,8 @@ def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[s
     assert compare(*words, cwd=here, env=mark).code == 1
 
 
-# ------------------------------------------------------------------------------------------------ exit codes
+# ------------------------------------------------------------------------------------------------
+# exit codes
 
 
 @pytest.mark.slow
@@ -321,7 +352,9 @@ def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[s
         (126, 4, r"^error: .*exit code 126.*\n  \S"),
     ],
 )
-def test_exit_codes_of_a_command(code: int, exit_code: int, says: str, here: Path, mark: dict[str, str]) -> None:
+def test_exit_codes_of_a_command(
+    code: int, exit_code: int, says: str, here: Path, mark: dict[str, str]
+) -> None:
     words = script(here, f"echo sorry {code} >&2; exit {code}")
     done = compare(*words, cwd=here, env=mark)
     assert done.code == exit_code, done
@@ -334,10 +367,14 @@ def test_exit_codes_of_a_command(code: int, exit_code: int, says: str, here: Pat
 
 
 @pytest.mark.slow
-def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: dict[str, str]) -> None:
+def test_a_lost_connection_is_tried_again_and_then_given_up(
+    here: Path, mark: dict[str, str]
+) -> None:
     done = compare(*script(here, "exit 255"), cwd=here, env=mark)
     assert (done.code, done.out) == (4, "")
-    assert re.search(r"^error: .*255.*connection lost, 3 times\n  \S", done.err, re.MULTILINE), done.err
+    assert re.search(r"^error: .*255.*connection lost, 3 times\n  \S", done.err, re.MULTILINE), (
+        done.err
+    )
     assert len(runs(here)) == 3
 
 
@@ -365,14 +402,21 @@ def test_a_file_that_is_no_candidate_is_exit_2(code: str, here: Path) -> None:
     assert (done.code, done.out) == (2, "")
 
 
-# ------------------------------------------------------------------------------------------------ kills
+# ------------------------------------------------------------------------------------------------
+# kills
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.rare) for n in (signal.SIGINT, signal.SIGTERM))]
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(n, marks=pytest.mark.rare) for n in (signal.SIGINT, signal.SIGTERM)),
+    ],
 )
-def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
+def test_what_was_stopped_goes_on_and_repeats_nothing(
+    number: int, here: Path, mark: dict[str, str]
+) -> None:
     """Stopped in the third of four trials, in which a child of the candidate sleeps."""
     pause = "subprocess.Popen(['sleep', '600']), (HERE / 'there').touch(), time.sleep(600)"
     words = backend(here, run=f"if count == 3 and not (HERE / 'go').exists(): {pause}")
@@ -383,7 +427,10 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
     done = finish(run)
     all_gone(mark[MARK])
     assert done.out == ""
-    assert done.code == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
+    assert (
+        done.code
+        == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
+    )
     if number == signal.SIGINT:
         assert done.err.splitlines()[-2:] == [
             "error: interrupted",
@@ -394,7 +441,8 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
     (here / "go").touch()
     again = compare(*words, cwd=here, env=mark)
     assert again.code == 0, again
-    # The whole, with another input, and the second node alone have the same output; the whole runs once more.
+    # The whole, with another input, and the second node alone have the same output; the whole runs
+    # once more.
     needed = Counter({"run out": 4, "run t0+out": 1, "run t0": 1})
     assert (Counter(runs(here)) - needed).total() == 1, "the run that was stopped"
     assert Counter(runs(here)) >= needed
@@ -420,7 +468,8 @@ def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> N
     assert not (here / "subcut_out").exists() or not living(mark[MARK])
 
 
-# ------------------------------------------------------------------------------------------------ what is kept
+# ------------------------------------------------------------------------------------------------
+# what is kept
 
 
 @pytest.mark.slow
@@ -504,8 +553,8 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
     assert done.code == 0
     assert without_times(done.out) == without_times(expected.out)
     assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
-        f"warning: cannot write in {here}/subcut_out/.store: it is not a folder; this run goes on, but its results are "
-        "not stored: let this user write there, with nothing in the way"
+        f"warning: cannot write in {here}/subcut_out/.store: it is not a folder; this run goes on,"
+        " but its results are not stored: let this user write there, with nothing in the way"
     ]
     assert (here / "subcut_out/.store").read_text() == "mine"
     assert beside_reports(here) == [".store"]
@@ -513,28 +562,38 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
 
 def write_wide_model(path: Path) -> None:
     """Two nodes on 20 kB."""
-    nodes = [helper.make_node("Neg", ["x"], ["t0"], name="a"), helper.make_node("Tanh", ["t0"], ["out"], name="b")]
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [5000]) for name in ("x", "out")]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["t0"], name="a"),
+        helper.make_node("Tanh", ["t0"], ["out"], name="b"),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [5000]) for name in ("x", "out")
+    ]
     graph = helper.make_graph(nodes, "wide", infos[:1], infos[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
 
 
 @pytest.mark.slow
 def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
-    """The reference values just fit, the results do not: one warning, the same output, and the report."""
+    """The reference values just fit, the results do not: one warning, the same output, and the
+    report."""
     if os.geteuid() or not shutil.which("mount"):
         pytest.skip("only root may mount")
     write_wide_model(here / "m.onnx")
     disk = here / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], check=False
+    ).returncode:
         pytest.skip("not even root may mount here")
     try:
         done = compare(*backend(here), "-o", "disk", cwd=here, env=mark)
         assert done.code == 0, done
         assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
-            f"warning: cannot write in {disk}/.store: No space left on device; this run goes on, but its results are"
-            " not stored: free some space"
+            f"warning: cannot write in {disk}/.store: No space left on device; this run goes on,"
+            " but its results are not stored: free some space"
         ]
         assert sorted(p.name for p in disk.iterdir()) == [".store", "compare-odd.py"]
     finally:
@@ -543,7 +602,8 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
 
 @pytest.mark.slow
 def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
-    """A limit on file sizes stands for a quota: too small for the values, it is an error, else the command succeeds.
+    """A limit on file sizes stands for a quota: too small for the values, it is an error, else the
+    command succeeds.
 
     The limit holds for the candidate's files as well.
     """
@@ -556,7 +616,9 @@ def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
         done = compare("-c", "ort", cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
         assert done.code == code, done
         if code:
-            assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
+            assert re.search(
+                r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE
+            ), done.err
             assert not (here / "subcut_out").exists()
 
 
@@ -571,12 +633,17 @@ OVERWRITE = """[(time.sleep(0.1), f.write_bytes(f.read_bytes()[:-8] + bytes(8)))
 def test_a_candidate_that_writes_over_what_subcut_keeps_is_told(
     command: str, where: str, here: Path, mark: dict[str, str]
 ) -> None:
-    """Neither right nor wrong: the values that both sides are judged by are its own. The next run makes them again."""
-    words = backend(here, run="'out' in found and " + OVERWRITE.replace("{where}", where).replace("\n", " "))
+    """Neither right nor wrong: the values that both sides are judged by are its own. The next run
+    makes them again."""
+    words = backend(
+        here, run="'out' in found and " + OVERWRITE.replace("{where}", where).replace("\n", " ")
+    )
     done = subcut(command, "m.onnx", *words, *QUICK, cwd=here, env=mark)
     assert (done.code, done.out) == (4, ""), done
     assert re.search(
-        r"^error: while the candidate ran, something wrote over .*/subcut_out/\..*\n  \S", done.err, re.MULTILINE
+        r"^error: while the candidate ran, something wrote over .*/subcut_out/\..*\n  \S",
+        done.err,
+        re.MULTILINE,
     )
     assert subcut(command, "m.onnx", *backend(here), *QUICK, cwd=here, env=mark).code == 0
 
@@ -585,7 +652,10 @@ def test_a_candidate_that_writes_over_what_subcut_keeps_is_told(
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        ("exec('import errno\\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))')", "No space left"),
+        (
+            "exec('import errno\\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))')",
+            "No space left",
+        ),
         ("exec('raise RuntimeError(\"12 requested and 3 written\")')", "3 written"),
         ("(print(os.strerror(28), file=sys.stderr), os.abort())", "SIGABRT"),
     ],

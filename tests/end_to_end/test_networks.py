@@ -1,4 +1,5 @@
-"""The networks on which criteria are measured are valid, small and deterministic; no value explodes or vanishes.
+"""The networks on which criteria are measured are valid, small and deterministic; no value explodes
+or vanishes.
 
 Covers `fixtures.networks`.
 """
@@ -32,7 +33,9 @@ def values(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray[Any, Any]]
     for v in model.graph.input:
         shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
         floats = v.type.tensor_type.elem_type == TensorProto.FLOAT
-        feeds[v.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, VOCABULARY, shape)
+        feeds[v.name] = (
+            rng.standard_normal(shape, np.float32) if floats else rng.integers(0, VOCABULARY, shape)
+        )
     outputs = zip(names, session.run(names, feeds), strict=True)
     return {name: v for name, v in outputs if v.dtype == np.float32}
 
@@ -42,7 +45,9 @@ def test_a_network_is_valid_small_and_deterministic(name: str) -> None:
     model = NETWORKS[name]()
     onnx.checker.check_model(model, full_check=True)
     assert 30 <= len(model.graph.node) <= 120
-    assert model.SerializeToString(deterministic=True) == NETWORKS[name]().SerializeToString(deterministic=True)
+    assert model.SerializeToString(deterministic=True) == NETWORKS[name]().SerializeToString(
+        deterministic=True
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,7 +1,9 @@
-"""Folders that earlier releases wrote (`fixtures/folders/`) are read by this one, by the commands that users type.
+"""Folders that earlier releases wrote (`fixtures/folders/`) are read by this one, by the commands
+that users type.
 
-Each kind is there once: cut, dump, compare, bisection with blame, one that was stopped, bundle, recordings, loop, sweep
-and manual search. No answer depends on stored runs: their keys name the machine that made them.
+Each kind is there once: cut, dump, compare, bisection with blame, one that was stopped, bundle,
+recordings, loop, sweep and manual search. No answer depends on stored runs: their keys name the
+machine that made them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ CASES = {  # folder -> exit code of its replay on the candidate with the fault
     "steps/bisect-wrong.py/culprit": 1,
     "fault.zip": 1,
 }
-QUICK = ("results/shift__gate", "results/manual-device/todo/3", "fault.zip")  # the others are replayed as slow tests
+QUICK = (
+    "results/shift__gate",
+    "results/manual-device/todo/3",
+    "fault.zip",
+)  # the others are replayed as slow tests
 REPORTS = {  # folder -> words of its report
     "results/bisect-wrong.py": "wrong: 2 of 6 nodes: shift, act (Add, Relu)",
     "results/compare-wrong.py": "wrong: the model's outputs; 4 of 6 tensors in place or alone",
@@ -58,7 +64,8 @@ DRAWN = {  # folder -> what its drawing marks
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the folder, in which the test stands; paths in its documents are as if it had been written here.
+    """A copy of the folder, in which the test stands; paths in its documents are as if it had been
+    written here.
 
     Stored runs are left out; a test that needs them calls `bring_stored_runs`.
     """
@@ -67,7 +74,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in place.rglob("*.json"):
         text = file.read_text(encoding="utf-8")
         if older_folders.PLACE.as_posix() in text:
-            file.write_text(text.replace(older_folders.PLACE.as_posix(), place.as_posix()), encoding="utf-8")
+            file.write_text(
+                text.replace(older_folders.PLACE.as_posix(), place.as_posix()), encoding="utf-8"
+            )
     monkeypatch.chdir(place)
     return place
 
@@ -98,22 +107,30 @@ def test_a_report_tells_what_blame_found(here: Path) -> None:
 
 def test_the_document_of_a_bisection(here: Path) -> None:
     document = in_process("report", "results/bisect-wrong.py").document
-    run = json.loads((here / "results" / "bisect-wrong.py" / "run.json").read_text(encoding="utf-8"))
+    run = json.loads(
+        (here / "results" / "bisect-wrong.py" / "run.json").read_text(encoding="utf-8")
+    )
     (finding,) = run["findings"]
-    assert (finding["kind"], finding["nodes"], finding["certified"]) == ("culprit", ["shift", "act"], True)
+    assert (finding["kind"], finding["nodes"], finding["certified"]) == (
+        "culprit",
+        ["shift", "act"],
+        True,
+    )
     assert document["exit_code"] == 0
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+    "case",
+    [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
 )
 def test_cases_are_replayed(here: Path, case: str) -> None:
     assert in_process("replay", case, "-c", "wrong.py").exit_code == CASES[case]
 
 
 @pytest.mark.parametrize(
-    "case", [*(case for case in CASES if case != "fault.zip"), "interrupted/bisect-wrong.py/in-doubt"]
+    "case",
+    [*(case for case in CASES if case != "fault.zip"), "interrupted/bisect-wrong.py/in-doubt"],
 )
 def test_cases_are_bundled_exported_and_inspected(here: Path, case: str) -> None:
     assert in_process("bundle", case, "-o", "case.zip").exit_code == 0
@@ -127,7 +144,16 @@ def test_cases_are_bundled_exported_and_inspected(here: Path, case: str) -> None
 def test_a_dump_and_a_cut_are_read_as_tensors_and_as_a_piece(here: Path) -> None:
     assert "shifted.npy" in in_process("export", "dumped", "-o", "out", "--format", "npy").text
     put_back = in_process(
-        "replace", "model.onnx", "-s", "shift", "-e", "gate", "--by", "results/shift__gate", "-o", "n.onnx"
+        "replace",
+        "model.onnx",
+        "-s",
+        "shift",
+        "-e",
+        "gate",
+        "--by",
+        "results/shift__gate",
+        "-o",
+        "n.onnx",
     )
     assert put_back.exit_code == 0 and "bit-identical" in put_back.text
 
@@ -140,16 +166,26 @@ def test_a_drawing_shows_the_errors(here: Path, folder: str) -> None:
 
 def test_the_script_in_a_case_runs(here: Path) -> None:
     words = [sys.executable, "results/bisect-wrong.py/culprit/repro.py", "--reference"]
-    done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        words, cwd=here, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0 and "bit-identical" in done.stdout, done
 
 
 @pytest.mark.posix("without a console a process is ended, not interrupted")
 def test_the_page_opens_a_bisection(here: Path) -> None:
-    process = start("view", "results/bisect-wrong.py", "--no-browser", cwd=here, env={"SUBCUT_MODEL": "model.onnx"})
+    process = start(
+        "view",
+        "results/bisect-wrong.py",
+        "--no-browser",
+        cwd=here,
+        env={"SUBCUT_MODEL": "model.onnx"},
+    )
     assert process.stderr
     lines = iter(process.stderr.readline, "")
-    url, key = next(found.groups() for line in lines if (found := re.search(r"(http://\S+/)#(\S+)", line)))
+    url, key = next(
+        found.groups() for line in lines if (found := re.search(r"(http://\S+/)#(\S+)", line))
+    )
     page = f"{url}api/model?token={key}"
     try:
         with urllib.request.urlopen(page, timeout=PATIENCE) as reply:
@@ -183,7 +219,11 @@ def test_a_loop_runs_again_beside_its_folder(here: Path) -> None:
     bring_stored_runs(here, "steps")
     words = ("--loop", "loop.toml", "-i", "sound=sound.npy", "-c", "wrong.py", "-o", "steps")
     done = in_process("bisect", "cell.onnx", *words)
-    assert done.exit_code == 1 and "goes wrong in step 0 of 4" in done.text and "squash (Tanh)" in done.text
+    assert (
+        done.exit_code == 1
+        and "goes wrong in step 0 of 4" in done.text
+        and "squash (Tanh)" in done.text
+    )
 
 
 @pytest.mark.parametrize("folder", ["here/interrupted", "here/steps", "windows/interrupted"])
@@ -200,7 +240,8 @@ def test_stored_runs_are_read(here: Path, folder: str) -> None:
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("case", ["results/shift__gate", "fault.zip"])
 def test_cases_of_windows_are_replayed(here: Path, case: str) -> None:
-    """Written there, read here; and what is written here, there, where `make test-windows` runs the tests above."""
+    """Written there, read here; and what is written here, there, where `make test-windows` runs the
+    tests above."""
     for place in (here / "fault", here / "results"):
         shutil.rmtree(place)
     shutil.copytree(older_folders.WINDOWS, here, dirs_exist_ok=True)

@@ -1,4 +1,5 @@
-"""A side that has values of some tensors only, as the module from which a model was exported: the search cuts there."""
+"""A side that has values of some tensors only, as the module from which a model was exported: the
+search cuts there."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def load(model, options):
         return feeds[name] if name in feeds else STEPS[name][1](value(STEPS[name][0], feeds)).astype(np.float32)
 
     return lambda feeds: {name: value(name, feeds) for name in outputs}
-'''
+'''  # noqa: E501
 MODEL = """
 m (float[2,3] x) => (float[2,3] y) {
     a = Add(x, one)
@@ -48,7 +49,9 @@ m (float[2,3] x) => (float[2,3] y) {
 
 def write(folder: Path, operator: str) -> None:
     model = text_models.model(
-        MODEL.replace("OPERATOR", operator), one=np.array(1, np.float32), two=np.array(2, np.float32)
+        MODEL.replace("OPERATOR", operator),
+        one=np.array(1, np.float32),
+        two=np.array(2, np.float32),
     )
     onnx.save(model, folder / "m.onnx")
     (folder / "partial.py").write_text(PARTIAL)
@@ -56,7 +59,11 @@ def write(folder: Path, operator: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sides", [pytest.param(("-c", "partial.py"), marks=pytest.mark.rare), ("--reference", "partial.py", "-c", "ort")]
+    "sides",
+    [
+        pytest.param(("-c", "partial.py"), marks=pytest.mark.rare),
+        ("--reference", "partial.py", "-c", "ort"),
+    ],
 )
 def test_a_wrong_operator_is_found_with_those_that_only_one_side_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
@@ -65,9 +72,15 @@ def test_a_wrong_operator_is_found_with_those_that_only_one_side_has(
     write(tmp_path, "Softsign")
     done = in_process("bisect", "m.onnx", *sides, "--json", "-q")
     (finding,) = done.document["findings"]
-    assert (finding["kind"], finding["certified"], finding["ops"]) == ("culprit", True, ["Softsign", "Mul"])
+    assert (finding["kind"], finding["certified"], finding["ops"]) == (
+        "culprit",
+        True,
+        ["Softsign", "Mul"],
+    )
     conclusion = finding["evidence"][0]
-    assert conclusion["kind"] == "conclusion" and "the exporter's translation of" in conclusion["says"]
+    assert (
+        conclusion["kind"] == "conclusion" and "the exporter's translation of" in conclusion["says"]
+    )
     write(tmp_path, "Tanh")
     healthy = in_process("bisect", "m.onnx", *sides, "--inside", "--json", "-q")
     assert healthy.document["agree"] and not healthy.document["findings"]
@@ -77,12 +90,21 @@ def test_the_module_that_a_spec_names(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("def build(): ...\n")
     candidate = parse(f"torch:{file}:build")
-    assert (candidate.backend, candidate.options) == ("torch", {"file": str(file), "build": "build"})
-    assert candidate.script == str(file) and candidate.commands == [str(file)], "a file that names it needs --trust"
+    assert (candidate.backend, candidate.options) == (
+        "torch",
+        {"file": str(file), "build": "build"},
+    )
+    assert candidate.script == str(file) and candidate.commands == [str(file)], (
+        "a file that names it needs --trust"
+    )
     before = candidate.identity("")
     file.write_text("def build(): return 1\n")
     assert candidate.identity("") != before, "its stored answers hold no more"
-    for spec, error in (("torch:net", UsageError), (f"torch:{file}", UsageError), ("torch:none.py:build", UsageError)):
+    for spec, error in (
+        ("torch:net", UsageError),
+        (f"torch:{file}", UsageError),
+        ("torch:none.py:build", UsageError),
+    ):
         with pytest.raises(error, match=r"module|no file"):
             parse(spec)
     with pytest.raises((UsageError, UnknownName), match="recipe") as e:

@@ -1,7 +1,9 @@
-"""Several faults at once, and faults that change when they are looked at alone: each is found, none is called right.
+"""Several faults at once, and faults that change when they are looked at alone: each is found, none
+is called right.
 
-Covers `search.culprits`, `trials.propagation` and `trials.local_errors` through the command. Two faults may cancel each
-other, hide behind a refusal, or fail alone in another way than inside the model.
+Covers `search.culprits`, `trials.propagation` and `trials.local_errors` through the command. Two
+faults may cancel each other, hide behind a refusal, or fail alone in another way than inside the
+model.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def load(path, options):
         changed = {"type": value.astype(np.float16), "shape": value[..., :4], "nan": value}
         return found | ({last: changed[kind]} if kind in changed else {})
     return run
-'''
+'''  # noqa: E501
 
 
 def convolutions(path: Path, factors: dict[str, float] | None = None) -> None:
@@ -83,13 +85,20 @@ def convolutions(path: Path, factors: dict[str, float] | None = None) -> None:
     tensor = "x"
     for i in range(12):
         if i % 2 == 0:
-            values = (random.standard_normal((4, 4, 3, 3)) / 6 * (factors or {}).get(f"n{i}", 1)).astype(np.float32)
+            values = (
+                random.standard_normal((4, 4, 3, 3)) / 6 * (factors or {}).get(f"n{i}", 1)
+            ).astype(np.float32)
             weights.append(numpy_helper.from_array(values, f"w{i}"))
-            nodes.append(helper.make_node("Conv", [tensor, f"w{i}"], [f"t{i}"], f"n{i}", pads=[1] * 4))
+            nodes.append(
+                helper.make_node("Conv", [tensor, f"w{i}"], [f"t{i}"], f"n{i}", pads=[1] * 4)
+            )
         else:
             nodes.append(helper.make_node("Tanh", [tensor], [f"t{i}"], f"n{i}"))
         tensor = f"t{i}"
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 9, 9]) for name in ("x", tensor)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 9, 9])
+        for name in ("x", tensor)
+    ]
     _save(helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], weights), path)
 
 
@@ -98,7 +107,8 @@ def branches(path: Path) -> None:
     random = np.random.default_rng(0)
     shapes = {"w": (4, 4), "W": (1, 16, 4), "R": (1, 16, 4)}
     weights = [
-        numpy_helper.from_array((random.standard_normal(s) / 2).astype(np.float32), n) for n, s in shapes.items()
+        numpy_helper.from_array((random.standard_normal(s) / 2).astype(np.float32), n)
+        for n, s in shapes.items()
     ]
     nodes = [
         helper.make_node("Tanh", ["x"], ["a"], "tanh"),
@@ -114,12 +124,15 @@ def branches(path: Path) -> None:
 
 
 def pooled(path: Path) -> None:
-    """A MaxPool that rounds its size up, between convolutions: its wrong shape reaches the output."""
+    """A MaxPool that rounds its size up, between convolutions: its wrong shape reaches the
+    output."""
     random = np.random.default_rng(0)
     values = [(random.standard_normal((4, 4, 3, 3)) / 6).astype(np.float32) for _ in range(2)]
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], "conv0", pads=[1] * 4),
-        helper.make_node("MaxPool", ["a"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        helper.make_node(
+            "MaxPool", ["a"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1
+        ),
         helper.make_node("Conv", ["p", "w1"], ["b"], "conv1", pads=[1] * 4),
         helper.make_node("Relu", ["b"], ["y"], "relu"),
     ]
@@ -130,7 +143,9 @@ def pooled(path: Path) -> None:
 
 
 def _save(graph: onnx.GraphProto, path: Path) -> None:
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
 
 
 def bisected(folder: Path, *words: str) -> dict[str, Any]:
@@ -158,7 +173,9 @@ def test_two_faults_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
 def test_two_faults_of_another_model_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
     convolutions(tmp_path / "m.onnx")
     convolutions(tmp_path / "other.onnx", {"n4": 1.08, "n8": 0.93})
-    assert culprits(bisected(tmp_path, "--candidate-model", "other.onnx", "-c", "ort:opt=disable")) == [["n4"], ["n8"]]
+    assert culprits(
+        bisected(tmp_path, "--candidate-model", "other.onnx", "-c", "ort:opt=disable")
+    ) == [["n4"], ["n8"]]
 
 
 def test_a_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None:
@@ -196,7 +213,9 @@ def test_a_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
     """A model with n7 gives its first input back: alone it fails otherwise than inside."""
     convolutions(tmp_path / "m.onnx")
     document = bisected(tmp_path, "-c", "faulty.py:at=n7,do=view")
-    assert all(step["status"] != "agree" for step in document["steps"] if (step["error"] or 0) > 1e-3)
+    assert all(
+        step["status"] != "agree" for step in document["steps"] if (step["error"] or 0) > 1e-3
+    )
     assert ["n7"] in [f["nodes"] for f in document["findings"]]
     assert not any("cancel" in f["why"] for f in document["findings"])
 

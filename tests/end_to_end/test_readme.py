@@ -1,4 +1,5 @@
-"""The README is correct: its commands print what it shows, its Python runs, its `make` targets exist.
+"""The README is correct: its commands print what it shows, its Python runs, its `make` targets
+exist.
 
 `test_docs` checks its links and that each command line in it exists.
 """
@@ -40,7 +41,11 @@ def test_the_picture_is_there_and_small() -> None:
 
 @pytest.mark.parametrize("name", [*devices.names(), "web", "arch=aarch64"])
 def test_the_readme_names_each_device_with_its_status(name: str) -> None:
-    (row,) = (line for line in README.splitlines() if re.match(rf"\| [^|]*(?:`|:){re.escape(name)}`[^|]*\|", line))
+    (row,) = (
+        line
+        for line in README.splitlines()
+        if re.match(rf"\| [^|]*(?:`|:){re.escape(name)}`[^|]*\|", line)
+    )
     assert re.search(r": (tested (on|in) |not run by us)[^|]*\|$", row)
 
 
@@ -68,5 +73,7 @@ def test_the_python_block_runs(tmp_path: Path) -> None:
 
 
 def test_make_targets_in_the_readme_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     assert set(re.findall(r"make ([a-z-]+)", README)) <= targets

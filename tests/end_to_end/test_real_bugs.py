@@ -1,4 +1,5 @@
-"""Real bugs of real runtimes are found by one plain command, and nothing is blamed where they are right."""
+"""Real bugs of real runtimes are found by one plain command, and nothing is blamed where they are
+right."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.helpers.versions import with_padfusion_bug
 
 LONG = 250  # seconds
 CONTROLS = ("light_squeezenet", "light_shufflenet")
-MNN_SOFTMAX = "MNN takes Softmax of opset 9 over the last axis; that fails alone (`softmax_9` below)"
+MNN_SOFTMAX = (
+    "MNN takes Softmax of opset 9 over the last axis; that fails alone (`softmax_9` below)"
+)
 
 
 def bisect(model: Path, *words: str | Path, cwd: Path) -> dict[str, Any]:
@@ -31,11 +34,17 @@ def name_of(bug: Bug) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bug",
-    [pytest.param(b, marks=with_padfusion_bug if b.candidate == "ort" else (), id=name_of(b)) for b in BUGS if b.truth],
+    [
+        pytest.param(b, marks=with_padfusion_bug if b.candidate == "ort" else (), id=name_of(b))
+        for b in BUGS
+        if b.truth
+    ],
 )
 def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
     folder = FIXTURES / bug.case
-    document = bisect(folder / "model.onnx", "-i", folder / "input_x.npy", "-c", bug.candidate, cwd=tmp_path)
+    document = bisect(
+        folder / "model.onnx", "-i", folder / "input_x.npy", "-c", bug.candidate, cwd=tmp_path
+    )
     (finding,) = document["findings"]
     assert (finding["kind"], finding["certified"]) == ("culprit", True), finding
     assert sorted(finding["nodes"]) == sorted(bug.truth)
@@ -46,13 +55,21 @@ def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["", "numpy:rtol=1e-3,atol=1e-5"])
 def test_rounding_has_no_culprit(criterion: str, tmp_path: Path) -> None:
-    """Squares overflow float16 alone; in the whole model a fused kernel keeps them in float32: only noise is left.
+    """Squares overflow float16 alone; in the whole model a fused kernel keeps them in float32: only
+    noise is left.
 
     Seen with OpenVINO in f16. Few processors compute in it, so it is simulated.
     """
     (case,) = {b.case for b in BUGS if not b.truth}
     candidate = f"{fake_candidate.HERE}:half=yes,fuses=Pow+ReduceMean+Add+Sqrt+Div+Mul"
-    words: list[str | Path] = ["-i", FIXTURES / case / "input_x.npy", "-c", candidate, "--precision", "fp16"]
+    words: list[str | Path] = [
+        "-i",
+        FIXTURES / case / "input_x.npy",
+        "-c",
+        candidate,
+        "--precision",
+        "fp16",
+    ]
     words += ["--criterion", criterion] if criterion else []
     document = bisect(FIXTURES / case / "model.onnx", *words, cwd=tmp_path)
     assert not [f for f in document["findings"] if f["kind"] == "culprit"]
@@ -62,10 +79,15 @@ def test_rounding_has_no_culprit(criterion: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.rare)])
+@pytest.mark.parametrize(
+    "network", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.rare)]
+)
 @pytest.mark.parametrize("runtime", ["ort", "openvino:precision=f32", "opencv", "tract", "mnn"])
-def test_nothing_is_blamed_where_a_runtime_is_right(network: str, runtime: str, tmp_path: Path) -> None:
-    """All weights of these networks are equal: rounding separates equal sums, and a softmax magnifies that.
+def test_nothing_is_blamed_where_a_runtime_is_right(
+    network: str, runtime: str, tmp_path: Path
+) -> None:
+    """All weights of these networks are equal: rounding separates equal sums, and a softmax
+    magnifies that.
 
     Their outputs are the same for every input, so that "right" would not be earned.
     """
@@ -78,10 +100,15 @@ def test_nothing_is_blamed_where_a_runtime_is_right(network: str, runtime: str, 
 
 @pytest.mark.slow
 def test_softmax_9_is_wrong_in_mnn(tmp_path: Path) -> None:
-    text = '<ir_version: 3, opset_import: ["" : 9]> g (float[1,10,1,1] x) => (float[1,10,1,1] y) { y = Softmax(x) }'
+    text = (
+        '<ir_version: 3, opset_import: ["" : 9]> g (float[1,10,1,1] x) => (float[1,10,1,1] y) { y ='
+        " Softmax(x) }"
+    )
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     document = bisect(tmp_path / "m.onnx", "-c", "mnn", cwd=tmp_path)
     assert [(f["kind"], f["ops"]) for f in document["findings"]] == [("culprit", ["Softmax"])]
-    blamed = subcut("blame", tmp_path / "m.onnx", "-c", "mnn", "--json", cwd=tmp_path, timeout=LONG).document
+    blamed = subcut(
+        "blame", tmp_path / "m.onnx", "-c", "mnn", "--json", cwd=tmp_path, timeout=LONG
+    ).document
     cures = {cure["what"]: cure["proven"] for cure in blamed["cures"]}
     assert cures["opset 13 instead of 9"], "the whole model, converted"

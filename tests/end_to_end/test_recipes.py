@@ -1,4 +1,5 @@
-"""The recipes of docs/candidates/: each page is complete, its scripts compile; ssh and adb run, also interrupted."""
+"""The recipes of docs/candidates/: each page is complete, its scripts compile; ssh and adb run,
+also interrupted."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def _candidates(recipe: Recipe, folder: Path) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
-def test_a_page_names_its_files_says_when_it_ran_and_its_table_means_something(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_page_names_its_files_says_when_it_ran_and_its_table_means_something(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     for file in recipe.folder.iterdir():
         if file.is_file():
             assert f"{recipe.name}/{file.name})" in recipe.text or file.name in recipe.text, file
@@ -96,13 +99,18 @@ WORDS = ("case/model.onnx", "-i", "case/input_x.npy", "-c", "board", "--trust")
 @pytest.mark.slow
 @with_sshd
 @with_padfusion_bug
-def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(board: tuple[Path, Sshd], tmp_path: Path) -> None:
+def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(
+    board: tuple[Path, Sshd], tmp_path: Path
+) -> None:
     """A real bug of onnxruntime, seen over the wire."""
     place, _ = board
     rooms = tmp_path / "rooms"
     rooms.mkdir()
     script = place / "board.py"
-    keeps = f"import os, pathlib\n(pathlib.Path({str(rooms)!r}) / os.path.basename(os.getcwd())).touch()\n"
+    keeps = (
+        f"import os, pathlib\n(pathlib.Path({str(rooms)!r}) /"
+        " os.path.basename(os.getcwd())).touch()\n"
+    )
     script.write_text(keeps + script.read_text(encoding="utf-8"), encoding="utf-8")
     done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
     assert (done.code, "whole model  FAIL   logits" in done.out) == (1, True), done.out + done.err
@@ -124,7 +132,9 @@ def test_an_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path,
 
 @pytest.mark.slow
 @with_sshd
-def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(board: tuple[Path, Sshd]) -> None:
+def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(
+    board: tuple[Path, Sshd],
+) -> None:
     place, sshd = board
     script = place / "board.py"
     started = place / "started"
@@ -133,7 +143,9 @@ def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(boar
     waits += f"    pathlib.Path({str(started)!r}).touch()\n    time.sleep(600)\n"
     script.write_text(waits + whole, encoding="utf-8")
     command = ("bisect", *WORDS)
-    running = subprocess.Popen([SUBCUT, *command], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [SUBCUT, *command], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while not started.exists():
         assert running.poll() is None
     sshd.kill()  # with a run under way
@@ -193,7 +205,10 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     prepare(Recipe("adb"), place)
     shutil.copytree(CASE, place / "case")
     there = phone / "data" / "local" / "tmp" / "subcut"
-    for file, text in ((there / "runner", RUNNER), (tmp_path / "bin" / "adb", ADB.format(phone=phone))):
+    for file, text in (
+        (there / "runner", RUNNER),
+        (tmp_path / "bin" / "adb", ADB.format(phone=phone)),
+    ):
         file.parent.mkdir(parents=True)
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
@@ -218,7 +233,9 @@ def test_a_phone_over_adb_gives_its_values_and_keeps_nothing(phone: tuple[Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ends", "code", "says"), [(125, 5, "cannot be tested"), (139, 1, "SIGSEGV")])
+@pytest.mark.parametrize(
+    ("ends", "code", "says"), [(125, 5, "cannot be tested"), (139, 1, "SIGSEGV")]
+)
 def test_what_a_program_on_the_phone_ends_with_arrives(
     phone: tuple[Path, Path], ends: int, code: int, says: str
 ) -> None:
@@ -229,7 +246,9 @@ def test_what_a_program_on_the_phone_ends_with_arrives(
 
 
 @pytest.mark.slow
-def test_a_cable_that_is_pulled_is_no_verdict_and_the_same_command_goes_on(phone: tuple[Path, Path]) -> None:
+def test_a_cable_that_is_pulled_is_no_verdict_and_the_same_command_goes_on(
+    phone: tuple[Path, Path],
+) -> None:
     place, folder = phone
     (folder / "pulled").touch()  # in the middle of a run
     done = subcut("compare", *PHONE, cwd=place)

@@ -1,6 +1,8 @@
-"""Kills, full disks, concurrent runs, crashing runtimes, hostile files: results are whole, and nothing hangs.
+"""Kills, full disks, concurrent runs, crashing runtimes, hostile files: results are whole, and
+nothing hangs.
 
-Every run is a process of its own. Its workers inherit a mark in the environment, by which survivors are found.
+Every run is a process of its own. Its workers inherit a mark in the environment, by which survivors
+are found.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from onnx import TensorProto, helper
 
 import subgraph
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import NO_BYTECODE, PATIENCE, chain, finish, manifest, start, subcut, tree
+from tests.helpers.run_command import (
+    NO_BYTECODE,
+    PATIENCE,
+    chain,
+    finish,
+    manifest,
+    start,
+    subcut,
+    tree,
+)
 
 PACKAGE = Path(subgraph.__file__).parent.parent
 EDGE = ("-s", "pool1", "-e", "res2a_relu")
@@ -60,7 +71,8 @@ def fake(folder: Path, body: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}{os.pathsep}{PACKAGE}"}
 
 
-# ------------------------------------------------------------------------------------------------ kills
+# ------------------------------------------------------------------------------------------------
+# kills
 
 
 def undisturbed(here: Path) -> float:
@@ -93,7 +105,7 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
         if k < moments - 2:
             time.sleep(last * k / moments)
         else:
-            until(lambda: inode(here / PLACE) not in (None, before))  # noqa: B023 - called at once
+            until(lambda: inode(here / PLACE) not in (None, before))  # noqa: B023
         run.kill()
         finish(run)
         if (here / PLACE).exists():
@@ -119,7 +131,9 @@ def test_kill_9_leaves_the_old_result_or_the_new_one(here: Path, mark: dict[str,
 def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(
     here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
-    run = start(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)"))
+    run = start(
+        *EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
+    )
     wait_for(here / "running", run)
     run.kill()
     finish(run)
@@ -182,7 +196,8 @@ def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [False, True])
 def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -> None:
-    """Before Python has read our code it ends in its own way: mostly by the signal, which a shell calls 130 too."""
+    """Before Python has read our code it ends in its own way: mostly by the signal, which a shell
+    calls 130 too."""
     new = expected(here)
     last = undisturbed(here)
     for k in range(12):
@@ -191,7 +206,9 @@ def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -
         time.sleep(last * k / 12)
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(run.pid, signal.SIGINT)
-        _, err = run.communicate(timeout=PATIENCE)  # Python's own words before it has read our code may be a traceback
+        _, err = run.communicate(
+            timeout=PATIENCE
+        )  # Python's own words before it has read our code may be a traceback
         assert run.returncode in (130, -signal.SIGINT, 0) or "KeyboardInterrupt" in err, err
         if (here / "subcut_out").exists():
             assert told(here / PLACE) == new
@@ -200,7 +217,8 @@ def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -
             assert run.returncode != 0
 
 
-# ------------------------------------------------------------------------------------------------ full disks
+# ------------------------------------------------------------------------------------------------
+# full disks
 
 
 @pytest.fixture
@@ -211,7 +229,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     def mount(options: str) -> Path:
         path = tmp_path / f"disk{len(mounted)}"
         path.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False
+        )
         if done.returncode:
             pytest.skip("only root may mount")
         mounted.append(path)
@@ -225,7 +245,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [EDGE, (*EDGE, "--no-capture"), ("dump", "--all"), ("export", "case")])
+@pytest.mark.parametrize(
+    "words", [EDGE, (*EDGE, "--no-capture"), ("dump", "--all"), ("export", "case")]
+)
 def test_a_full_disk(
     words: tuple[str, ...], here: Path, small_disk: Callable[[str], Path], mark: dict[str, str]
 ) -> None:
@@ -238,7 +260,9 @@ def test_a_full_disk(
         codes.append(done.code)
         if done.code:
             assert (done.code, done.out) == (74, "")
-            assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
+            assert re.search(
+                r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE
+            ), done.err
             assert list(disk.iterdir()) == []
         else:
             assert [p.name for p in disk.iterdir()] == ["out"]
@@ -269,7 +293,9 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
 
     done = subcut(*EDGE, cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
     assert (done.code, done.out) == (74, "")
-    assert re.search(r"^error: (cannot write|No usable temporary directory)", done.err, re.MULTILINE), done.err
+    assert re.search(
+        r"^error: (cannot write|No usable temporary directory)", done.err, re.MULTILINE
+    ), done.err
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
@@ -287,12 +313,15 @@ def test_a_read_only_folder(here: Path, tmp_path: Path) -> None:
         for words in (EDGE, ("dump", "conv1")):
             done = subcut(*words, "-o", shut / "x", cwd=here)
             assert (done.code, done.out) == (74, "")
-            assert re.search(r"error: cannot write in .*/shut(/x)?: (Read-only|Permission)", done.err)
+            assert re.search(
+                r"error: cannot write in .*/shut(/x)?: (Read-only|Permission)", done.err
+            )
     finally:
         subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
 
 
-# ------------------------------------------------------------------------------------------------ two at once
+# ------------------------------------------------------------------------------------------------
+# two at once
 
 
 @pytest.mark.slow
@@ -300,7 +329,9 @@ def test_runs_at_once_do_not_mix(here: Path, mark: dict[str, str]) -> None:
     wholes = [expected(here, "--seed", str(seed)) for seed in range(5)]
     assert len({whole["outputs/res2a.npy"] for whole in wholes}) == 5
     for number in (2, 5, 5):
-        runs = [start(*EDGE, "--seed", str(s), "--force", cwd=here, env=mark) for s in range(number)]
+        runs = [
+            start(*EDGE, "--seed", str(s), "--force", cwd=here, env=mark) for s in range(number)
+        ]
         for done in map(finish, runs):
             assert done.code == 0, done.err
         assert told(here / PLACE) in wholes[:number]
@@ -327,7 +358,8 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
         assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
 
 
-# ------------------------------------------------------------------------------------------------ crashing runtimes
+# ------------------------------------------------------------------------------------------------
+# crashing runtimes
 
 
 @pytest.mark.parametrize(
@@ -337,7 +369,9 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
         ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: .*last words"),
     ],
 )
-def test_a_crashing_runtime_is_told(body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
+def test_a_crashing_runtime_is_told(
+    body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]
+) -> None:
     done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", body))
     assert (done.code, done.out) == (4, "")
     assert re.search(f"the process that .*{says}", done.err), done.err
@@ -345,12 +379,15 @@ def test_a_crashing_runtime_is_told(body: str, says: str, here: Path, tmp_path: 
 
 
 def test_a_runtime_that_raises_is_told(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
-    done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "raise KeyError('no such thing')"))
+    done = subcut(
+        *EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "raise KeyError('no such thing')")
+    )
     assert (done.code, done.out) == (3, "")
     assert "ort failed while running: KeyError: 'no such thing'" in done.err
 
 
-# ------------------------------------------------------------------------------------------------ hostile files
+# ------------------------------------------------------------------------------------------------
+# hostile files
 
 
 def outside(folder: Path, location: str, length: int = 16384) -> Path:
@@ -361,14 +398,19 @@ def outside(folder: Path, location: str, length: int = 16384) -> Path:
         weight.external_data.add(key=key, value=value)
     shape = [length // 4]
     graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["r"], name="relu"), helper.make_node("Add", ["r", "w"], ["y"], name="add")],
+        [
+            helper.make_node("Relu", ["x"], ["r"], name="relu"),
+            helper.make_node("Add", ["r", "w"], ["y"], name="add"),
+        ],
         "outside",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [weight],
     )
     path = folder / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
     return path
 
 
@@ -377,16 +419,24 @@ HOSTILE = ["above", "absolute", "link", "link above", "fifo", "folder", "missing
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [*((kind, ("--dump", "all")) for kind in HOSTILE), ("above", ()), ("above", ("--no-capture",)), ("fifo", ())],
+    [
+        *((kind, ("--dump", "all")) for kind in HOSTILE),
+        ("above", ()),
+        ("above", ("--no-capture",)),
+        ("fifo", ()),
+    ],
 )
 def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
     secret = tmp_path / "secret"
     secret.write_bytes(np.ones(4096, np.float32).tobytes())
-    location = {"above": "../secret", "absolute": str(secret), "link above": "sub/../link", "empty": ""}.get(
-        kind, "data"
-    )
+    location = {
+        "above": "../secret",
+        "absolute": str(secret),
+        "link above": "sub/../link",
+        "empty": "",
+    }.get(kind, "data")
     if kind in ("link", "link above"):
         (folder / ("data" if kind == "link" else "link")).symlink_to(secret)
     elif kind == "fifo":

@@ -1,5 +1,5 @@
-"""OpenVINO, OpenCV, tract and MNN as candidates: right values, refusals and crashes reported, known faults found, and
-nothing sent to a server."""
+"""OpenVINO, OpenCV, tract and MNN as candidates: right values, refusals and crashes reported, known
+faults found, and nothing sent to a server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ MLP = """g (float[n,6] x) => (float[n,2] y) {
   t = Tanh (a)
   y = MatMul (t, w)
 }"""
-LAYERS = {"v": rng.standard_normal((6, 7)).astype(np.float32), "w": rng.standard_normal((7, 2)).astype(np.float32)}
+LAYERS = {
+    "v": rng.standard_normal((6, 7)).astype(np.float32),
+    "w": rng.standard_normal((7, 2)).astype(np.float32),
+}
 # What onnx makes of Celu, and what OpenCV takes for a pattern of its own.
 CELU = """g (float[2] x) => (float[2] y) {
   c = Constant <value_float: float = 2.0> ()
@@ -63,29 +66,48 @@ POOL = "g (float[1,1,4,4] x) => (float[1,1,3,3] y) { y = MaxPool <kernel_shape =
 # What is run: the graph, its weights, and what it is fed, run after run.
 RIGHT: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "convolutions": (CONV, KERNEL | LAST, [{"x": X}, {"x": -X}]),
-    "batches of any size": (MLP, LAYERS, [{"x": ROWS}, {"x": ROWS[:1]}, {"x": np.tile(ROWS, (3, 1))}]),
+    "batches of any size": (
+        MLP,
+        LAYERS,
+        [{"x": ROWS}, {"x": ROWS[:1]}, {"x": np.tile(ROWS, (3, 1))}],
+    ),
     "int64 indices": (
-        "g (float[4,6] x, int64[4] at) => (float[4,4] y, int64[4] z) {y = Gather <axis = 1> (x, at) z = Add (at, at) }",
+        (
+            "g (float[4,6] x, int64[4] at) => (float[4,4] y, int64[4] z) {y = Gather <axis = 1> (x,"
+            " at) z = Add (at, at) }"
+        ),
         {},
         [{"x": ROWS, "at": AT}],
     ),
     "truth values": (
-        "g (float[4,6] x, bool[6] m) => (bool[4,6] b, float[4,6] y) { b = Less (x, z) y = Where (m, x, z) }",
+        (
+            "g (float[4,6] x, bool[6] m) => (bool[4,6] b, float[4,6] y) { b = Less (x, z) y = Where"
+            " (m, x, z) }"
+        ),
         {"z": np.array(0, np.float32)},
         [{"x": ROWS, "m": ROWS[0] > 0}],
     ),
     "rank 0": (
-        "g (float[4,6] x, float c) => (float s, float[4,6] y) { s = ReduceSum <keepdims = 0> (x) y = Mul (x, c) }",
+        (
+            "g (float[4,6] x, float c) => (float s, float[4,6] y) { s = ReduceSum <keepdims = 0>"
+            " (x) y = Mul (x, c) }"
+        ),
         {},
         [{"x": ROWS, "c": np.array(-2, np.float32)}],
     ),
     "an input that nothing reads, an output twice": (
-        "g (float[4,6] u, float[4,6] x) => (float[4,6] y, float[4,6] z) { y = Relu (x) z = Relu (x) }",
+        (
+            "g (float[4,6] u, float[4,6] x) => (float[4,6] y, float[4,6] z) { y = Relu (x) z = Relu"
+            " (x) }"
+        ),
         {},
         [{"u": ROWS, "x": -ROWS}],
     ),
     "an input that passes through": (
-        "g (float[4,6] x, float[4,6] z) => (float[4,6] y, float[4,6] s) { y = Identity (x) s = Sub (x, z) }",
+        (
+            "g (float[4,6] x, float[4,6] z) => (float[4,6] y, float[4,6] s) { y = Identity (x) s ="
+            " Sub (x, z) }"
+        ),
         {},
         [{"x": ROWS, "z": 2 * ROWS}],
     ),
@@ -117,7 +139,9 @@ def load(worker: Worker, runtime: str, model: Path, **options: str) -> None:
 
 def run(worker: Worker, folder: Path, feeds: dict[str, Any]) -> dict[str, Any]:
     """What comes out, all of it, by name."""
-    return run_in_worker(worker, folder, feeds, worker.run("m", folder, {}, save_records(feeds, folder)).others)
+    return run_in_worker(
+        worker, folder, feeds, worker.run("m", folder, {}, save_records(feeds, folder)).others
+    )
 
 
 def save(folder: Path, text: str, **more: Any) -> Path:
@@ -131,7 +155,8 @@ def close(found: dict[str, Any], right: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------------ right
+# ------------------------------------------------------------------------------------------------
+# right
 
 
 @pytest.mark.turns(3)
@@ -155,13 +180,19 @@ def test_it_is_right(runtime: str, what: str, workers: dict[str, Worker], tmp_pa
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_names_of_any_kind(runtime: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     """The text form of ONNX cannot say these."""
-    plain = "g (float[4,6] A, float[4,6] B) => (float[4,6] C, float[4,6] D) { D = Sub (A, B) C = Sub (B, A) }"
+    plain = (
+        "g (float[4,6] A, float[4,6] B) => (float[4,6] C, float[4,6] D) { D = Sub (A, B) C = Sub"
+        " (B, A) }"
+    )
     model = text_models.model(plain)
     names = {"A": "in/x:0", "B": "9 \"q' ,", "C": "out;y β 1", "D": "0"}
     for value in (*model.graph.input, *model.graph.output):
         value.name = names[value.name]
     for node in model.graph.node:
-        node.input[:], node.output[:] = [names[n] for n in node.input], [names[n] for n in node.output]
+        node.input[:], node.output[:] = (
+            [names[n] for n in node.input],
+            [names[n] for n in node.output],
+        )
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     load(workers[runtime], runtime, path)
@@ -170,11 +201,16 @@ def test_names_of_any_kind(runtime: str, workers: dict[str, Worker], tmp_path: P
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_disconnected_pieces_in_one_model(runtime: str, workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_disconnected_pieces_in_one_model(
+    runtime: str, workers: dict[str, Worker], tmp_path: Path
+) -> None:
     assert plugins.load("backends", runtime).MULTI
     ins = ", ".join(f"float[4,6] x{i}, float[1,3,8,8] i{i}" for i in range(PIECES))
     outs = ", ".join(f"float[4,7] y{i}, float[1,4,6,6] o{i}" for i in range(PIECES))
-    nodes = " ".join(f"a{i} = MatMul (x{i}, v{i}) y{i} = Tanh (a{i}) o{i} = Conv (i{i}, k{i})" for i in range(PIECES))
+    nodes = " ".join(
+        f"a{i} = MatMul (x{i}, v{i}) y{i} = Tanh (a{i}) o{i} = Conv (i{i}, k{i})"
+        for i in range(PIECES)
+    )
     weights: dict[str, Any] = {f"v{i}": LAYERS["v"] * (i + 1) for i in range(PIECES)}
     weights |= {f"k{i}": KERNEL["k"] - i / 10 for i in range(PIECES)}
     feeds: dict[str, Any] = {f"x{i}": ROWS / (i + 1) for i in range(PIECES)} | {
@@ -192,7 +228,9 @@ def test_disconnected_pieces_in_one_model(runtime: str, workers: dict[str, Worke
 
 def test_bfloat16_passes_through_openvino(workers: dict[str, Worker], tmp_path: Path) -> None:
     model = save(
-        tmp_path, "g (bfloat16[2] x, bfloat16 c) => (bfloat16[2] y, bfloat16 z) { y = Add (x, x) z = Neg (c) }"
+        tmp_path,
+        "g (bfloat16[2] x, bfloat16 c) => (bfloat16[2] y, bfloat16 z) { y = Add (x, x) z = Neg"
+        " (c) }",
     )
     load(workers["openvino"], "openvino", model)
     feeds = {"x": np.array([1.5, -3], ml_dtypes.bfloat16), "c": np.array(2, ml_dtypes.bfloat16)}
@@ -212,18 +250,23 @@ def test_bfloat16_passes_through_openvino(workers: dict[str, Worker], tmp_path: 
         ("mnn", {"shape_mutable": "0"}),
     ],
 )
-def test_options(runtime: str, options: dict[str, str], workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_options(
+    runtime: str, options: dict[str, str], workers: dict[str, Worker], tmp_path: Path
+) -> None:
     model = save(tmp_path, CONV, **KERNEL, **LAST)
     right: Any = ort.load(model, {"opt": "disable"})({"x": X})
     load(workers[runtime], runtime, model, **options)
     close(run(workers[runtime], tmp_path, {"x": X}), right)
 
 
-# ------------------------------------------------------------------------------------------------ wrong, and told
+# ------------------------------------------------------------------------------------------------
+# wrong, and told
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_an_operator_that_it_lacks_is_refused_by_name(runtime: str, workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_an_operator_that_it_lacks_is_refused_by_name(
+    runtime: str, workers: dict[str, Worker], tmp_path: Path
+) -> None:
     model = save(tmp_path, "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
     with pytest.raises(Refused, match=rf"^{runtime} refuses the model: .*Blur"):
         load(workers[runtime], runtime, model)
@@ -233,11 +276,31 @@ def test_an_operator_that_it_lacks_is_refused_by_name(runtime: str, workers: dic
 @pytest.mark.parametrize(
     ("runtime", "text", "says"),
     [
-        ("mnn", "g (int64[1] x) => (int64[1] y) {y = Neg(x)}", "holds int64 in 32 bits: 'x' has larger numbers"),
-        ("mnn", "g (float[2] x) => (float[2] s, float[2] y) {s = Add(x, x) y = Relu(s)}", "removed the output 's'"),
-        ("opencv", "g (bfloat16[2] x) => (bfloat16[2] y) {y = Neg(x)}", "takes and gives no bfloat16: 'x'"),
-        ("tract", "g (string[2] x) => (string[2] y) {y = Identity(x)}", "takes and gives no string: 'x'"),
-        ("openvino", "g (seq(float[2]) x) => (float[2] y) {y = ConcatFromSequence<axis = 0>(x)}", "no sequence: 'x'"),
+        (
+            "mnn",
+            "g (int64[1] x) => (int64[1] y) {y = Neg(x)}",
+            "holds int64 in 32 bits: 'x' has larger numbers",
+        ),
+        (
+            "mnn",
+            "g (float[2] x) => (float[2] s, float[2] y) {s = Add(x, x) y = Relu(s)}",
+            "removed the output 's'",
+        ),
+        (
+            "opencv",
+            "g (bfloat16[2] x) => (bfloat16[2] y) {y = Neg(x)}",
+            "takes and gives no bfloat16: 'x'",
+        ),
+        (
+            "tract",
+            "g (string[2] x) => (string[2] y) {y = Identity(x)}",
+            "takes and gives no string: 'x'",
+        ),
+        (
+            "openvino",
+            "g (seq(float[2]) x) => (float[2] y) {y = ConcatFromSequence<axis = 0>(x)}",
+            "no sequence: 'x'",
+        ),
     ],
 )
 def test_what_it_cannot_hold_is_refused(
@@ -258,7 +321,10 @@ def test_a_crash_is_told_as_one(
 ) -> None:
     """Real ones of these versions."""
     model = save(tmp_path, text, opset=19)
-    with Worker(runtime, timeout=PATIENCE) as worker, pytest.raises(WorkerDied, match=f"should {step} the model") as e:
+    with (
+        Worker(runtime, timeout=PATIENCE) as worker,
+        pytest.raises(WorkerDied, match=f"should {step} the model") as e,
+    ):
         load(worker, runtime, model)
         run(worker, tmp_path, {"x": np.ones(shape, np.float32)})
     assert e.value.signature == "crash" and e.value.process["signal"] == signal
@@ -294,21 +360,37 @@ def test_options_that_mean_nothing_to_it(
         ("mnn_conv_add_lastdim", "mnn", "/Add_output_0", "mismatch", "agree"),
         ("ov_topk_ties", "openvino:precision=f32", "/TopK_output_1", "mismatch", "fail"),
         ("rnn_reverse_cv_tract", "tract", "/r/LSTM_output_0", "mismatch", "fail"),
-        pytest.param("rnn_reverse_cv_tract", "opencv", "/r/LSTM_output_1", "mismatch", "fail", marks=pytest.mark.slow),
+        pytest.param(
+            "rnn_reverse_cv_tract",
+            "opencv",
+            "/r/LSTM_output_1",
+            "mismatch",
+            "fail",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_known_fault_of_it_is_found(
     case: str, spec: str, at: str, signature: str, alone: str, tmp_path: Path
 ) -> None:
     """Real bugs: `alone` says whether the node is to blame or what stands around it."""
-    words = [str(CASES / case / "model.onnx"), "-i", str(CASES / case / "input_x.npy"), "-c", spec, "--at", at]
+    words = [
+        str(CASES / case / "model.onnx"),
+        "-i",
+        str(CASES / case / "input_x.npy"),
+        "-c",
+        spec,
+        "--at",
+        at,
+    ]
     done = subcut("--json", "compare", *words, cwd=tmp_path)
     whole, (row,) = done.document["whole"], done.document["rows"]
     assert (done.code, whole["status"], whole["signature"]) == (1, "fail", signature)
     assert (row["in_place"]["status"], row["alone"]["status"]) == ("fail", alone)
 
 
-# ------------------------------------------------------------------------------------------------ what it computes in
+# ------------------------------------------------------------------------------------------------
+# what it computes in
 
 
 def test_the_precision_of_openvino_is_what_it_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,12 +410,17 @@ def test_the_precision_of_openvino_is_what_it_says_itself(monkeypatch: pytest.Mo
         said = backend.caveat(options)
         assert note in said and bool(note) == bool(said), options
         finer = backend.exact(options)
-        assert (finer is None) == (claim == "fp32") and (finer is None or finer["precision"] == "f32")
+        assert (finer is None) == (claim == "fp32") and (
+            finer is None or finer["precision"] == "f32"
+        )
 
 
 def needs_bfloat16(worker: Worker) -> None:
     if (precision := worker.about({}).precision) != "bf16":
-        pytest.skip(f"OpenVINO computes in {precision} here: the processor has no bfloat16 (avx512_bf16, amx_bf16)")
+        pytest.skip(
+            f"OpenVINO computes in {precision} here: the processor has no bfloat16 (avx512_bf16,"
+            " amx_bf16)"
+        )
 
 
 def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path: Path) -> None:
@@ -351,34 +438,49 @@ def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path
     assert errors[0] > 1e-2 if worker.about({}).precision == "bf16" else errors[0] < 1e-4
 
 
-def test_openvino_in_float32_quantizes_no_activations(workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_openvino_in_float32_quantizes_no_activations(
+    workers: dict[str, Worker], tmp_path: Path
+) -> None:
     """With weights of 8 bits it does by default: 5.7e-3 of the scale, with precision=f32 too."""
     rng = np.random.default_rng(0)
-    text = "g (float[32,256] x) => (float[32,256] y) { w = DequantizeLinear <axis=1> (q, s) y = MatMul(x, w) }"
+    text = (
+        "g (float[32,256] x) => (float[32,256] y) { w = DequantizeLinear <axis=1> (q, s) y ="
+        " MatMul(x, w) }"
+    )
     q = rng.integers(-127, 128, (256, 256)).astype(np.int8)
     x = rng.standard_normal((32, 256)).astype(np.float32)
-    load(workers["openvino"], "openvino", save(tmp_path, text, q=q, s=np.full(256, 0.01, np.float32)))
+    load(
+        workers["openvino"], "openvino", save(tmp_path, text, q=q, s=np.full(256, 0.01, np.float32))
+    )
     (y,) = run(workers["openvino"], tmp_path, {"x": x}).values()
     expected = x.astype(np.float64) @ (q * 0.01)
     assert np.abs(y - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 @pytest.mark.slow
-def test_a_default_below_float32_is_said_before_anything_runs(workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_a_default_below_float32_is_said_before_anything_runs(
+    workers: dict[str, Worker], tmp_path: Path
+) -> None:
     """Also with -q, and by the doctor."""
     needs_bfloat16(workers["openvino"])
     model = save(tmp_path, MLP, **LAYERS)
     words = ["-q", "compare", str(model), "-c"]
-    told = "openvino computes in bf16 by its own default on this machine; openvino:precision=f32 for float32"
+    told = (
+        "openvino computes in bf16 by its own default on this machine; openvino:precision=f32 for"
+        " float32"
+    )
     assert subcut(*words, "openvino", cwd=tmp_path).err == f"warning: {told}\n"
     assert told in subcut("doctor", cwd=tmp_path).out
 
 
-# ------------------------------------------------------------------------------------------------ not installed
+# ------------------------------------------------------------------------------------------------
+# not installed
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_is_not_installed_names_the_extra(runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_not_installed_names_the_extra(
+    runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     backend = plugins.load("backends", runtime)
     for name in [n for n in sys.modules if n.split(".")[0] in (MODULES[runtime], "_tools")]:
         monkeypatch.delitem(sys.modules, name)
@@ -396,17 +498,24 @@ def test_what_does_not_load_is_told_with_exit_code_4(tmp_path: Path) -> None:
     (tmp_path / "tract.py").write_text("import a_library_that_is_missing\n")
     (tmp_path / "m").mkdir()
     env = {"PYTHONPATH": str(tmp_path)}
-    done = subcut("compare", str(save(tmp_path / "m", MLP, **LAYERS)), "-c", "tract", cwd=tmp_path, env=env)
+    done = subcut(
+        "compare", str(save(tmp_path / "m", MLP, **LAYERS)), "-c", "tract", cwd=tmp_path, env=env
+    )
     assert done.code == 4
     assert "tract cannot be loaded: No module named 'a_library_that_is_missing'" in done.err
     found = subcut("--json", "doctor", cwd=tmp_path, env=env).document["backends"]
-    assert {r["name"]: r["usable"] for r in found}.items() >= {"tract": False, "mnn": True, "ort": True}.items()
+    assert {r["name"]: r["usable"] for r in found}.items() >= {
+        "tract": False,
+        "mnn": True,
+        "ort": True,
+    }.items()
 
 
-# ------------------------------------------------------------------------------------------------ nothing is sent
+# ------------------------------------------------------------------------------------------------
+# nothing is sent
 
-# Each runtime converts, builds and runs. Python tells of all that would reach out: names looked up, connections,
-# processes. Last, proof that it would have told.
+# Each runtime converts, builds and runs. Python tells of all that would reach out: names looked up,
+# connections, processes. Last, proof that it would have told.
 QUIET = """
 import json, socket, sys
 from pathlib import Path
@@ -431,15 +540,19 @@ sys.stderr.write(json.dumps([quiet, bad, "socket.getaddrinfo" in seen]))
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_nothing_is_sent_anywhere(runtime: str, tmp_path: Path) -> None:
-    """OpenVINO's package reports each import to a server, MNN's converter each conversion, by way of Python."""
+    """OpenVINO's package reports each import to a server, MNN's converter each conversion, by way
+    of Python."""
     np.save(tmp_path / "x.npy", X)
     words = [runtime, str(save(tmp_path, CONV, **KERNEL, **LAST)), str(tmp_path / "x.npy")]
     home = tmp_path / "home"
     home.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", QUIET, *words], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", QUIET, *words],
+        capture_output=True,
+        text=True,
+        check=True,
         env=environment({"HOME": str(home)}),
-    )  # fmt: skip
+    )
     assert json.loads(done.stderr.splitlines()[-1]) == [[], [], True]
     assert list(home.iterdir()) == []
 
@@ -451,19 +564,35 @@ def test_no_library_opens_a_connection_either(runtime: str, tmp_path: Path) -> N
     """As the kernel sees it, of the command and of all that it starts."""
     model = save(tmp_path, CONV, **KERNEL, **LAST)
     log = tmp_path / "calls"
-    words = ["-f", "-e", "trace=connect,sendto,sendmmsg", "-o", str(log), str(Path(sys.executable).with_name("subcut"))]
+    words = [
+        "-f",
+        "-e",
+        "trace=connect,sendto,sendmmsg",
+        "-o",
+        str(log),
+        str(Path(sys.executable).with_name("subcut")),
+    ]
     done = subprocess.run(
-        ["strace", *words, "compare", str(model), "-c", runtime], cwd=tmp_path, capture_output=True, text=True,
-        env=environment({"HOME": str(tmp_path)}), check=False,
-    )  # fmt: skip
+        ["strace", *words, "compare", str(model), "-c", runtime],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment({"HOME": str(tmp_path)}),
+        check=False,
+    )
     if "ptrace" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr
-    calls = [line for line in log.read_text().splitlines() if "(" in line and "+++" not in line and "---" not in line]
+    calls = [
+        line
+        for line in log.read_text().splitlines()
+        if "(" in line and "+++" not in line and "---" not in line
+    ]
     assert [line for line in calls if "AF_INET" in line or "send" in line] == []
 
 
-# ------------------------------------------------------------------------------------------------ types
+# ------------------------------------------------------------------------------------------------
+# types
 
 
 @pytest.mark.parametrize(
@@ -488,11 +617,17 @@ def test_types_come_back_where_that_changes_no_value(
     came: Any, declared: str, dims: tuple[int, ...] | None, becomes: Any
 ) -> None:
     found = _foreign.as_declared(came, _foreign.Port("y", declared, dims))
-    assert (found.dtype, found.shape, found.tolist()) == (becomes.dtype, becomes.shape, becomes.tolist())
+    assert (found.dtype, found.shape, found.tolist()) == (
+        becomes.dtype,
+        becomes.shape,
+        becomes.tolist(),
+    )
     assert not np.shares_memory(found, came)
 
 
-@pytest.mark.parametrize(("dims", "shape"), [((0, 3), (0, 3)), ((2, 3), (0,)), ((None, 0), (0,)), (None, (0,))])
+@pytest.mark.parametrize(
+    ("dims", "shape"), [((0, 3), (0, 3)), ((2, 3), (0,)), ((None, 0), (0,)), (None, (0,))]
+)
 def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> None:
     found = _foreign.empty_array(_foreign.Port("y", "int64", dims))
     assert (found.dtype.name, found.shape) == ("int64", shape)
@@ -503,7 +638,10 @@ def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple
     [
         ({}, "no value for the input 'x'"),
         ({"x": np.zeros((2, 3))}, "input 'x' is float64, the model says float32"),
-        ({"x": np.zeros((2, 4), np.float32)}, r"input 'x' has shape \[2, 4\], the model says \[None, 3\]"),
+        (
+            {"x": np.zeros((2, 4), np.float32)},
+            r"input 'x' has shape \[2, 4\], the model says \[None, 3\]",
+        ),
         ({"x": np.zeros(3, np.float32)}, r"shape \[3\]"),
     ],
 )

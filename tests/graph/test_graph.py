@@ -22,18 +22,21 @@ from tests.helpers import text_models
 from tests.helpers.budget import within
 from tests.helpers.examples import examples
 
-# ---------------------------------------------------------------------------------------------------- the index
+# ------------------------------------------------------------ the index
 
 
 def test_optional_inputs_and_outputs_that_are_left_out_are_no_tensors(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, 'g (float[2] x) => (float[2] y) { y, "" = Dropout(x)  z = Clip(y, , x) }')
+    g = text_models.load(
+        tmp_path, 'g (float[2] x) => (float[2] y) { y, "" = Dropout(x)  z = Clip(y, , x) }'
+    )
     assert g.reads == [("x",), ("y", "x")]
     assert g.makes == [("y",), ("z",)]
     assert g.maker == {"y": 0, "z": 1}
 
 
 def test_what_a_body_reads_from_outside_counts_as_read(tmp_path: Path) -> None:
-    """Not the body's own inputs, weights and tensors; but a tensor that it only outputs, and reads of a nested body."""
+    """Not the body's own inputs, weights and tensors; but a tensor that it only outputs, and reads
+    of a nested body."""
     g = text_models.load(
         tmp_path,
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
@@ -53,7 +56,7 @@ def test_what_a_body_reads_from_outside_counts_as_read(tmp_path: Path) -> None:
                 on = Identity(go)
                 next = Add(state, b)
             }>
-        }""",
+        }""",  # noqa: E501
     )
     assert set(g.reads[2]) == {"c", "a", "b"}
     assert set(g.reads[3]) == {"n", "c", "i", "b"}
@@ -66,7 +69,9 @@ def test_initializers_are_no_inputs(tmp_path: Path) -> None:
         "g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }",
         lambda m: m.graph.sparse_initializer.append(
             helper.make_sparse_tensor(
-                numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.array([1]), "i"), [4]
+                numpy_helper.from_array(np.ones(1, np.float32), "s"),
+                numpy_helper.from_array(np.array([1]), "i"),
+                [4],
             )
         ),
         w=np.ones(2, np.float32),
@@ -76,7 +81,9 @@ def test_initializers_are_no_inputs(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 40))
-def test_the_index_agrees_with_networkx(tmp_path_factory: pytest.TempPathFactory, seed: int, size: int) -> None:
+def test_the_index_agrees_with_networkx(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, size: int
+) -> None:
     model = random_dag(np.random.default_rng(seed), size)
     g = text_models.read(tmp_path_factory.mktemp("dag"), model)
     dag = oracle.digraph(model)
@@ -84,7 +91,9 @@ def test_the_index_agrees_with_networkx(tmp_path_factory: pytest.TempPathFactory
     ours = g.to_networkx()
     assert set(ours.edges()) == set(dag.edges())
     assert all(data["tensor"] in g.makes[i] for i, _, data in ours.edges(data=True))
-    assert [data["op"] for _, data in ours.nodes(data=True)] == [node.op_type for node in model.graph.node]
+    assert [data["op"] for _, data in ours.nodes(data=True)] == [
+        node.op_type for node in model.graph.node
+    ]
     for i in range(0, len(g.nodes), 3):
         assert g.ancestors([i]) == {i} | nx.ancestors(dag, i)
         assert g.descendants([i]) == {i} | nx.descendants(dag, i)
@@ -95,14 +104,17 @@ def test_the_index_agrees_with_networkx(tmp_path_factory: pytest.TempPathFactory
 
 def test_nodes_in_any_order_are_put_in_order(tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] c) { [n3] c = Relu(b) [n1] a = Relu(x) [n2] b = Relu(a) }"
+        tmp_path,
+        "g (float[2] x) => (float[2] c) { [n3] c = Relu(b) [n1] a = Relu(x) [n2] b = Relu(a) }",
     )
     assert text_models.labels(g, g.in_order(range(3))) == ["n1", "n2", "n3"]
 
 
 def test_a_cycle_is_named(tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] b) { [one] a = Add(x, c) [two] b = Relu(a) [three] c = Relu(b) }"
+        tmp_path,
+        "g (float[2] x) => (float[2] b) { [one] a = Add(x, c) [two] b = Relu(a) [three] c ="
+        " Relu(b) }",
     )
     with pytest.raises(ModelError, match=r"has a cycle: .*\bone\b.* → ") as refusal:
         _ = g.rank
@@ -110,16 +122,20 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tensor_made_twice_is_found(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }")
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }"
+    )
     assert g.made_twice == [("a", 0, 2)]
 
 
-# ---------------------------------------------------------------------------------------------------- declared types
+# ------------------------------------------------------------ declared types
 
 
 def test_types_come_from_inputs_outputs_and_value_info(tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[N] y) <int64[3] a> { a = Foo(x)  b = Foo(a)  y = Foo(b) }", domains=()
+        tmp_path,
+        "g (float[2] x) => (float[N] y) <int64[3] a> { a = Foo(x)  b = Foo(a)  y = Foo(b) }",
+        domains=(),
     )
     assert set(g.declared_types()) == {"x", "y", "a"}
     assert set(g.declared_types({"a", "b", "y"})) == {"a", "y"}
@@ -128,17 +144,20 @@ def test_types_come_from_inputs_outputs_and_value_info(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 127, 128, 300, 20_000])
 def test_a_type_is_found_by_a_name_of_any_length(tmp_path: Path, length: int) -> None:
-    """Names are compared before a value_info is decoded; a length above 127 takes two bytes there."""
+    """Names are compared before a value_info is decoded; a length above 127 takes two bytes
+    there."""
     name = "ü" * (length // 2) + "n" * (length % 2)
     info = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, [3])
     g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }", lambda m: m.graph.value_info.append(info)
+        tmp_path,
+        "g (float[2] x) => (float[2] y) { y = Relu(x) }",
+        lambda m: m.graph.value_info.append(info),
     )
     assert g.declared_types([name])[name].tensor_type.elem_type == onnx.TensorProto.FLOAT16
     assert g.declared_types(["other"]) == {}
 
 
-# ---------------------------------------------------------------------------------------------------- random nodes
+# ------------------------------------------------------------ random nodes
 
 NOISE = "noise (v) => (r) { n = RandomNormalLike(v)  r = Add(v, n) }"
 
@@ -157,22 +176,28 @@ NOISE = "noise (v) => (r) { n = RandomNormalLike(v)  r = Add(v, n) }"
                 else_branch = e () => (float[2] r) { r = Identity(a) }> }""",
             [1],
         ),
-        ('g (float[2] x) => (float[2] y) { y = fx.noise(x) } <domain: "fx", opset_import: ["" : 17]> ' + NOISE, [0]),
         (
-            'g (float[2] x) => (float[2] y) { a = fx.quiet(x)  y = fx.outer(a) } '
-            '<domain: "fx", opset_import: ["" : 17, "fx" : 1]> outer (v) => (r) { r = fx.noise(v) } '
-            '<domain: "fx", opset_import: ["" : 17]> quiet (v) => (r) { r = Relu(v) } '
-            '<domain: "fx", opset_import: ["" : 17]> ' + NOISE,
+            'g (float[2] x) => (float[2] y) { y = fx.noise(x) } <domain: "fx", opset_import: ["" :'
+            " 17]> " + NOISE,
+            [0],
+        ),
+        (
+            'g (float[2] x) => (float[2] y) { a = fx.quiet(x)  y = fx.outer(a) } <domain: "fx",'
+            ' opset_import: ["" : 17, "fx" : 1]> outer (v) => (r) { r = fx.noise(v) } <domain:'
+            ' "fx", opset_import: ["" : 17]> quiet (v) => (r) { r = Relu(v) } <domain: "fx",'
+            ' opset_import: ["" : 17]> ' + NOISE,
             [1],
         ),
         (  # a function that is called like a plain operator
-            'g (float[2] x) => (float[2] y) { a = Relu(x)  y = fx.Relu(a) } '
+            "g (float[2] x) => (float[2] y) { a = Relu(x)  y = fx.Relu(a) } "
             '<domain: "fx", opset_import: ["" : 17]> ' + NOISE.replace("noise", "Relu"),
             [1],
         ),
     ],
-)  # fmt: skip
-def test_random_nodes_are_found_wherever_the_draw_is(tmp_path: Path, text: str, random: list[int]) -> None:
+)
+def test_random_nodes_are_found_wherever_the_draw_is(
+    tmp_path: Path, text: str, random: list[int]
+) -> None:
     g = text_models.load(tmp_path, text, domains=("fx", "acme"))
     assert sorted(g.random_nodes) == random
 
@@ -180,7 +205,8 @@ def test_random_nodes_are_found_wherever_the_draw_is(tmp_path: Path, text: str, 
 def test_functions_that_call_many_are_looked_at_once(tmp_path: Path) -> None:
     """f0 calls f1 twice, which calls f2 twice …: following each call would take 2^20 steps."""
     functions = [
-        f'<domain: "fx", opset_import: ["" : 17, "fx" : 1]> f{i} (v) => (r) {{ a = fx.f{j}(v)  r = fx.f{j}(a) }}'
+        f'<domain: "fx", opset_import: ["" : 17, "fx" : 1]> f{i} (v) => (r) {{ a = fx.f{j}(v)  r ='
+        f" fx.f{j}(a) }}"
         for i, j in enumerate(range(1, 21))
     ]
     text = "g (float[2] x) => (float[2] y) { y = fx.f0(x) } " + " ".join(functions)
@@ -210,7 +236,7 @@ def test_dropout_draws_only_in_training(tmp_path: Path, mode: str, random: bool)
     assert bool(g.random_nodes) == random
 
 
-# ---------------------------------------------------------------------------------------------------- kinds
+# ------------------------------------------------------------ kinds
 
 
 @pytest.mark.parametrize(
@@ -254,12 +280,13 @@ def test_what_a_value_depends_on(tmp_path: Path, tensor: str, kind: int) -> None
     assert g.kinds([tensor]) == {tensor: kind}
 
 
-# ---------------------------------------------------------------------------------------------------- selectors
+# ------------------------------------------------------------ selectors
 
 
 @pytest.fixture
 def g(tmp_path: Path) -> Graph:
-    """data ─ conv1 ▶ relu/1 ▶ conv2 ▶ relu/2 ▶ (nameless Neg) ▶ split ▶ left, right; two nodes called `twin`."""
+    """data ─ conv1 ▶ relu/1 ▶ conv2 ▶ relu/2 ▶ (nameless Neg) ▶ split ▶ left, right; two nodes
+    called `twin`."""
     return text_models.load(
         tmp_path,
         """g (float[8] data) => (float[4] left, float[4] right) <float[8] w = {1,1,1,1,1,1,1,1}> {
@@ -301,7 +328,9 @@ def _with_slashes(model: onnx.ModelProto) -> None:
         ("sp*", (7,), None),
     ],
 )
-def test_a_word_means_a_node(g: Graph, word: str, nodes: tuple[int, ...] | None, tensor: str | None) -> None:
+def test_a_word_means_a_node(
+    g: Graph, word: str, nodes: tuple[int, ...] | None, tensor: str | None
+) -> None:
     if nodes is None:
         with pytest.raises(UnknownName):
             g.select(word)
@@ -331,7 +360,9 @@ def test_a_word_means_a_node(g: Graph, word: str, nodes: tuple[int, ...] | None,
         ("", UnknownName, "no node or tensor ''"),
     ],
 )
-def test_a_word_that_means_nothing_or_several(g: Graph, word: str, error: type[UsageError], says: str) -> None:
+def test_a_word_that_means_nothing_or_several(
+    g: Graph, word: str, error: type[UsageError], says: str
+) -> None:
     with pytest.raises(UsageError) as refusal:
         g.select(word)
     assert type(refusal.value) is error
@@ -339,10 +370,13 @@ def test_a_word_that_means_nothing_or_several(g: Graph, word: str, error: type[U
 
 
 def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
-    """Names that look like selectors: a node with the name of another's tensor, globs, `Relu@1`, `tensor:b`."""
+    """Names that look like selectors: a node with the name of another's tensor, globs, `Relu@1`,
+    `tensor:b`."""
     names = ["b", "[ab]", "Relu@1", "tensor:b", "a*"]
     nodes = [
-        helper.make_node("Relu" if i else "Neg", [f"t{i}"], [f"t{i + 1}" if i != 2 else "b"], name=name)
+        helper.make_node(
+            "Relu" if i else "Neg", [f"t{i}"], [f"t{i + 1}" if i != 2 else "b"], name=name
+        )
         for i, name in enumerate(names)
     ]
     nodes[3].input[0] = "b"
@@ -355,17 +389,38 @@ def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(100), deadline=None, derandomize=True, database=None)
 @given(
-    st.lists(st.sampled_from(["", "a", "b", "conv1", "Relu", "a/b:0", "ü ñ", "*", "node:a"]), min_size=1, max_size=8)
+    st.lists(
+        st.sampled_from(["", "a", "b", "conv1", "Relu", "a/b:0", "ü ñ", "*", "node:a"]),
+        min_size=1,
+        max_size=8,
+    )
 )
-def test_what_a_label_shows_can_be_typed_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
-    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i, name in enumerate(names)]
-    x, y = (helper.make_tensor_value_info(f"t{i}", onnx.TensorProto.FLOAT, [1]) for i in (0, len(names)))
-    g = text_models.read(tmp_path_factory.mktemp("names"), helper.make_model(helper.make_graph(nodes, "g", [x], [y])))
-    assert [g.select(g.label(i)).nodes for i in range(len(names))] == [(i,) for i in range(len(names))]
+def test_what_a_label_shows_can_be_typed_back(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    nodes = [
+        helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name)
+        for i, name in enumerate(names)
+    ]
+    x, y = (
+        helper.make_tensor_value_info(f"t{i}", onnx.TensorProto.FLOAT, [1]) for i in (0, len(names))
+    )
+    g = text_models.read(
+        tmp_path_factory.mktemp("names"), helper.make_model(helper.make_graph(nodes, "g", [x], [y]))
+    )
+    assert [g.select(g.label(i)).nodes for i in range(len(names))] == [
+        (i,) for i in range(len(names))
+    ]
 
 
 def test_a_tensor_by_the_node_that_makes_it(g: Graph) -> None:
-    assert [g.tensor(word) for word in ("c1", "conv1", "#4", "data", "tensor:r1")] == ["c1", "c1", "n", "data", "r1"]
+    assert [g.tensor(word) for word in ("c1", "conv1", "#4", "data", "tensor:r1")] == [
+        "c1",
+        "c1",
+        "n",
+        "data",
+        "r1",
+    ]
     with pytest.raises(UsageError, match="'split' makes 2 tensors"):
         g.tensor("split")
 
@@ -383,7 +438,11 @@ def test_the_nearest_names(word: str, best: str) -> None:
 @pytest.mark.slow
 def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
     """0.6 s of CPU time on the machine where this was written."""
-    names = [f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)]
+    names = [
+        f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)
+    ]
     with within(8):
-        assert "/blocks.7/attention/output/dense/MatMul_3" in nearest("blocks.7/attention/output/dense/MatMul_3", names)
+        assert "/blocks.7/attention/output/dense/MatMul_3" in nearest(
+            "blocks.7/attention/output/dense/MatMul_3", names
+        )
         assert len(nearest("nothing like it", names)) == 3

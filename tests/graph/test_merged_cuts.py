@@ -1,4 +1,5 @@
-"""Merged cuts: each piece gives bit for bit what its cut gives alone, and no two pieces share anything."""
+"""Merged cuts: each piece gives bit for bit what its cut gives alone, and no two pieces share
+anything."""
 
 from __future__ import annotations
 
@@ -39,11 +40,12 @@ from tests.helpers.walked_files import walk_files
 RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
 
 
-# ---------------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------ helpers
 
 
 def pieces(g: Graph, groups: Sequence[Sequence[int]]) -> list[Region]:
-    """A region per group of nodes; without groups that are random, have no output or depend on no input."""
+    """A region per group of nodes; without groups that are random, have no output or depend on no
+    input."""
     found = []
     for group in groups:
         if group and not set(group) <= g.random_nodes:
@@ -61,7 +63,11 @@ Capture = Mapping[str, Record]
 
 
 def captured(
-    reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, shapes: Mapping[str, Any] | None = None
+    reference: Reference,
+    g: Graph,
+    regions: Sequence[Region],
+    folder: Path,
+    shapes: Mapping[str, Any] | None = None,
 ) -> tuple[Capture, Path]:
     """Values of all boundary tensors of the regions, and their folder."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
@@ -69,37 +75,59 @@ def captured(
     samples = Feeding(shapes=shapes or {}).plan(g, inputs_needed(g, above, names))
     into = folder / "captured"
     into.mkdir()
-    (sample,) = capture_samples(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)
+    (sample,) = capture_samples(
+        reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into
+    )
     return sample.tensors, into / "0"
 
 
 def run(
-    reference: Reference, model: Path, given: Mapping[str, Record], outputs: Mapping[str, str], folder: Path
+    reference: Reference,
+    model: Path,
+    given: Mapping[str, Record],
+    outputs: Mapping[str, str],
+    folder: Path,
 ) -> dict[str, list[bytes]]:
-    """Run a model on captured values (`given`: input → record); bytes of `outputs` (output → name in the source)."""
+    """Run a model on captured values (`given`: input → record); bytes of `outputs` (output → name
+    in the source)."""
     feeds = [replace(record, name=name) for name, record in given.items()]
     reference.load("tried", model)
-    tensors = reference.run("tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds).tensors
+    tensors = reference.run(
+        "tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds
+    ).tensors
     return {outputs[r.name]: [(folder / f).read_bytes() for f in r.files] for r in tensors}
 
 
 def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> None:
-    """Checker and runtime accept the merged model, and each piece gives what its cut gives alone, bit for bit."""
+    """Checker and runtime accept the merged model, and each piece gives what its cut gives alone,
+    bit for bit."""
     place = folder / "pool.onnx"
     p.save(place)
-    sparse = bool(p.model.graph.sparse_initializer)  # shape inference takes a sparse weight for a vector
+    sparse = bool(
+        p.model.graph.sparse_initializer
+    )  # shape inference takes a sparse weight for a vector
     onnx.checker.check_model(str(place), full_check=not sparse)
     fed = {new: values[old] for names in p.inputs for old, new in names.items()}
-    together = run(reference, place, fed, {n: n for names in p.outputs for n in names.values()}, folder)
+    together = run(
+        reference, place, fed, {n: n for names in p.outputs for n in names.values()}, folder
+    )
     for cut, outputs in zip(p.pieces, p.outputs, strict=True):
         assert list(outputs) == list(cut.outputs)
         alone = folder / "alone.onnx"
         cut.save(alone)
-        want = run(reference, alone, {n: values[n] for n in cut.inputs}, {n: n for n in cut.outputs}, folder)
+        want = run(
+            reference,
+            alone,
+            {n: values[n] for n in cut.inputs},
+            {n: n for n in cut.outputs},
+            folder,
+        )
         assert {n: together[outputs[n]] for n in cut.outputs} == want
 
 
-def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[MergedCut]:
+def tried(
+    reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any
+) -> list[MergedCut]:
     """The regions cut, partitioned and merged; each merged cut is checked."""
     values, where = captured(reference, g, regions, folder, **more)
     cuts = [cut_region(g, r, [values], where) for r in regions]
@@ -111,20 +139,27 @@ def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Pat
 
 
 def lawful(p: MergedCut) -> None:
-    """Checked by onnx alone: each name belongs to one piece, inputs are not shared, no node occurs twice."""
+    """Checked by onnx alone: each name belongs to one piece, inputs are not shared, no node occurs
+    twice."""
     graph = p.model.graph
     owners = [set(names(graph, f"p{i}/")) for i in range(len(p.pieces))]
     assert sum(map(len, owners)) == len(set().union(*owners)) == len(set(names(graph)))
     fed = [n for some in p.inputs for n in some.values()]
     weights = {t.name for t in graph.initializer}
-    assert fed == [v.name for v in graph.input if v.name not in weights] and len(set(fed)) == len(fed)
+    assert fed == [v.name for v in graph.input if v.name not in weights] and len(set(fed)) == len(
+        fed
+    )
     assert [v.name for v in graph.output] == [n for some in p.outputs for n in some.values()]
     nodes = [i for cut in p.pieces for i in cut.region.nodes]
     assert len(set(nodes)) == len(nodes)
     assert len(graph.node) == sum(len(cut.model.graph.node) for cut in p.pieces)
     node_names = [n.name for n in graph.node if n.name]
     assert len(set(node_names)) == len(node_names)
-    large = [t.name.partition("/")[2] for t in p.model.graph.initializer if protobuf.nbytes(t) > SHARED_BYTES]
+    large = [
+        t.name.partition("/")[2]
+        for t in p.model.graph.initializer
+        if protobuf.nbytes(t) > SHARED_BYTES
+    ]
     assert len(set(large)) == len(large)
 
 
@@ -134,14 +169,16 @@ def names(graph: onnx.GraphProto, prefix: str = "") -> Iterator[str]:
     found += [v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)]
     found += [s.values.name for s in graph.sparse_initializer]
     found += [a.tensor_name for a in graph.quantization_annotation]
-    found += [e.value for a in graph.quantization_annotation for e in a.quant_parameter_tensor_names]
+    found += [
+        e.value for a in graph.quantization_annotation for e in a.quant_parameter_tensor_names
+    ]
     yield from (n for n in found if n.startswith(prefix))
     for node in graph.node:
         for body in oracle.bodies(node):
             yield from names(body, prefix)
 
 
-# ---------------------------------------------------------------------------------------------------- laws
+# ------------------------------------------------------------ laws
 
 
 def law(examples: int) -> Callable[[Any], Any]:
@@ -203,7 +240,9 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
         assert most is None or sum(map(merged_cuts.count_bytes, some)) <= most or len(some) == 1
     if most is None:
         for some, following in pairwise(found):
-            with pytest.raises(UsageError, match="share"):  # the reason why the next group begins there
+            with pytest.raises(
+                UsageError, match="share"
+            ):  # the reason why the next group begins there
                 merge_cuts([*some, following[0]])
 
 
@@ -213,21 +252,25 @@ def test_a_cut_that_overlaps_with_the_group_begins_the_next(tmp_path: Path) -> N
     assert partition(windows) == [windows[:2], windows[2:]]
 
 
-# ---------------------------------------------------------------------------------------------------- kinds of models
+# ------------------------------------------------------------ kinds of models
 
 
 NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege")
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize("key", [pytest.param(k, marks=[NO_LINKS] if "symlink" in k else []) for k in RUNNABLE])
+@pytest.mark.parametrize(
+    "key", [pytest.param(k, marks=[NO_LINKS] if "symlink" in k else []) for k in RUNNABLE]
+)
 def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None:
     """Single nodes, and pairs of nodes."""
     case = RUNNABLE[key]
     g = load(case.build(tmp_path / "source"))
     shapes = {"x": (2, 6)} if "--shape" in case.options else None
     order = g.in_order(range(len(g.nodes)))
-    for number, groups in enumerate(([[i] for i in order], [order[i : i + 2] for i in range(0, len(order), 2)])):
+    for number, groups in enumerate(
+        ([[i] for i in order], [order[i : i + 2] for i in range(0, len(order), 2)])
+    ):
         regions = pieces(g, groups)
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -236,7 +279,8 @@ def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None
 
 
 def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) -> None:
-    """`a` and `t` name outer tensors, tensors of a body, and captured tensors; each keeps its meaning."""
+    """`a` and `t` name outer tensors, tensors of a body, and captured tensors; each keeps its
+    meaning."""
     g = text_models.load(
         tmp_path,
         """g (float[2,8] x, bool c) => (float[2,8] y) <int64 trips = {2}, bool keep = {1}> {
@@ -253,7 +297,7 @@ def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) ->
                 u = Tanh(s)
             }>
             [last] y = Add(b, t)
-        }""",
+        }""",  # noqa: E501
         w=np.arange(8, dtype=np.float32),
     )
     (p,) = tried(reference, g, singles(g), tmp_path)
@@ -284,16 +328,26 @@ def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
 
 
 def test_names_that_look_like_those_of_a_pool(tmp_path: Path, reference: Reference) -> None:
-    nodes = [helper.make_node("Neg", ["p1/x"], ["x"], "p1/n"), helper.make_node("Abs", ["x"], ["p0/p1/x"], "n")]
+    nodes = [
+        helper.make_node("Neg", ["p1/x"], ["x"], "p1/n"),
+        helper.make_node("Abs", ["x"], ["p0/p1/x"], "n"),
+    ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("p1/x", "p0/p1/x")]
     made = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    g = text_models.read(tmp_path, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    g = text_models.read(
+        tmp_path, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
     (p,) = tried(reference, g, singles(g), tmp_path)
-    assert p.inputs == ({"p1/x": "p0/p1/x"}, {"x": "p1/x"}) and p.outputs[1] == {"p0/p1/x": "p1/p0/p1/x"}
+    assert p.inputs == ({"p1/x": "p0/p1/x"}, {"x": "p1/x"}) and p.outputs[1] == {
+        "p0/p1/x": "p1/p0/p1/x"
+    }
 
 
 def test_nodes_without_a_name_and_with_the_same(tmp_path: Path, reference: Reference) -> None:
-    text = "g (float[2] x) => (float[2] y) { a = Neg(x) [n] b = Abs(a) [n] c = Tanh(b) [n] y = Abs(c) }"
+    text = (
+        "g (float[2] x) => (float[2] y) { a = Neg(x) [n] b = Abs(a) [n] c = Tanh(b) [n] y ="
+        " Abs(c) }"
+    )
     g = text_models.load(tmp_path, text)
     regions = pieces(g, [[0, 1], [2, 3]])
     values, _ = captured_of(g, regions, tmp_path)
@@ -307,7 +361,9 @@ def captured_of(g: Graph, regions: Sequence[Region], folder: Path) -> tuple[Capt
     rng = np.random.default_rng(0)
     tensors = dict.fromkeys(n for r in regions for n in (*r.inputs, *r.outputs))
     drawn = {n: rng.standard_normal(2, dtype=np.float32) for n in tensors}
-    return {n: save(n, v, "tensor(float)", folder, f"t{i}") for i, (n, v) in enumerate(drawn.items())}, folder
+    return {
+        n: save(n, v, "tensor(float)", folder, f"t{i}") for i, (n, v) in enumerate(drawn.items())
+    }, folder
 
 
 def test_int4_on_an_edge(tmp_path: Path, reference: Reference) -> None:
@@ -332,10 +388,16 @@ def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
     g = text_models.read(tmp_path, graphs.quantization_annotations())
     p = merge_cuts([cut_region(g, r) for r in pieces(g, [[0], [1, 2]])])
     said = {
-        a.tensor_name: [e.value for e in a.quant_parameter_tensor_names] for a in p.model.graph.quantization_annotation
+        a.tensor_name: [e.value for e in a.quant_parameter_tensor_names]
+        for a in p.model.graph.quantization_annotation
     }
-    assert said["p0/h"] == ["p0/h.scale", "p0/h.zero_point"] and said["p1/a"] == ["p1/a.scale", "p1/a.zero_point"]
-    assert {n for some in said.values() for n in some} <= {t.name for t in p.model.graph.initializer}
+    assert said["p0/h"] == ["p0/h.scale", "p0/h.zero_point"] and said["p1/a"] == [
+        "p1/a.scale",
+        "p1/a.zero_point",
+    ]
+    assert {n for some in said.values() for n in some} <= {
+        t.name for t in p.model.graph.initializer
+    }
 
     m = load(graphs_saved(graphs.metadata(), tmp_path / "m"))
     q = merge_cuts([cut_region(m, r) for r in singles(m)]).model
@@ -345,7 +407,9 @@ def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
         source.opset_import,
         source.functions,
     )
-    assert q.graph.metadata_props == source.graph.metadata_props and q.graph.name == source.graph.name
+    assert (
+        q.graph.metadata_props == source.graph.metadata_props and q.graph.name == source.graph.name
+    )
     assert [n.doc_string for n in q.graph.node] == [n.doc_string for n in source.graph.node]
 
 
@@ -355,15 +419,18 @@ def graphs_saved(model: onnx.ModelProto, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-# ---------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------ weights
 
 
 W = np.arange(32, dtype=np.float32).reshape(4, 8)[:, :4].copy()  # 64 bytes, of which W + 1 … differ
 LARGE = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
-def test_pieces_that_share_a_large_constant_go_into_separate_pools(tmp_path: Path, reference: Reference) -> None:
-    """An initializer of one name, a Constant node, a function with a constant; equal content alone does not count."""
+def test_pieces_that_share_a_large_constant_go_into_separate_pools(
+    tmp_path: Path, reference: Reference
+) -> None:
+    """An initializer of one name, a Constant node, a function with a constant; equal content alone
+    does not count."""
     g = text_models.load(
         tmp_path,
         """g (float[8,8] x) => (float[8,8] y) {
@@ -387,7 +454,12 @@ def test_pieces_that_share_a_large_constant_go_into_separate_pools(tmp_path: Pat
     regions = [r for r in singles(g) if r.inputs]
     made = tried(reference, g, regions, tmp_path)
     labels = [[g.label(cut.region.nodes[0]) for cut in p.pieces] for p in made]
-    assert labels == [["name"], ["again", "copy", "reads"], ["rereads", "calls"], ["recalls", "last"]]
+    assert labels == [
+        ["name"],
+        ["again", "copy", "reads"],
+        ["rereads", "calls"],
+        ["recalls", "last"],
+    ]
 
 
 def hold_the_same(model: onnx.ModelProto) -> None:
@@ -420,7 +492,8 @@ def test_from_where_on_a_constant_is_large(size: int, together: list[int], tmp_p
 
 
 def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: Reference) -> None:
-    """A bound of Clip, 64 bytes of weights, a Constant, and a Cast whose result is declared small."""
+    """A bound of Clip, 64 bytes of weights, a Constant, and a Cast whose result is declared
+    small."""
     g = text_models.load(
         tmp_path,
         """g (float[4,4] x) => (float[4,4] y) <float low = {0}, float half> {
@@ -441,14 +514,18 @@ def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: R
 
 
 @pytest.mark.parametrize("declared", ["", ", float[32] ramp", ", float[n] ramp"])
-def test_a_node_that_makes_a_large_constant_stands_in_one_piece(declared: str, tmp_path: Path) -> None:
+def test_a_node_that_makes_a_large_constant_stands_in_one_piece(
+    declared: str, tmp_path: Path
+) -> None:
     text = f"""g (float[32] x) => (float[32] y) <float from = {{0}}, float to = {{32}}, float by = {{1}}{declared}> {{
         ramp = Range(from, to, by)
         [one] a = Add(x, ramp)
         [two] y = Mul(a, ramp)
-    }}"""
+    }}"""  # noqa: E501
     g = text_models.load(
-        tmp_path, text, lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type)
+        tmp_path,
+        text,
+        lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type),
     )
     assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == [1, 1]
     with pytest.raises(UsageError, match=r"pieces 0 and 1 of a merged cut share node '#0'"):
@@ -456,7 +533,8 @@ def test_a_node_that_makes_a_large_constant_stands_in_one_piece(declared: str, t
 
 
 def test_frozen_shapes_are_contents_too(tmp_path: Path, reference: Reference) -> None:
-    """`wide` depends on a shape only, and is large: pieces that read it share a constant once it is frozen."""
+    """`wide` depends on a shape only, and is large: pieces that read it share a constant once it is
+    frozen."""
     text = """g (float[n,20] x) => (float[n,20] y) {
         dims = Shape(x)
         wide = ConstantOfShape(dims)
@@ -481,11 +559,14 @@ def test_weights_stay_on_disk_until_they_are_written(
 ) -> None:
     walk_files(monkeypatch)
     text = (
-        "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) b = MatMul(a, w2) c = MatMul(b, w3) y = MatMul(c, w) }"
+        "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) b = MatMul(a, w2) c = MatMul(b, w3)"
+        " y = MatMul(c, w) }"
     )
     path = text_models.load(tmp_path, text, w=LARGE, w2=LARGE + 1, w3=LARGE).path
     if outside:
-        onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+        onnx.save(
+            onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0
+        )
     g = load(path)
     made = tried(reference, g, singles(g), tmp_path)
     assert [len(p.pieces) for p in made] == [3, 1]
@@ -502,7 +583,7 @@ def test_functions_are_shared_once(tmp_path: Path, reference: Reference) -> None
     assert [f.name for f in made[0].model.functions] == ["outer", "inner", "centre"]
 
 
-# ---------------------------------------------------------------------------------------------------- refusals
+# ------------------------------------------------------------ refusals
 
 
 def test_what_is_no_pool(tmp_path: Path) -> None:
@@ -513,7 +594,9 @@ def test_what_is_no_pool(tmp_path: Path) -> None:
         merge_cuts([])
     with pytest.raises(UsageError, match=r"1 to 1000 pieces, not 1001"):
         merge_cuts(cuts[:1] * (MAX_PIECES + 1))
-    with pytest.raises(UsageError, match="pieces 0 and 2 of a merged cut share node 'n1'") as refusal:
+    with pytest.raises(
+        UsageError, match="pieces 0 and 2 of a merged cut share node 'n1'"
+    ) as refusal:
         merge_cuts([cuts[1], cuts[2], cut_region(g, of_nodes(g, [0, 1]))])
     assert "partition" in refusal.value.hint
     for verb in (merge_cuts, partition):
@@ -522,15 +605,22 @@ def test_what_is_no_pool(tmp_path: Path) -> None:
     assert partition([]) == []
 
 
-# ---------------------------------------------------------------------------------------------------- size and time
+# ------------------------------------------------------------ size and time
 
 
 def chain(folder: Path, count: int, side: int = 2) -> Graph:
     """Nodes in a row, typed throughout."""
-    nodes = [helper.make_node("Relu" if i % 2 else "Neg", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(count)]
-    infos = [helper.make_tensor_value_info(f"t{i}", TensorProto.FLOAT, [side]) for i in range(count + 1)]
+    nodes = [
+        helper.make_node("Relu" if i % 2 else "Neg", [f"t{i}"], [f"t{i + 1}"], f"n{i}")
+        for i in range(count)
+    ]
+    infos = [
+        helper.make_tensor_value_info(f"t{i}", TensorProto.FLOAT, [side]) for i in range(count + 1)
+    ]
     made = helper.make_graph(nodes, "chain", infos[:1], infos[-1:], value_info=infos[1:-1])
-    return text_models.read(folder, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return text_models.read(
+        folder, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 @pytest.mark.slow
@@ -546,14 +636,18 @@ def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
     lawful(merge_cuts(found[1]))
     x = np.linspace(-1, 1, 2, dtype=np.float32)
     got = oracle.run(
-        tmp_path / "pool.onnx", {n: x for some in p.inputs for n in some.values()}, ["p0/t1", "p999/t1000"], 1
+        tmp_path / "pool.onnx",
+        {n: x for some in p.inputs for n in some.values()},
+        ["p0/t1", "p999/t1000"],
+        1,
     )
     assert got["p0/t1"].tolist() == [1, -1] and got["p999/t1000"].tolist() == [0, 1]
 
 
 @pytest.mark.rare
 def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
-    """Counted in calls, which are the same on every machine: four times the pieces are four times the calls."""
+    """Counted in calls, which are the same on every machine: four times the pieces are four times
+    the calls."""
     calls = []
     for count in (250, 1000):
         g = chain(tmp_path, count)
@@ -601,18 +695,25 @@ def widen(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.rare
-def test_single_nodes_of_a_resnet_with_optimisations(resnet: Path, tmp_path: Path, reference: Reference) -> None:
+def test_single_nodes_of_a_resnet_with_optimisations(
+    resnet: Path, tmp_path: Path, reference: Reference
+) -> None:
     """With optimisations on, nodes are fused and folded within a piece, never across pieces."""
     g = load(resnet)
     regions = singles(g)
     values, where = captured(reference, g, regions, tmp_path)
-    made = [merge_cuts(some) for some in partition([cut_region(g, r, [values], where) for r in regions])]
+    made = [
+        merge_cuts(some) for some in partition([cut_region(g, r, [values], where) for r in regions])
+    ]
     assert sum(len(p.pieces) for p in made) == len(regions) == len(g.nodes)
     arrays = {n: np.load(where / r.files[0]) for n, r in values.items()}
     for p in made:
         lawful(p)
         p.save(tmp_path / "pool.onnx")
-        got = optimised(tmp_path / "pool.onnx", {new: arrays[old] for some in p.inputs for old, new in some.items()})
+        got = optimised(
+            tmp_path / "pool.onnx",
+            {new: arrays[old] for some in p.inputs for old, new in some.items()},
+        )
         for cut, outputs in zip(p.pieces, p.outputs, strict=True):
             cut.save(tmp_path / "alone.onnx")
             want = optimised(tmp_path / "alone.onnx", {n: arrays[n] for n in cut.inputs})

@@ -1,4 +1,5 @@
-"""onnx's own functions on foreign models: they end at a limit, by Ctrl-C and by SIGTERM; a crash is an error.
+"""onnx's own functions on foreign models: they end at a limit, by Ctrl-C and by SIGTERM; a crash is
+an error.
 
 Covers `graph.onnx_process`, `graph.onnx_child` and the local functions of `graph.operators`.
 """
@@ -22,7 +23,8 @@ from tests.helpers import text_models
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import finish, start
 
-SLOW = 22  # functions: 4 million nodes, few enough to be tried, and too many for the seconds that a test has
+# functions: 4 million nodes, few enough to be tried, and too many for the seconds that a test has
+SLOW = 22
 
 
 def doubling(path: Path, functions: int) -> Path:
@@ -31,7 +33,10 @@ def doubling(path: Path, functions: int) -> Path:
 
     def function(k: int) -> onnx.FunctionProto:
         op, domain = (f"F{k - 1}", "my") if k else ("Neg", "")
-        nodes = [helper.make_node(op, ["x"], ["t"], domain=domain), helper.make_node(op, ["t"], ["y"], domain=domain)]
+        nodes = [
+            helper.make_node(op, ["x"], ["t"], domain=domain),
+            helper.make_node(op, ["t"], ["y"], domain=domain),
+        ]
         return helper.make_function("my", f"F{k}", ["x"], ["y"], nodes, opsets)
 
     nodes = [
@@ -51,19 +56,38 @@ def doubling(path: Path, functions: int) -> Path:
 @pytest.mark.parametrize(
     ("functions", "says"),
     [
-        (doubling, r"m.onnx has 2.2e\+12 nodes once its local functions are inlined: my::F39 alone has 2.2e\+12"),
-        ("F(x) => (y) { y = my.F(x) }", r"local functions of m.onnx call each other in a circle: my::F → my::F"),
-        ("F(x) => (y) { y = my.G(x) } G(x) => (y) { y = my.F(x) }", r"in a circle: my::[FG] → my::[FG] → my::[FG]"),
+        (
+            doubling,
+            (
+                r"m.onnx has 2.2e\+12 nodes once its local functions are inlined: my::F39 alone has"
+                r" 2.2e\+12"
+            ),
+        ),
+        (
+            "F(x) => (y) { y = my.F(x) }",
+            r"local functions of m.onnx call each other in a circle: my::F → my::F",
+        ),
+        (
+            "F(x) => (y) { y = my.G(x) } G(x) => (y) { y = my.F(x) }",
+            r"in a circle: my::[FG] → my::[FG] → my::[FG]",
+        ),
     ],
 )
-def test_functions_that_cannot_be_inlined_are_refused_at_once(functions: object, says: str, tmp_path: Path) -> None:
+def test_functions_that_cannot_be_inlined_are_refused_at_once(
+    functions: object, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "m.onnx"
     if callable(functions):
         functions(path, 40)
     else:
-        head = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) } '
+        head = (
+            '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2] x) => (float[2] y) { y'
+            " = my.F(x) } "
+        )
         domain = '<domain: "my", opset_import: ["" : 17, "my" : 1]> '
-        text = head + str(functions).replace("F(x) =>", f"{domain}F(x) =>").replace("G(x) =>", f"{domain}G(x) =>")
+        text = head + str(functions).replace("F(x) =>", f"{domain}F(x) =>").replace(
+            "G(x) =>", f"{domain}G(x) =>"
+        )
         onnx.save(onnx.parser.parse_model(text), path)
     with pytest.raises(ModelError, match=says):
         load(path)
@@ -77,7 +101,9 @@ def test_functions_of_a_few_thousand_nodes_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_process, "SECONDS", 1)
-    with pytest.raises(ModelError, match=r"onnx's shape inference failed on m.onnx: .*at its limit of time"):
+    with pytest.raises(
+        ModelError, match=r"onnx's shape inference failed on m.onnx: .*at its limit of time"
+    ):
         shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", SLOW)))
 
 
@@ -87,7 +113,9 @@ def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(onnx_process, "MEMORY_PER_BYTE", 0)
     with pytest.raises(ModelError, match=r"m.onnx: .*at its limit of time or memory"):
         model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
-        model.graph.initializer.add(name="w", data_type=TensorProto.INT8, dims=[1 << 26], raw_data=bytes(1 << 26))
+        model.graph.initializer.add(
+            name="w", data_type=TensorProto.INT8, dims=[1 << 26], raw_data=bytes(1 << 26)
+        )
         with OnnxProcess(tmp_path / "m.onnx") as process:
             process.infer_shapes(model)
 
@@ -120,7 +148,8 @@ def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.posix("it reads what the process has mapped")
 def test_onnx_is_loaded_without_its_package() -> None:
-    """The folder of stubs beside the extension was taken for it: each command loaded numpy once more, for 0.4 s."""
+    """The folder of stubs beside the extension was taken for it: each command loaded numpy once
+    more, for 0.4 s."""
     before = set(psutil.Process().children())
     with OnnxProcess(Path("m.onnx")) as process:
         process.infer_shapes(text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }"))

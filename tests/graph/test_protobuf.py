@@ -21,7 +21,9 @@ from subgraph.storage import dtypes, folders
 from tests.helpers import text_models
 from tests.helpers.walked_files import walk_files
 
-NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege; there are no pipes among files")
+NO_LINKS = pytest.mark.posix(
+    "on Windows symbolic links need a privilege; there are no pipes among files"
+)
 
 
 @pytest.fixture
@@ -36,15 +38,19 @@ def write(folder: Path, model: onnx.ModelProto, name: str = "model.onnx") -> Pat
     return path
 
 
-# ---------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------ reading
 
 
 def test_the_classes_are_onnxs_own_whoever_comes_first(tmp_path: Path) -> None:
-    """`onnx_ml_pb2` is loaded without the package around it; a later `import onnx` gives the same classes."""
+    """`onnx_ml_pb2` is loaded without the package around it; a later `import onnx` gives the same
+    classes."""
     lines = (
         "import sys; from subgraph.graph import protobuf; mine = protobuf.protos().ModelProto",
         "assert 'onnx' not in sys.modules",
-        "import onnx; assert onnx.ModelProto is mine; onnx.checker.check_model(onnx.load(sys.argv[1]))",
+        (
+            "import onnx; assert onnx.ModelProto is mine;"
+            " onnx.checker.check_model(onnx.load(sys.argv[1]))"
+        ),
     )
     path = write(tmp_path, graphs.plain())
     subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(lines), path], check=True)
@@ -77,16 +83,25 @@ def test_values_that_are_not_raw_stay_in_the_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_everything_but_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
+def test_everything_but_the_weights_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
+) -> None:
     walk_files(monkeypatch, walk, None)
-    for build in (graphs.metadata, graphs.quantization_annotations, graphs.nested_functions, graphs.sparse_inside):
+    for build in (
+        graphs.metadata,
+        graphs.quantization_annotations,
+        graphs.nested_functions,
+        graphs.sparse_inside,
+    ):
         model = build()
         path = write(tmp_path, model)
         assert protobuf.to_onnx(protobuf.read(path).model, path) == model
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
+def test_a_graph_in_two_parts_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
+) -> None:
     """Protobuf messages are merged by concatenation; so an output can be appended to a file."""
     walk_files(monkeypatch, walk)
     tap = onnx.ModelProto()
@@ -98,11 +113,14 @@ def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_fields_of_a_later_onnx_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
+def test_fields_of_a_later_onnx_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
+) -> None:
     """Field 1000 of each wire type, in the model and in the graph."""
     walk_files(monkeypatch, walk, None)
     new = b"".join(
-        _tag(1000, kind) + value for kind, value in ((0, b"\x81\x01"), (1, b"8bytes.."), (2, b"\x02ab"), (5, b"four"))
+        _tag(1000, kind) + value
+        for kind, value in ((0, b"\x81\x01"), (1, b"8bytes.."), (2, b"\x02ab"), (5, b"four"))
     )
     inner = graphs.plain().graph.SerializeToString() + new
     outer = onnx.ModelProto()
@@ -141,7 +159,9 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
     """Exporters write paths and authors in the encoding of their machine. The bytes are kept."""
     model = graphs.metadata()
     data = model.SerializeToString()
-    odd = data.replace(b"doc of first", b"doc of f\xefrst").replace(b"doc of the model", b"doc of the m\xf6del")
+    odd = data.replace(b"doc of first", b"doc of f\xefrst").replace(
+        b"doc of the model", b"doc of the m\xf6del"
+    )
     path = tmp_path / "model.onnx"
     path.write_bytes(odd)
     cut(graph.load(path), "first", "last").save(tmp_path / "cut.onnx")
@@ -149,14 +169,17 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
     assert b"doc of f\xefrst" in saved and b"doc of the m\xf6del" in saved
 
 
-# ---------------------------------------------------------------------------------------------------- damaged files
+# ------------------------------------------------------------ damaged files
 
 
 @pytest.mark.parametrize(
     ("head", "hint"),
     [
         (b"", "this is an empty file"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+            "git lfs pull",
+        ),
         (b"PK\x03\x04\x14\x00\x00\x00", "zip archive"),
         (b"<!DOCTYPE html><html>Sign in</html>", "text"),
         (b'  {"error": "not found"}', "text"),
@@ -196,11 +219,16 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_it
     walk_files(monkeypatch, 0 if large else 1 << 20)
     whole = graphs.plain().SerializeToString()
     path = tmp_path / "model.onnx"
-    opset = b"\x42\x04\x0a\x00\x10\x11"  # the last field of the model: without it the file is whole, but no use
+    # the last field of the model: without it the file is whole, but no use
+    opset = b"\x42\x04\x0a\x00\x10\x11"
     assert whole.endswith(opset)
     for size in range(3, len(whole) - len(opset), 7):
         path.write_bytes(whole[:size])
-        says = r"truncated or damaged at byte \d+: " if large else rf"model\.onnx \({size} bytes\) is damaged or"
+        says = (
+            r"truncated or damaged at byte \d+: "
+            if large
+            else rf"model\.onnx \({size} bytes\) is damaged or"
+        )
         with pytest.raises(ModelError, match=says) as refusal:
             protobuf.read(path)
         if large:
@@ -243,12 +271,14 @@ def test_a_damaged_declaration_is_found_when_it_is_needed(
     assert cut(g, "before", "first").outputs  # far from it
     with pytest.raises(ModelError, match="damaged"):
         cut(g, "first", "last")
-    path.write_bytes(model.SerializeToString().replace(declared, declared[:2] + b"\xff" + declared[3:]))
+    path.write_bytes(
+        model.SerializeToString().replace(declared, declared[:2] + b"\xff" + declared[3:])
+    )
     with pytest.raises(ModelError, match="damaged"):
         graph.load(path).declared_types()
 
 
-# ---------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------ weights
 
 
 @pytest.mark.parametrize(
@@ -287,17 +317,22 @@ def test_no_element_type_of_onnx_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dims"), [(TensorProto.STRING, (2,)), (77, (2,)), (0, (2,)), (TensorProto.FLOAT, (-1,))]
+    ("dtype", "dims"),
+    [(TensorProto.STRING, (2,)), (77, (2,)), (0, (2,)), (TensorProto.FLOAT, (-1,))],
 )
 def test_a_weight_without_a_size(dtype: int, dims: tuple[int, ...]) -> None:
     tensor = TensorProto(name="w", dims=dims)
-    wire_type = b"\x10" + bytes([dtype])  # as a damaged file has it: the class itself takes no unknown type
+    wire_type = b"\x10" + bytes(
+        [dtype]
+    )  # as a damaged file has it: the class itself takes no unknown type
     with pytest.raises(ModelError, match="'w'"):
         protobuf.nbytes(TensorProto.FromString(tensor.SerializeToString() + wire_type))
 
 
 def external(**entries: str) -> onnx.TensorProto:
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL
+    )
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=value)
     return tensor
@@ -326,13 +361,19 @@ def external(**entries: str) -> onnx.TensorProto:
         ({"location": "C:\\d"}, "absolute"),
         ({"location": "\\\\host\\d"}, "absolute"),
         ({"location": "d\0"}, "absolute"),
-        pytest.param({"location": "away"}, "symbolic link out of the model's folder", marks=NO_LINKS),
-        pytest.param({"location": "outside/d"}, "symbolic link out of the model's folder", marks=NO_LINKS),
+        pytest.param(
+            {"location": "away"}, "symbolic link out of the model's folder", marks=NO_LINKS
+        ),
+        pytest.param(
+            {"location": "outside/d"}, "symbolic link out of the model's folder", marks=NO_LINKS
+        ),
         ({}, "names no file"),
         ({"location": ""}, "names no file"),
     ],
 )
-def test_external_data_that_cannot_be_had(tmp_path: Path, entries: dict[str, str], says: str) -> None:
+def test_external_data_that_cannot_be_had(
+    tmp_path: Path, entries: dict[str, str], says: str
+) -> None:
     folder = tmp_path / "models"
     elsewhere = tmp_path / "elsewhere"
     for place in (folder / "folder", elsewhere):
@@ -351,7 +392,9 @@ def test_external_data_that_cannot_be_had(tmp_path: Path, entries: dict[str, str
 
 
 @pytest.mark.parametrize("location", ["nul.txt", "folder/CON", "d:stream", "folder/d:stream"])
-def test_names_that_are_no_files_on_windows(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_no_files_on_windows(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folders, "SPECIAL_NAMES", True)
     with pytest.raises(DataError, match=r"leads out of the model's folder|absolute"):
         protobuf.locate(external(location=location), tmp_path / "model.onnx")
@@ -360,7 +403,9 @@ def test_names_that_are_no_files_on_windows(location: str, tmp_path: Path, monke
 INSIDE = ["d", "./d", "folder/d", "folder//d", "hard", "ünïcode d"]
 
 
-@pytest.mark.parametrize("location", [*INSIDE, *(pytest.param(name, marks=NO_LINKS) for name in ("link", "inside/d"))])
+@pytest.mark.parametrize(
+    "location", [*INSIDE, *(pytest.param(name, marks=NO_LINKS) for name in ("link", "inside/d"))]
+)
 def test_external_data_within_the_folder(tmp_path: Path, location: str) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("d", "folder/d", "ünïcode d"):
@@ -385,7 +430,7 @@ def test_the_digest_of_weights_is_of_their_values(tmp_path: Path) -> None:
     assert protobuf.weights_digest([], model) == ""
 
 
-# ---------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------ writing
 
 
 @pytest.fixture
@@ -393,7 +438,9 @@ def model_of_three(tmp_path: Path) -> Path:
     """Weights of 256 bytes, one without any element, and one of 5,000 bytes."""
     model = graphs.plain()
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((0, 4), np.float32), "none"))
-    model.graph.initializer.append(numpy_helper.from_array(np.arange(1250, dtype=np.float32), "more"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.arange(1250, dtype=np.float32), "more")
+    )
     model.graph.node.append(helper.make_node("Foo", ["none", "more", "z"], ["v"], "foo"))
     model.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, [1]))
     return write(tmp_path, model)
@@ -405,7 +452,9 @@ def weights_of(model: onnx.ModelProto) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("external_data", [False, True])
-def test_weights_are_written_as_they_were(tmp_path: Path, model_of_three: Path, external_data: bool) -> None:
+def test_weights_are_written_as_they_were(
+    tmp_path: Path, model_of_three: Path, external_data: bool
+) -> None:
     want = weights_of(onnx.load(model_of_three))
     skeleton = protobuf.read(model_of_three)
     out = tmp_path / "out.onnx"
@@ -415,7 +464,12 @@ def test_weights_are_written_as_they_were(tmp_path: Path, model_of_three: Path, 
     assert weights_of(onnx.load(out)) == want
     if external_data:
         lean = onnx.load(out, load_external_data=False)
-        offsets = [int(e.value) for t in lean.graph.initializer for e in t.external_data if e.key == "offset"]
+        offsets = [
+            int(e.value)
+            for t in lean.graph.initializer
+            for e in t.external_data
+            if e.key == "offset"
+        ]
         assert offsets and all(offset % protobuf.ALIGN == 0 for offset in offsets)
 
 
@@ -426,7 +480,10 @@ def test_what_protobuf_cannot_hold_goes_into_a_file_of_its_own(
     monkeypatch.setattr(protobuf, "INLINE_LIMIT", 3000)
     g = graph.load(model_of_three)
     assert cut(g, "first", "last").save(tmp_path / "a.onnx") == [tmp_path / "a.onnx"]
-    assert cut(g, "first", "foo").save(tmp_path / "b.onnx") == [tmp_path / "b.onnx", tmp_path / "b.onnx.data"]
+    assert cut(g, "first", "foo").save(tmp_path / "b.onnx") == [
+        tmp_path / "b.onnx",
+        tmp_path / "b.onnx.data",
+    ]
 
 
 @pytest.mark.usefixtures("large")
@@ -453,10 +510,11 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_weights_in_bodies_and_functions_come_along(tmp_path: Path) -> None:
-    """External data of a Constant in a local function is moved inside: beside the cut it would be missing."""
+    """External data of a Constant in a local function is moved inside: beside the cut it would be
+    missing."""
     made = text_models.model(
-        'g (float[4] x) => (float[4] y) { a = Relu(x)  y = fx.add(a) } <domain: "fx", opset_import: ["" : 17]> '
-        "add (v) => (r) { c = Constant<value = float[1] {0}>()  r = Add(v, c) }",
+        'g (float[4] x) => (float[4] y) { a = Relu(x)  y = fx.add(a) } <domain: "fx", opset_import:'
+        ' ["" : 17]> add (v) => (r) { c = Constant<value = float[1] {0}>()  r = Add(v, c) }',
         domains=("fx",),
     )
     made.functions[0].node[0].attribute[0].t.CopyFrom(external(location="d"))

@@ -1,4 +1,5 @@
-"""Scales of quantized tensors: quantizing and back (covers `storage.scale`), and reading them from nodes."""
+"""Scales of quantized tensors: quantizing and back (covers `storage.scale`), and reading them from
+nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, se
     )
 
 
-QUANTIZED = "QuantizeLinear QLinearConv QGemm DynamicQuantizeLinear DynamicQuantizeLSTM MatMulInteger".split()
+QUANTIZED = "QuantizeLinear QLinearConv QGemm DynamicQuantizeLinear DynamicQuantizeLSTM MatMulInteger".split()  # noqa: E501
 
 
 @pytest.mark.parametrize("op", QUANTIZED)
@@ -40,7 +41,8 @@ def test_a_model_that_quantizes_as_it_runs_is_quantized(op: str) -> None:
 
 
 def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
-    """Of QuantizeLinear, per tensor and per channel, and of an operator that passes quantized values on."""
+    """Of QuantizeLinear, per tensor and per channel, and of an operator that passes quantized
+    values on."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[1, 1]),
@@ -55,15 +57,25 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "y")]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
     plain = Scale((0.25,), (3,))
-    assert scales_of(load(tmp_path / "m.onnx")) == {"q": plain, "p": plain, "per": Scale((0.5, 0.25), (0, -4))}
-    real = Scale((0.5, 0.25), (0, -4)).dequantize(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
+    assert scales_of(load(tmp_path / "m.onnx")) == {
+        "q": plain,
+        "p": plain,
+        "per": Scale((0.5, 0.25), (0, -4)),
+    }
+    real = Scale((0.5, 0.25), (0, -4)).dequantize(
+        np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1)
+    )
     assert real.reshape(-1).tolist() == [1.0, 1.0]
 
 
 def test_a_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path) -> None:
-    """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights are no such values."""
+    """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights
+    are no such values."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("Concat", ["t", "t"], ["c"], axis=0),
@@ -83,9 +95,15 @@ def test_a_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path
         helper.make_tensor_value_info("out", TensorProto.FLOAT, [4, 1]),
     ]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
     assert scales_of(load(tmp_path / "m.onnx")) == {"u": (s := Scale((0.25,), (3,))), "c": s}
     nodes[1] = helper.make_node("Identity", ["t"], ["c"])
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
     assert set(scales_of(load(tmp_path / "m.onnx"))) == {"u", "c", "t", "x"}

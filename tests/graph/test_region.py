@@ -18,7 +18,7 @@ from tests.helpers import text_models
 
 LAYERS = """pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a
 res2a_branch2a_relu res2a_branch2b bn2a_branch2b scale2a_branch2b res2a_branch2b_relu res2a_branch2c bn2a_branch2c
-scale2a_branch2c res2a res2a_relu""".split()
+scale2a_branch2c res2a res2a_relu""".split()  # noqa: E501
 
 
 def test_the_worked_example(resnet: Path) -> None:
@@ -68,7 +68,9 @@ class Found:
     "found",
     [
         Found("a", "e", "a b c d e", "x", "out", "w"),
-        Found("b", "e", "b c e", "ta td", "out", "w"),  # the side branch is an input, no reason to drag it in
+        Found(
+            "b", "e", "b c e", "ta td", "out", "w"
+        ),  # the side branch is an input, no reason to drag it in
         Found("b d", "e", "b c d e", "ta", "out", "w"),
         Found("b", "c", "b c", "ta", "tc", "w"),
         Found("b", "b c", "b c", "ta", "tb tc", "w"),  # an end above another is given as well
@@ -106,7 +108,12 @@ def test_no_start_and_no_end_are_named_by_what_they_came_to(g: Graph) -> None:
             "--start a --end e",
         ),
         ("d", "a", r"it comes 1 node earlier; swap", "--start a --end d"),
-        ("b", "d", "no path leads from start 'b' to end 'd'; both lead to 'e'", "--start b --end e"),
+        (
+            "b",
+            "d",
+            "no path leads from start 'b' to end 'd'; both lead to 'e'",
+            "--start b --end e",
+        ),
         ("a", "p", "no path leads from start 'a' to end 'p', and they meet nowhere", "one branch"),
         ("a p", "e", "no path leads from start 'p' to end 'e'", ""),
         ("a", "e side", "no path leads from start 'a' to end 'side'", ""),
@@ -123,17 +130,24 @@ def test_what_encloses_nothing(g: Graph, start: str, end: str, says: str, hint: 
 
 
 def test_an_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }")
+    g = text_models.load(
+        tmp_path, "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }"
+    )
     with pytest.raises(NoRegion, match="no path leads from start 'unread' to end 'y'"):
         between(g, ["unread"], ["y"])
 
 
 def test_a_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, "g () => (float[2] y) { k = Constant<value_floats = [1.0, 2.0]>() [n] y = Relu(k) }")
+    g = text_models.load(
+        tmp_path,
+        "g () => (float[2] y) { k = Constant<value_floats = [1.0, 2.0]>() [n] y = Relu(k) }",
+    )
     with pytest.raises(NoRegion, match=r"no node reads an input of model\.onnx"):
         between(g, (), ["n"])
     assert between(g, ["n"], ()).outputs == ("y",)
-    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] w) { [n] y = Add(x, w) }", w=np.ones(2, np.float32))
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] w) { [n] y = Add(x, w) }", w=np.ones(2, np.float32)
+    )
     with pytest.raises(NoRegion, match=r"no node makes an output of model\.onnx"):
         between(g, ["n"], ())
     assert between(g, ["n"], ["n"]).outputs == ("y",)
@@ -150,7 +164,9 @@ def test_random_nodes_between_stay_outside(tmp_path: Path) -> None:
         }""",
     )
     found = between(g, ["a"], ["c"])
-    assert text_models.labels(g, found.nodes) == ["a", "b", "c"] and text_models.labels(g, found.random) == ["r"]
+    assert text_models.labels(g, found.nodes) == ["a", "b", "c"] and text_models.labels(
+        g, found.random
+    ) == ["r"]
     assert (found.inputs, found.outputs) == (("x", "tr"), ("ta", "y"))
     with pytest.raises(NoRegion, match="every node between draws random numbers"):
         between(g, ["r"], ["r"])
@@ -170,13 +186,18 @@ def test_constants_that_enter_come_along(tmp_path: Path) -> None:
         w=np.ones(2, np.float32),
     )
     found = between(g, ["b"], ["c"])
-    assert text_models.labels(g, found.pulled) == ["k", "s"] and found.inputs == ("ta",) and found.weights == ("w",)
+    assert (
+        text_models.labels(g, found.pulled) == ["k", "s"]
+        and found.inputs == ("ta",)
+        and found.weights == ("w",)
+    )
     found = between(g, ["k", "b"], ["c"])
     assert text_models.labels(g, found.nodes) == ["k", "s", "b", "c"] and found.pulled == ()
 
 
 def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Path) -> None:
-    """Unread outputs (a Dropout's mask, a TopK's values) do not leave, unless no output of the end is read."""
+    """Unread outputs (a Dropout's mask, a TopK's values) do not leave, unless no output of the end
+    is read."""
     g = text_models.load(
         tmp_path,
         """g (float[4] x, int64[1] k) => (float[4] y) {
@@ -194,7 +215,11 @@ def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Pat
 
 def test_above_is_all_that_it_takes(g: Graph) -> None:
     found = region.above(g, ["tc", "x"])
-    assert (text_models.labels(g, found.nodes), found.inputs, found.weights) == (["a", "b", "c"], ("x",), ("w",))
+    assert (text_models.labels(g, found.nodes), found.inputs, found.weights) == (
+        ["a", "b", "c"],
+        ("x",),
+        ("w",),
+    )
     assert "tc" in found.outputs
     assert region.above(g, ["x"]).nodes == ()
 
@@ -203,18 +228,28 @@ def test_above_includes_random_nodes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(graphs.random_inside(), path)
     g = graph.load(path)
-    assert text_models.labels(g, region.above(g, ["z"]).nodes) == ["before", "first", "noise", "middle", "last"]
+    assert text_models.labels(g, region.above(g, ["z"]).nodes) == [
+        "before",
+        "first",
+        "noise",
+        "middle",
+        "last",
+    ]
 
 
 def test_a_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }")
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }"
+    )
     with pytest.raises(ModelError, match="tensor 'ghost', read by a, is made by no node"):
         between(g, ["a"], ["b"])
     assert between(g, ["b"], ["b"]).inputs == ("t",)  # nobody asks for it here
 
 
 def test_a_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
-    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }")
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }"
+    )
     with pytest.raises(ModelError, match="tensor 't' is made twice, by a and b"):
         between(g, ["a"], ["a"])
 
@@ -223,9 +258,13 @@ def test_a_region_ends_before_a_zipmap(tmp_path: Path) -> None:
     """No file holds its maps; a ZipMap alone stays what was asked for."""
     text = """g (float[2,3] x) => (int64 z) {
         [relu] r = Relu(x) [soft] p = Softmax(r) [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p)
-    }"""
+    }"""  # noqa: E501
     g = text_models.load(tmp_path, text, domains=("ai.onnx.ml",))
     found = between(g, ["relu"], ["zip"])
-    assert (text_models.labels(g, found.nodes), found.end, found.outputs) == (["relu", "soft"], ("soft",), ("p",))
+    assert (text_models.labels(g, found.nodes), found.end, found.outputs) == (
+        ["relu", "soft"],
+        ("soft",),
+        ("p",),
+    )
     assert between(g, [], []).outputs == ("p",)
     assert text_models.labels(g, between(g, ["zip"], ["zip"]).nodes) == ["zip"]

@@ -27,7 +27,9 @@ def test_a_tensor_too_long_to_be_tracked(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_a_long_weight_that_is_an_input_too(tmp_path: Path) -> None:
     text = "g (float[3] x, float[3] w) => (float[n] z) { y = Add(x, w) z = Concat<axis = 0>(y, w) }"
-    found = shape_inference.infer_types(text_models.load(tmp_path, text, ir=3, w=np.zeros(3, np.float32)))
+    found = shape_inference.infer_types(
+        text_models.load(tmp_path, text, ir=3, w=np.zeros(3, np.float32))
+    )
     assert [d.dim_value for d in found.inferred["z"].tensor_type.shape.dim] == [6]
     assert [v.name for v in found.graph.input] == ["x", "w"]
     assert [t.name for t in found.graph.initializer] == ["w"]

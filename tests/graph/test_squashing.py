@@ -18,7 +18,10 @@ from tests.helpers import text_models
     [
         ("h = Relu(x) y = Softmax(h)", ["h"]),
         ("h = Relu(x) p = Sigmoid(h) q = Transpose(p) y = Identity(q)", ["h"]),
-        ("h = Relu(x) a = ReduceMax(h) b = Sub(h, a) c = Exp(b) d = ReduceSum(c) y = Div(c, d)", ["h"]),
+        (
+            "h = Relu(x) a = ReduceMax(h) b = Sub(h, a) c = Exp(b) d = ReduceSum(c) y = Div(c, d)",
+            ["h"],
+        ),
         ("h = Relu(x) a = Neg(h) b = Exp(a) c = Add(b, one) y = Div(one, c)", ["h"]),
         ("h = Softmax(x) y = MatMul(h, w)", []),
         ("y = Relu(x)", []),
@@ -27,8 +30,14 @@ from tests.helpers import text_models
         ("h = Neg(x) a = Tanh(h) b = Abs(x) c = Sigmoid(b) y = Concat<axis=0>(a, c)", ["h", "b"]),
     ],
 )
-def test_tensors_that_enter_the_squashing_operators(nodes: str, found: list[str], tmp_path: Path) -> None:
+def test_tensors_that_enter_the_squashing_operators(
+    nodes: str, found: list[str], tmp_path: Path
+) -> None:
     weights = {"one": np.ones((1,), np.float32), "w": np.ones((4, 4), np.float32)}
-    used: dict[str, Any] = {name: weights[name] for name in weights.keys() & re.findall(r"\w+", nodes)}
-    graph = text_models.load(tmp_path, f"g (float[4, 4] x) => (float[A, B] y) {{ {nodes} }}", **used)
+    used: dict[str, Any] = {
+        name: weights[name] for name in weights.keys() & re.findall(r"\w+", nodes)
+    }
+    graph = text_models.load(
+        tmp_path, f"g (float[4, 4] x) => (float[A, B] y) {{ {nodes} }}", **used
+    )
     assert find_squashed(graph, graph.outputs) == found

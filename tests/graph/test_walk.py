@@ -1,4 +1,5 @@
-"""What a model holds at any depth, on a model with bodies in bodies and a function. Covers `graph.opsets`."""
+"""What a model holds at any depth, on a model with bodies in bodies and a function. Covers
+`graph.opsets`."""
 
 from __future__ import annotations
 
@@ -13,21 +14,28 @@ from subgraph.graph import opsets, walk
 
 
 def _constant(name: str) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=helper.make_tensor(f"{name}:t", TensorProto.FLOAT, [], [1.0]))
+    return helper.make_node(
+        "Constant", [], [name], value=helper.make_tensor(f"{name}:t", TensorProto.FLOAT, [], [1.0])
+    )
 
 
 def _nested() -> onnx.ModelProto:
-    """If, in whose branches is an If: the inner one reads `x`, and calls a function that calls another."""
+    """If, in whose branches is an If: the inner one reads `x`, and calls a function that calls
+    another."""
     y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "yz")
     call = helper.make_node("Outer", ["x"], ["y"], domain="local")
-    deep = helper.make_graph([call], "deep", [], [y], [numpy_helper.from_array(np.ones(2, np.float32), "w")])
+    deep = helper.make_graph(
+        [call], "deep", [], [y], [numpy_helper.from_array(np.ones(2, np.float32), "w")]
+    )
     inner = helper.make_node("If", ["c"], ["y"], then_branch=deep, else_branch=deep)
     branch = helper.make_graph([inner, _constant("k")], "branch", [], [y])
     outer = helper.make_node("If", ["c"], ["z"], name="if", then_branch=branch, else_branch=branch)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     c = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    relu = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], imports[:1])
+    relu = helper.make_function(
+        "local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], imports[:1]
+    )
     through = [helper.make_node("Inner", ["a"], ["b"], domain="local")]
     passing = helper.make_function("local", "Outer", ["a"], ["b"], through, imports)
     graph = helper.make_graph([outer], "g", [x, c], [z])
@@ -46,7 +54,9 @@ def test_bodies_are_named_by_their_attributes() -> None:
     (node,) = _nested().graph.node
     assert [name for name, _ in walk.named_bodies(node)] == ["else_branch", "then_branch"]
     several = helper.make_node("Custom", [], ["y"], domain="own")
-    several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(walk.bodies(node))
+    several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(
+        walk.bodies(node)
+    )
     assert [name for name, _ in walk.named_bodies(several)] == ["graphs[0]", "graphs[1]"]
 
 
@@ -118,4 +128,6 @@ def test_a_schema_of_any_version() -> None:
 
 
 def test_nodes_that_are_newer_than_an_opset() -> None:
-    assert [(n.op_type, since) for n, since in opsets.newer_than(_nested(), 13)] == [("If", 16)] * 3 + [("Relu", 14)]
+    assert [(n.op_type, since) for n, since in opsets.newer_than(_nested(), 13)] == [
+        ("If", 16)
+    ] * 3 + [("Relu", 14)]

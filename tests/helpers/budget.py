@@ -1,9 +1,12 @@
-"""What each test costs: seconds of CPU, of this process and of all that it started; a busy machine stretches the clock.
+"""What each test costs: seconds of CPU, of this process and of all that it started; a busy machine
+stretches the clock.
 
-Tests that have not begun by $TESTS_END_BY, in seconds since 1970, are skipped and named: CI of a slow machine must end.
+Tests that have not begun by $TESTS_END_BY, in seconds since 1970, are skipped and named: CI of a
+slow machine must end.
 
-With $CPU_BUDGET, a number of seconds, a test that takes more fails the run; the ten costliest are printed either way.
-The number holds where Python with onnxruntime starts in `START` seconds; a slower or busier machine is allowed more.
+With $CPU_BUDGET, a number of seconds, a test that takes more fails the run; the ten costliest are
+printed either way. The number holds where Python with onnxruntime starts in `START` seconds; a
+slower or busier machine is allowed more.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ def used() -> float:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """This thread takes less CPU time than that in this block, or so many times more as this machine is slower."""
+    """This thread takes less CPU time than that in this block, or so many times more as this
+    machine is slower."""
     begin = time.thread_time()
     yield
     taken = time.thread_time() - begin
@@ -99,16 +103,25 @@ def pytest_terminal_summary(
     """The costliest ten; those above the budget are errors."""
     yield
     costliest = sorted(spent, key=lambda name: -spent[name])[:SHOWN]
-    terminalreporter.write_line(f"{sum(spent.values()):.0f} s of CPU in {len(spent)} tests; the costliest:")
+    terminalreporter.write_line(
+        f"{sum(spent.values()):.0f} s of CPU in {len(spent)} tests; the costliest:"
+    )
     for name in costliest:
         terminalreporter.write_line(f"{spent[name]:7.2f} s  {name}")
-    if left_out := [skip.nodeid for skip in terminalreporter.stats.get("skipped", []) if NO_TIME in str(skip.longrepr)]:
-        terminalreporter.write_line("\n".join(["NOT RUN, this machine is too slow:", *left_out]), red=True)
+    if left_out := [
+        skip.nodeid
+        for skip in terminalreporter.stats.get("skipped", [])
+        if NO_TIME in str(skip.longrepr)
+    ]:
+        terminalreporter.write_line(
+            "\n".join(["NOT RUN, this machine is too slow:", *left_out]), red=True
+        )
     if any(spent[name] > BUDGET for name in costliest):
         budget = BUDGET * slowness()
         if over := [name for name in spent if spent[name] > budget]:
             terminalreporter.write_line(
-                f"above {budget:.1f} s of CPU; mark them slow, or make them cheaper: {over}", red=True
+                f"above {budget:.1f} s of CPU; mark them slow, or make them cheaper: {over}",
+                red=True,
             )
             session = terminalreporter._session
             assert session

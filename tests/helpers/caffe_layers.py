@@ -34,19 +34,30 @@ def run(prototxt: str, feeds: dict[str, Array]) -> tuple[list[Array], list[Array
     return values, [w.array().astype(np.float64) for w in converted.layers[-1].weights]
 
 
-def check(kind: str, expected: Callable[..., Any], shapes: Sequence[tuple[int, ...]] = (X,), top: str = "y",
-          positive: bool = False, **parameters: Any) -> None:  # fmt: skip
+def check(
+    kind: str,
+    expected: Callable[..., Any],
+    shapes: Sequence[tuple[int, ...]] = (X,),
+    top: str = "y",
+    positive: bool = False,
+    **parameters: Any,
+) -> None:
     """Compare the layer's tops with `expected(*bottoms, *blobs)`, an array or a tuple of them."""
     rng = np.random.default_rng(len(kind))
     names = [f"x{k}" for k in range(len(shapes))]
-    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in zip(names, shapes, strict=True)}
+    feeds = {
+        n: rng.standard_normal(s).astype(np.float32) for n, s in zip(names, shapes, strict=True)
+    }
     if positive:
         feeds = {n: np.abs(v) + np.float32(0.1) for n, v in feeds.items()}
     prototxt = net(
-        layer(kind, "the_layer", " ".join(names), top, **parameters), **dict(zip(names, shapes, strict=True))
+        layer(kind, "the_layer", " ".join(names), top, **parameters),
+        **dict(zip(names, shapes, strict=True)),
     )
     values, blobs = run(prototxt, feeds)
     want = expected(*(v.astype(np.float64) for v in feeds.values()), *blobs)
     for value, right in zip(values, want if isinstance(want, tuple) else (want,), strict=True):
         assert value.shape == np.shape(right)
-        np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5 * np.abs(right).max(initial=1e-30))
+        np.testing.assert_allclose(
+            value, right, rtol=2e-5, atol=2e-5 * np.abs(right).max(initial=1e-30)
+        )

@@ -25,10 +25,15 @@ LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENA
 
 
 class CapturedRegion:
-    """A whole model as a region, with the reference's values for `feeds`, and its rounding noise."""
+    """A whole model as a region, with the reference's values for `feeds`, and its rounding
+    noise."""
 
     def __init__(
-        self, graph: Graph, reference: Reference, feeds: Mapping[str, Array], memo: Memo | None = None
+        self,
+        graph: Graph,
+        reference: Reference,
+        feeds: Mapping[str, Array],
+        memo: Memo | None = None,
     ) -> None:
         self.graph = graph
         self.feeds = feeds
@@ -37,7 +42,9 @@ class CapturedRegion:
         folder.mkdir(exist_ok=True)
         inputs = [save(n, v, type_of(v), folder, f"i{k}") for k, (n, v) in enumerate(feeds.items())]
         reference.load("region", graph.path)
-        outputs = reference.run("region", folder, {n: f"o{k}" for k, n in enumerate(self.region.outputs)}, inputs)
+        outputs = reference.run(
+            "region", folder, {n: f"o{k}" for k, n in enumerate(self.region.outputs)}, inputs
+        )
         self.records = {r.name: r.within(str(folder)) for r in (*inputs, *outputs.by_name.values())}
         scratch = graph.path.parent / "scratch"
         self.noise = RegionNoise(graph, self.region, reference, self.records, scratch, memo)
@@ -54,12 +61,24 @@ class CapturedRegion:
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(str(self.graph.path), options, providers=["CPUExecutionProvider"])
-        return dict(zip(self.region.outputs, session.run(list(self.region.outputs), dict(self.feeds)), strict=True))
+        session = onnxruntime.InferenceSession(
+            str(self.graph.path), options, providers=["CPUExecutionProvider"]
+        )
+        return dict(
+            zip(
+                self.region.outputs,
+                session.run(list(self.region.outputs), dict(self.feeds)),
+                strict=True,
+            )
+        )
 
-    def judge(self, value: Array, output: str = "y", claim: Precision = Precision.FP32, options: str = "") -> Ruling:
+    def judge(
+        self, value: Array, output: str = "y", claim: Precision = Precision.FP32, options: str = ""
+    ) -> Ruling:
         """The ruling of the default criterion for a candidate's value."""
-        return rule(options)(Pair(self.reference(output), value), OutputContext(output, claim, self.noise.of(output)))
+        return rule(options)(
+            Pair(self.reference(output), value), OutputContext(output, claim, self.noise.of(output))
+        )
 
 
 Make = Callable[..., CapturedRegion]
@@ -69,13 +88,17 @@ def region_maker(folder: Path, reference: Reference) -> Make:
     """`make(text, {input: value}, **weights)` -> a region in a folder of its own."""
     number = 0
 
-    def make(text: str, feeds: Mapping[str, Array], change: Any = lambda m: None, **weights: Any) -> CapturedRegion:
+    def make(
+        text: str, feeds: Mapping[str, Array], change: Any = lambda m: None, **weights: Any
+    ) -> CapturedRegion:
         nonlocal number
         number += 1
         into = folder / str(number)
         into.mkdir()
         options = {k: weights.pop(k) for k in ("memo",) if k in weights}
-        return CapturedRegion(text_models.load(into, text, change, **weights), reference, feeds, **options)
+        return CapturedRegion(
+            text_models.load(into, text, change, **weights), reference, feeds, **options
+        )
 
     return make
 
@@ -92,11 +115,17 @@ def normal(*shape: int, seed: int = 0) -> Array:
 
 def largest_deviation(runs: Sequence[Array], reference: Array) -> float:
     """The largest |perturbed − reference| of any run."""
-    return max(float(np.abs(values.astype(np.float64) - reference.astype(np.float64)).max()) for values in runs)
+    return max(
+        float(np.abs(values.astype(np.float64) - reference.astype(np.float64)).max())
+        for values in runs
+    )
 
 
 def fed(folder: Path, **values: object) -> dict[str, Record]:
     """Records of input values."""
     folder.mkdir(exist_ok=True)
     arrays = {name: np.asarray(value) for name, value in values.items()}
-    return {n: save(n, a, type_of(a), folder, n).within(str(folder.resolve())) for n, a in arrays.items()}
+    return {
+        n: save(n, a, type_of(a), folder, n).within(str(folder.resolve()))
+        for n, a in arrays.items()
+    }

@@ -13,8 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 NAMES = [f"n{i}" for i in range(24)]
 
 
-def line(path: Path, names: Sequence[str], tensors: Sequence[str] | None = None, width: int = 3) -> None:
-    """Named nodes in a row on (1, width), alternately x · 1.1 and x + 0.1; `tensors`: outputs of all but the last."""
+def line(
+    path: Path, names: Sequence[str], tensors: Sequence[str] | None = None, width: int = 3
+) -> None:
+    """Named nodes in a row on (1, width), alternately x · 1.1 and x + 0.1; `tensors`: outputs of
+    all but the last."""
     made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), "out"]
     weights = {"c1": np.float32(1.1), "c0": np.float32(0.1)}
     nodes = [
@@ -25,7 +28,8 @@ def line(path: Path, names: Sequence[str], tensors: Sequence[str] | None = None,
 
 
 def products(path: Path, count: int, width: int = 64) -> Any:
-    """`count` nodes n0, n1, … in a row on (1, width), each times a weight of its own near 1. Returns an input.
+    """`count` nodes n0, n1, … in a row on (1, width), each times a weight of its own near 1.
+    Returns an input.
 
     In float16 each node rounds, and all of these roundings reach the output.
     """
@@ -41,7 +45,13 @@ def products(path: Path, count: int, width: int = 64) -> Any:
 
 
 def _save(path: Path, nodes: list[Any], weights: Mapping[str, Any], width: int) -> None:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width]) for name in ("in", "out")]
-    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width]) for name in ("in", "out")
+    ]
+    constants = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()
+    ]
     graph = helper.make_graph(nodes, "line", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )

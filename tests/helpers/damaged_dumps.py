@@ -1,11 +1,12 @@
-"""Dumps of every format, damaged in content and in name: values or an error of ours, soon, and little memory.
+"""Dumps of every format, damaged in content and in name: values or an error of ours, soon, and
+little memory.
 
     python -m tests.helpers.damaged_dumps [COUNT [SEED [FORMAT ...]]]
 
-COUNT damaged folders of each format. Each is read in this process, which may take hardly more memory than it has, so
-that a size that was blown up is found where it is believed. Prints what came; exits with 1 and the folders of what
-went wrong (an error that is none of ours, a hang, memory beyond a small factor of the files). A seed does the same
-damage again.
+COUNT damaged folders of each format. Each is read in this process, which may take hardly more
+memory than it has, so that a size that was blown up is found where it is believed. Prints what
+came; exits with 1 and the folders of what went wrong (an error that is none of ours, a hang, memory
+beyond a small factor of the files). A seed does the same damage again.
 """
 
 from __future__ import annotations
@@ -37,10 +38,35 @@ from tests.helpers.made_dumps import FORMATS, MADE, ONE
 ENTRIES = 12  # of a recording that are read; damage makes no more of them
 SECONDS = 20  # of CPU time for one folder; those seen take a tenth of one
 ROOM = 384 << 20  # bytes of addresses that the process may take beside those that it has
-BASE, FACTOR = 4 << 20, 80  # bytes that reading may take: so many (Python's tables grow by 2 MB), and so many per byte
+BASE, FACTOR = (
+    4 << 20,
+    80,
+)  # bytes that reading may take: so many (Python's tables grow by 2 MB), and so many per byte
 LARGE = 60_000  # bytes of a file that is left whole
-HUGE = (b"99999999999999999999", b"-1", b"4294967295", b"2147483648", b"1e999", b"0", b"nan", b"9" * 5000, b"1048576")
-KINDS = (b"null", b"[]", b"{}", b'"x"', b"true", b"[" * 5000, b"1.5", b"-7", b'"\\ud800"', b"[[1]]", b'{"a": {}}')
+HUGE = (
+    b"99999999999999999999",
+    b"-1",
+    b"4294967295",
+    b"2147483648",
+    b"1e999",
+    b"0",
+    b"nan",
+    b"9" * 5000,
+    b"1048576",
+)
+KINDS = (
+    b"null",
+    b"[]",
+    b"{}",
+    b'"x"',
+    b"true",
+    b"[" * 5000,
+    b"1.5",
+    b"-7",
+    b'"\\ud800"',
+    b"[[1]]",
+    b'{"a": {}}',
+)
 ODD = (
     "..",
     "%s",
@@ -57,7 +83,7 @@ ODD = (
     "-1",
     "é",
     "x" * 80,
-)  # fmt: skip
+)
 
 
 class Hang(BaseException):
@@ -74,7 +100,7 @@ class Count:
     slowest: float = 0.0
 
 
-# ---------------------------------------------------------------------------------------------------- what is damaged
+# ------------------------------------------------------------ what is damaged
 
 
 def more(word: str, folder: Path) -> None:
@@ -86,7 +112,10 @@ def more(word: str, folder: Path) -> None:
     if word == "raw":
         np.zeros((2, 3, 8), np.int16).tofile(folder / "rows.bin")
         one = {"file": "rows.bin", "dtype": "int16", "shape": [2, 3, 5]}
-        rows = [{"name": "r", **one, "aligned": [2, 3, 8]}, {"name": "s", **one, "strides": [48, 16, 2], "offset": 0}]
+        rows = [
+            {"name": "r", **one, "aligned": [2, 3, 8]},
+            {"name": "s", **one, "strides": [48, 16, 2], "offset": 0},
+        ]
         listed = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_text(json.dumps({"tensors": [*listed["tensors"], *rows]}))
     if word == "text":
@@ -114,12 +143,16 @@ def _flipped(data: bytes, _: bytes, dice: random.Random) -> bytes:
 
 
 def _short(data: bytes, _: bytes, dice: random.Random) -> bytes:
-    return data[: dice.choice((_place(data, dice), dice.randrange(len(data) + 1), max(len(data) - 1, 0)))]
+    return data[
+        : dice.choice((_place(data, dice), dice.randrange(len(data) + 1), max(len(data) - 1, 0)))
+    ]
 
 
 def _longer(data: bytes, _: bytes, dice: random.Random) -> bytes:
     at = _place(data, dice)
-    given = dice.choice((dice.randbytes(dice.randrange(1, 40)), bytes(dice.randrange(1, 9)), data[at : at + 40]))
+    given = dice.choice(
+        (dice.randbytes(dice.randrange(1, 40)), bytes(dice.randrange(1, 9)), data[at : at + 40])
+    )
     return data[:at] + given + data[at:]
 
 
@@ -132,8 +165,22 @@ def _blown_up(data: bytes, _: bytes, dice: random.Random) -> bytes:
     """A number of the header that says another size."""
     at = _place(data, dice)
     width = dice.choice((1, 2, 4, 8))
-    number = dice.choice((-1, 0, 1, 1 << (8 * width - 1), (1 << (8 * width - 1)) - 1, 1 << (8 * width - 3), len(data)))
-    return data[:at] + (number % (1 << 8 * width)).to_bytes(width, dice.choice(("little", "big"))) + data[at + width :]
+    number = dice.choice(
+        (
+            -1,
+            0,
+            1,
+            1 << (8 * width - 1),
+            (1 << (8 * width - 1)) - 1,
+            1 << (8 * width - 3),
+            len(data),
+        )
+    )
+    return (
+        data[:at]
+        + (number % (1 << 8 * width)).to_bytes(width, dice.choice(("little", "big")))
+        + data[at + width :]
+    )
 
 
 def _varint(data: bytes, _: bytes, dice: random.Random) -> bytes:
@@ -152,7 +199,9 @@ def _numbered(data: bytes, _: bytes, dice: random.Random) -> bytes:
 
 def _valued(data: bytes, _: bytes, dice: random.Random) -> bytes:
     """Another kind of value where one stands in JSON."""
-    found = list(re.finditer(rb'"[^"]{0,200}"|-?\d[\d.e+-]*|\[[^\[\]]{0,80}\]|null|true', data[: 1 << 16]))
+    found = list(
+        re.finditer(rb'"[^"]{0,200}"|-?\d[\d.e+-]*|\[[^\[\]]{0,80}\]|null|true', data[: 1 << 16])
+    )
     if not found:
         return data
     one = dice.choice(found)
@@ -168,9 +217,20 @@ def _anything(data: bytes, _: bytes, dice: random.Random) -> bytes:
 
 
 WAYS: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (
-    _flipped, _flipped, _short, _longer, _without, _blown_up, _blown_up, _varint, _numbered, _numbered, _valued,
-    _spliced, _anything,
-)  # fmt: skip
+    _flipped,
+    _flipped,
+    _short,
+    _longer,
+    _without,
+    _blown_up,
+    _blown_up,
+    _varint,
+    _numbered,
+    _numbered,
+    _valued,
+    _spliced,
+    _anything,
+)
 
 
 def renamed(name: str, dice: random.Random) -> str:
@@ -179,7 +239,9 @@ def renamed(name: str, dice: random.Random) -> str:
     way = dice.randrange(4)
     if way == 0 and (found := list(re.finditer(r"\d+", plain))):
         one = dice.choice(found)
-        plain = plain[: one.start()] + dice.choice((*ODD, "4294967296", "9" * 100)) + plain[one.end() :]
+        plain = (
+            plain[: one.start()] + dice.choice((*ODD, "4294967296", "9" * 100)) + plain[one.end() :]
+        )
     elif way == 1:
         at = dice.randrange(len(plain) + 1)
         plain = plain[:at] + dice.choice(ODD) + plain[at:]
@@ -193,7 +255,7 @@ def renamed(name: str, dice: random.Random) -> str:
     return f"{folder}{slash}{plain if plain not in ('', '.', '..') else 'x'}"
 
 
-# ---------------------------------------------------------------------------------------------------- what comes of it
+# ------------------------------------------------------------ what comes of it
 
 
 def read(folder: Path, word: str, known: DumpHints) -> str:
@@ -230,7 +292,7 @@ def attempt(folder: Path, word: str, known: DumpHints, count: Count, size: int) 
         count.outcomes[type(e).__name__] += 1
         if not e.what or "Traceback" in e.what:
             return f"says nothing: {e!r}"
-    except (Exception, Hang) as e:  # noqa: BLE001 - that is what is looked for
+    except (Exception, Hang) as e:  # noqa: BLE001
         trace = e.__traceback__
         places = []
         while trace:
@@ -247,10 +309,18 @@ def attempt(folder: Path, word: str, known: DumpHints, count: Count, size: int) 
 
 def told(name: str, dice: random.Random) -> DumpHints:
     """What a model says of tensors that files say nothing of; at times it does not fit."""
-    dtype = dice.choice(("float32", "float16", "int8", "bfloat16", "int4", "string", "int64", "bool"))
-    shape = dice.choice(((1, 2, 3, 4), (24,), (None, 2, 3, 4), (), (0, 3), (1 << 40, 1 << 40), (1, 17, 2, 2)))
+    dtype = dice.choice(
+        ("float32", "float16", "int8", "bfloat16", "int4", "string", "int64", "bool")
+    )
+    shape = dice.choice(
+        ((1, 2, 3, 4), (24,), (None, 2, 3, 4), (), (0, 3), (1 << 40, 1 << 40), (1, 17, 2, 2))
+    )
     stem = Path(name).stem
-    specs = {stem: TensorSpec(dtype, shape), "x": TensorSpec(dtype, shape), "conv1": TensorSpec(dtype, shape)}
+    specs = {
+        stem: TensorSpec(dtype, shape),
+        "x": TensorSpec(dtype, shape),
+        "conv1": TensorSpec(dtype, shape),
+    }
     return (
         DumpHints(specs, dice.choice(("", "NHWC", "NC1HWC0", "FRACTAL_NZ", "NHWC4", "odd")))
         if shape
@@ -270,9 +340,18 @@ def hurt(word: str, good: Path, count: int, seed: str) -> Count:
             folder = Path(place) / "d"
             shutil.rmtree(folder, ignore_errors=True)
             victim = dice.choice(chosen)
-            kept = [victim, *(n for n in names if n != victim and (len(names) < 5 or dice.random() < 4 / len(names)))]
+            kept = [
+                victim,
+                *(
+                    n
+                    for n in names
+                    if n != victim and (len(names) < 5 or dice.random() < 4 / len(names))
+                ),
+            ]
             for name in kept:
-                here = folder / (renamed(name, dice) if name == victim and dice.random() < 0.25 else name)
+                here = folder / (
+                    renamed(name, dice) if name == victim and dice.random() < 0.25 else name
+                )
                 here.parent.mkdir(parents=True, exist_ok=True)
                 data = whole[name]
                 if name == victim and dice.random() < 0.9:
@@ -314,7 +393,9 @@ def main(count: int = 2000, seed: str = "0", *words: str) -> int:
         for word, good in goods.items():
             found = hurt(word, good, count, seed)
             came = ", ".join(f"{n} {what}" for what, n in found.outcomes.most_common())
-            print(f"{word:17} {came}; slowest {found.slowest:.2f} s, at most {found.most >> 10} KiB")
+            print(
+                f"{word:17} {came}; slowest {found.slowest:.2f} s, at most {found.most >> 10} KiB"
+            )
             for line in found.wrong[:20]:
                 print(f"  WRONG {line}")
             failed += len(found.wrong)

@@ -1,6 +1,8 @@
-"""How many examples a law is tried on: a fourth of its number with each change, all of them with `make test-all`.
+"""How many examples a law is tried on: a fourth of its number with each change, all of them with
+`make test-all`.
 
-Most laws are derandomized: they meet the same examples each time, and the first ones find what an edit breaks.
+Most laws are derandomized: they meet the same examples each time, and the first ones find what an
+edit breaks.
 """
 
 from __future__ import annotations

@@ -1,27 +1,32 @@
-"""onnxruntime with seeded faults, as a Python file: `-c tests/helpers/fake_candidate.py:fault=wrong,op=Neg`.
+"""onnxruntime with seeded faults, as a Python file: `-c
+tests/helpers/fake_candidate.py:fault=wrong,op=Neg`.
 
-The fault is built into the model, behind the nodes that are meant, so that it is there in every cut that holds them.
-Several words of one option are joined by `+`:
+The fault is built into the model, behind the nodes that are meant, so that it is there in every cut
+that holds them. Several words of one option are joined by `+`:
 
     fault   one of `FAULTS`, for the nodes that `op` or `nodes` name
     op      op types
     nodes   names, all of which must be in one model (the fault of a fusion): the last node is wrong
     add     NAME:AMOUNT, always wrong by this amount
-    false   a name, wrong only if the node `without` is not in the model: fails only when it is cut out
-    step    a name, wrong by 5 where its input is below 1.005, else by 0.5: an error that depends on the last bits
-    drop    a tensor that is never given
+    false   a name, wrong only if the node `without` is not in the model: fails only when it is cut
+    out step    a name, wrong by 5 where its input is below 1.005, else by 0.5: an error that
+    depends on the last bits drop    a tensor that is never given
     blots   names, `*` for all: every output of a model that contains one of them is off by 1
     scale   a factor on the output of every node: small errors that add up
     half    any word: each tensor, weights too, is rounded to float16
-    fuses   op types whose outputs `half` does not round inside a model, only at its end: a kernel keeps them in float32
+    fuses   op types whose outputs `half` does not round inside a model, only at its end: a kernel
+    keeps them in float32
     dies    names, `*` for all: aborts when it runs a model that contains one of them
     above   a number: aborts only if an input has a larger element
     refuses names, `*` for all: refuses every model that contains one of them
     pause   seconds that each run takes
-    log     a folder, whose file `log` gets a line per load and per session that runs (a file would be part of the
+    log     a folder, whose file `log` gets a line per load and per session that runs (a file would
+    be part of the
             candidate); while it has a file `stop` with a number, runs from this number on wait
-    after   a number: from this load on, as `log` counts them, the faults of `then` hold: a word of `TURNS`, or names
-    often   per cent of the processes that are faulty, drawn by `seed` and the process's position in `log`
+    after   a number: from this load on, as `log` counts them, the faults of `then` hold: a word of
+        `TURNS`, or names
+    often   per cent of the processes that are faulty, drawn by `seed` and the process's position in
+    `log`
 """
 
 from __future__ import annotations
@@ -72,7 +77,9 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     names = [o.name for o in session.get_outputs()]
 
     noted: list[str] = []
@@ -82,7 +89,10 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
             noted[:] = _note(options, "run") or ["no log"]
             _wait(options, sum(line.endswith(" run") for line in noted))
         time.sleep(float(options.get("pause", 0)))
-        large = max((float(np.max(value)) for value in feeds.values() if value.dtype.kind in "fiu"), default=0.0)
+        large = max(
+            (float(np.max(value)) for value in feeds.values() if value.dtype.kind in "fiu"),
+            default=0.0,
+        )
         if _means(options.get("dies", ""), held) and large > float(options.get("above", "-inf")):
             os.abort()
         found = dict(zip(names, session.run(names, dict(feeds)), strict=True))
@@ -106,7 +116,8 @@ def _note(options: Mapping[str, str], line: str) -> list[str]:
 
 
 def _wait(options: Mapping[str, str], runs: int) -> None:
-    """Wait in the middle of a run while the log's folder has a file `stop`, so that tests need no clock."""
+    """Wait in the middle of a run while the log's folder has a file `stop`, so that tests need no
+    clock."""
     stop = Path(options.get("log", ""), "stop")
     while options.get("log"):
         try:
@@ -139,7 +150,12 @@ def _means(words: str, held: Mapping[str, Any]) -> bool:
 def spoil(graph: Any, options: Mapping[str, str]) -> None:
     """Insert the faults into the graph."""
     for node, amount in list(_additions(graph, options)):
-        _behind(graph, node, [("CastLike", ["@amount", "@right"], "@cast"), ("Add", ["@right", "@cast"], "@")], amount)
+        _behind(
+            graph,
+            node,
+            [("CastLike", ["@amount", "@right"], "@cast"), ("Add", ["@right", "@cast"], "@")],
+            amount,
+        )
     if options.get("step") and (node := _names(graph).get(options["step"])) is not None:
         steps = [
             ("Less", [node.input[0], "@amount"], "@below"),
@@ -155,7 +171,8 @@ def spoil(graph: Any, options: Mapping[str, str]) -> None:
 
 
 def _halve(graph: Any, fused: list[str]) -> None:
-    """Round the inputs, the weights and the outputs of all nodes to float16, except between fused nodes."""
+    """Round the inputs, the weights and the outputs of all nodes to float16, except between fused
+    nodes."""
     nodes = list(graph.node)
     outputs = {o.name for o in graph.output}
     del graph.node[:]
@@ -197,8 +214,11 @@ def _additions(graph: Any, options: Mapping[str, str]) -> Iterator[tuple[Any, fl
         yield names[options["false"]], fault
 
 
-def _behind(graph: Any, node: Any, steps: list[tuple[str, list[str], str]], amount: float, **more: float) -> None:
-    """Insert nodes behind a node's first output; the last one takes its name (`@`), `@x` are new names."""
+def _behind(
+    graph: Any, node: Any, steps: list[tuple[str, list[str], str]], amount: float, **more: float
+) -> None:
+    """Insert nodes behind a node's first output; the last one takes its name (`@`), `@x` are new
+    names."""
     name = node.output[0]
     place = list(graph.node).index(node) + 1
     node.output[0] = f"{name}/right"
@@ -207,6 +227,8 @@ def _behind(graph: Any, node: Any, steps: list[tuple[str, list[str], str]], amou
         return name if word == "@" else f"{name}/{word[1:]}" if word.startswith("@") else word
 
     for key, value in {"amount": amount, **more}.items():
-        graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), own(f"@{key}")))
+        graph.initializer.append(
+            numpy_helper.from_array(np.array(value, np.float32), own(f"@{key}"))
+        )
     for offset, (op, reads, makes) in enumerate(steps):
         graph.node.insert(place + offset, helper.make_node(op, list(map(own, reads)), [own(makes)]))

@@ -25,12 +25,16 @@ main()
 
 
 def kill_before_rename(number: int, *words: str | Path, cwd: Path) -> Path | None:
-    """Run one command line, which ends without any cleanup before its rename of this number (from 1).
+    """Run one command line, which ends without any cleanup before its rename of this number (from
+    1).
 
     Returns:
-        The target of the rename that did not happen. None if the command came to its end (exit code 0 or 1).
+        The target of the rename that did not happen. None if the command came to its end (exit code
+        0 or 1).
     """
     line = [sys.executable, "-P", "-c", PROGRAM, str(number), *words]
-    done = subprocess.run(line, cwd=cwd, env=environment(), capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        line, cwd=cwd, env=environment(), capture_output=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode in (0, 1, KILLED), done
     return Path(done.stdout.decode()) if done.returncode == KILLED else None

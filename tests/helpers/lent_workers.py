@@ -1,8 +1,9 @@
-"""Workers, and children for onnx, that outlive the command that started them: the next command of this test process is
-lent them.
+"""Workers, and children for onnx, that outlive the command that started them: the next command of
+this test process is lent them.
 
-To start one takes longer than most tests. That of the fake candidate is lent once per test: its faults may hang on how
-many processes there were. Tests that are about starting have the fixture `own_workers`.
+To start one takes longer than most tests. That of the fake candidate is lent once per test: its
+faults may hang on how many processes there were. Tests that are about starting have the fixture
+`own_workers`.
 """
 
 from __future__ import annotations
@@ -92,16 +93,25 @@ class LentWorker(Worker):
     """A worker whose process may be older, and may stand in another folder than its user."""
 
     def __init__(
-        self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None,
-        bounded: int | None = None, python: Path | None = None,
-    ) -> None:  # fmt: skip
-        limited = bounded is not None and memory is not None  # by the user: the process itself is made for that
+        self,
+        backend: str = "ort",
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+        bounded: int | None = None,
+        python: Path | None = None,
+    ) -> None:
+        limited = (
+            bounded is not None and memory is not None
+        )  # by the user: the process itself is made for that
         lent = _idle[backend] if backend in BACKENDS and python is None and not limited else None
         if lent:
             vars(self).update(lent.pop())
             self.timeout, self.memory, self.deadline = timeout, memory, Deadline()
         else:
-            super().__init__(backend, timeout=timeout, memory=memory, bounded=bounded, python=python)
+            super().__init__(
+                backend, timeout=timeout, memory=memory, bounded=bounded, python=python
+            )
         self._backend = backend if lent is not None else ""
         self._keys: set[str] = set()
         self._one_closes = threading.Lock()
@@ -112,14 +122,20 @@ class LentWorker(Worker):
         return self._named(lambda: super(LentWorker, self).load(key, model.absolute(), options))
 
     def run(
-        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample,
+        self,
+        key: str,
+        into: Path,
+        outputs: Mapping[str, str],
+        feeds: Iterable[Record] | Sample,
         earlier: Iterable[Record] = (),
-    ) -> ModelRun:  # fmt: skip
+    ) -> ModelRun:
         """As `Worker.run`."""
         if isinstance(feeds, Sample):
             files = [(name, path and str(Path(path).absolute())) for name, path in feeds.files]
             feeds = replace(feeds, files=files)
-        return self._named(lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds, earlier))
+        return self._named(
+            lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds, earlier)
+        )
 
     def names(self, what: str, model: Path, options: Mapping[str, Any]) -> list[str]:
         """As `Worker.names`."""

@@ -27,7 +27,9 @@ def ieb(array: Array, number: int, size: int | None = None) -> bytes:
     dims = [*array.shape, *[0] * (7 - array.ndim)]
     size = array.nbytes if size is None else size
     return (
-        struct.pack("<4sHBB7IB3B4Q", b"IEB0", 256, number, array.ndim, *dims, 255, 0, 0, 0, 72, size, 0, 0)
+        struct.pack(
+            "<4sHBB7IB3B4Q", b"IEB0", 256, number, array.ndim, *dims, 255, 0, 0, 0, 72, size, 0, 0
+        )
         + array.tobytes()
     )
 
@@ -66,7 +68,9 @@ def _qnn(folder: Path) -> None:
 def _raw(folder: Path) -> None:
     ONE.tofile(folder / "x.bin")
     (folder / "manifest.json").write_text(
-        json.dumps({"tensors": [{"name": "x", "file": "x.bin", "dtype": "float32", "shape": [1, 2, 3, 4]}]})
+        json.dumps(
+            {"tensors": [{"name": "x", "file": "x.bin", "dtype": "float32", "shape": [1, 2, 3, 4]}]}
+        )
     )
 
 
@@ -75,8 +79,12 @@ def copied(kind: str) -> Callable[[Path], Any]:
 
 
 def _safetensors(folder: Path) -> None:
-    header = json.dumps({"x": {"dtype": "F32", "shape": ONE.shape, "data_offsets": [0, ONE.nbytes]}}).encode()
-    (folder / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + ONE.tobytes())
+    header = json.dumps(
+        {"x": {"dtype": "F32", "shape": ONE.shape, "data_offsets": [0, ONE.nbytes]}}
+    ).encode()
+    (folder / "x.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + ONE.tobytes()
+    )
 
 
 def _torch(folder: Path) -> None:
@@ -95,7 +103,9 @@ def _msprobe(folder: Path) -> None:
     (folder / "dump_tensor_data").mkdir()
     _torch(folder / "dump_tensor_data")
     call = {"input_args": [], "output": [{"type": "torch.Tensor", "data_name": "x.pt"}]}
-    (folder / "dump.json").write_text(json.dumps({"task": "tensor", "data": {"Module.a.b.Conv2d.forward.0": call}}))
+    (folder / "dump.json").write_text(
+        json.dumps({"task": "tensor", "data": {"Module.a.b.Conv2d.forward.0": call}})
+    )
 
 
 def _trtexec(folder: Path) -> None:

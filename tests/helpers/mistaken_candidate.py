@@ -6,8 +6,8 @@ mistake   one of `CHANGES`, on the output `tensor`
           half: computes in float16, but claims float32
           jitter: every output is off by half a rounding of float16
 exact     the result of `exact(options)`: options without the mistake
-switches  the result of `switches(options)`: two names, the second of which turns the mistake off if it is "heal"
-claim     the precision that it claims
+switches  the result of `switches(options)`: two names, the second of which turns the mistake off if
+it is "heal" claim     the precision that it claims
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ CHANGES: dict[str, Callable[[Array], Array]] = {
     "bgr": lambda v: v[:, ::-1],
     "sign": lambda v: -v,
     "drift": lambda v: (
-        v + np.abs(v).max() * np.float32(2e-3) * np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape)
+        v
+        + np.abs(v).max()
+        * np.float32(2e-3)
+        * np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape)
     ),
     "gain": lambda v: v * np.float32(1.0015),
     "last-bits": lambda v: v * np.float32(1 + 2**-23),
@@ -46,7 +49,10 @@ def precision(options: Mapping[str, str]) -> str:
 
 def exact(options: Mapping[str, str]) -> Mapping[str, str] | None:
     """The options that `exact` names; None without it."""
-    words = {"right": {"precision": "f32"}, "wrong": {**options, "precision": "f32", "claim": "fp32"}}
+    words = {
+        "right": {"precision": "f32"},
+        "wrong": {**options, "precision": "f32", "claim": "fp32"},
+    }
     return words.get(options.get("exact", ""))
 
 
@@ -70,7 +76,9 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     names = [o.name for o in session.get_outputs()]
     last: dict[str, Any] = {}
 
@@ -79,8 +87,13 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
         if mistake == "half":
             found = {n: v.astype(np.float16).astype(np.float32) for n, v in found.items()}
         if mistake == "jitter":
-            jitter = {n: np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape) for n, v in found.items()}
-            found = {n: v + np.abs(v).max() * np.float32(2e-3) * jitter[n] for n, v in found.items()}
+            jitter = {
+                n: np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape)
+                for n, v in found.items()
+            }
+            found = {
+                n: v + np.abs(v).max() * np.float32(2e-3) * jitter[n] for n, v in found.items()
+            }
         name = options.get("tensor", "")
         if name in found and mistake in CHANGES:
             found[name] = np.ascontiguousarray(CHANGES[mistake](found[name]))
@@ -94,4 +107,7 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
 def _fed(feeds: Mapping[str, Any], mistake: str) -> dict[str, Any]:
     if mistake != "fed":
         return dict(feeds)
-    return {n: np.ascontiguousarray(v[:, ::-1]) if v.ndim == 4 and v.shape[1] == 3 else v for n, v in feeds.items()}
+    return {
+        n: np.ascontiguousarray(v[:, ::-1]) if v.ndim == 4 and v.shape[1] == 3 else v
+        for n, v in feeds.items()
+    }

@@ -23,7 +23,9 @@ QUICK = "numpy:rtol=1e-3,atol=1e-5"  # costs no reference run
 
 def spec_of(backend: str, **options: str) -> str:
     """Return a backend with options, as `--candidate` takes it."""
-    return backend + "".join(f"{',' if k else ':'}{name}={value}" for k, (name, value) in enumerate(options.items()))
+    return backend + "".join(
+        f"{',' if k else ':'}{name}={value}" for k, (name, value) in enumerate(options.items())
+    )
 
 
 def faulty_candidate(**faults: str) -> Candidate:
@@ -43,7 +45,11 @@ def faulty_trials(
 ) -> Iterator[Trials]:
     """Trials of the fake candidate with these faults; the store lies beside the model."""
     setup = session.Setup(
-        faulty_candidate(**faults), Feeding(inputs=inputs), graph.path.parent / "out", criterion, freeze
+        faulty_candidate(**faults),
+        Feeding(inputs=inputs),
+        graph.path.parent / "out",
+        criterion,
+        freeze,
     )
     with session.open_trials(graph, setup, reference, workers) as trials:
         yield trials

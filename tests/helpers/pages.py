@@ -1,8 +1,9 @@
 """Pages in Markdown, as tests run them: the commands of their blocks, the files that they show.
 
-In a page, a `console` block holds commands and what they print; they are run in one folder, in order. A line `…` stands
-for lines that are left out, a `…` at the end of a line for its rest. A `py` or `toml` block whose first line is a
-comment with a file name is that file. An `sh` block holds commands with placeholders, which cannot run.
+In a page, a `console` block holds commands and what they print; they are run in one folder, in
+order. A line `…` stands for lines that are left out, a `…` at the end of a line for its rest. A
+`py` or `toml` block whose first line is a comment with a file name is that file. An `sh` block
+holds commands with placeholders, which cannot run.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from fixtures import ROOT
 from tests.helpers.run_command import PATIENCE, environment, together
 
 DOCS = ROOT / "docs"
-PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
+PAGES = sorted(
+    page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands"
+)  # those are generated
 LEFT_OUT = "…"
 # Words that have pytest load subcut's plugin, where the package was installed before it had one.
 PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgraph.pytest_plugin")
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
     r"\bFAIL\b|\bDIFFERS\b|"
-    r"^wrong: |^wrong by | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+    r"^wrong: |^wrong by | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d*"
+    r" warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"-?\d+(\.\d+)?e[-+]\d+|-?\d+(\.\d+)? ms\b|-?\d+\.\d+( s)?\b|"
@@ -45,7 +49,8 @@ class Command:
 
     @property
     def codes(self) -> set[int]:
-        """The exit codes that fit what is shown: those of an answer where everything is left out."""
+        """The exit codes that fit what is shown: those of an answer where everything is left
+        out."""
         if any(line.startswith("error:") for line in self.shown):
             return {2, 3, 4, 5}
         if set(self.shown) <= {LEFT_OUT}:
@@ -60,27 +65,40 @@ def blocks(text: str, language: str) -> list[str]:
 
 def console(text: str) -> list[Command]:
     """The commands of the page's console blocks, in order."""
-    parts = (part for block in blocks(text, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:])
-    return [Command(line, tuple(shown)) for line, *shown in (part.rstrip().split("\n") for part in parts)]
+    parts = (
+        part
+        for block in blocks(text, "console")
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    )
+    return [
+        Command(line, tuple(shown))
+        for line, *shown in (part.rstrip().split("\n") for part in parts)
+    ]
 
 
 def written(text: str) -> Iterator[Command]:
-    """Every `subcut` command line of a page: in console and sh blocks, and in code between single backticks."""
+    """Every `subcut` command line of a page: in console and sh blocks, and in code between single
+    backticks."""
     yield from (command for command in console(text) if command.line.startswith("subcut"))
     lines = (line for block in blocks(text, "sh") for line in block.splitlines())
-    inline = re.findall(r"(?<!`)`(subcut [^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    inline = re.findall(
+        r"(?<!`)`(subcut [^`\n]+)`",
+        re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE),
+    )
     yield from (Command(line) for line in [*lines, *inline] if line.startswith("subcut "))
 
 
 def files(text: str) -> dict[str, str]:
     """Name → content of the files that a page shows."""
     shown = blocks(text, "py") + blocks(text, "toml")
-    return {name: block for block in shown for name in re.findall(r"\A# (\w+\.(?:py|toml))\n", block)}
+    return {
+        name: block for block in shown for name in re.findall(r"\A# (\w+\.(?:py|toml))\n", block)
+    }
 
 
 def run_page(text: str, folder: Path, *, apart: bool = False) -> None:
-    """Write the page's files into the folder, run its commands there, and compare what they print; `apart`: each in a
-    process of its own."""
+    """Write the page's files into the folder, run its commands there, and compare what they print;
+    `apart`: each in a process of its own."""
     for name, content in files(text).items():
         (folder / name).write_text(content, encoding="utf-8")
     for command in console(text):
@@ -94,8 +112,9 @@ def run_page(text: str, folder: Path, *, apart: bool = False) -> None:
 
 
 def run_words(words: list[str], folder: Path, *, apart: bool = False) -> tuple[int, str]:
-    """Run a command line there; its exit code and what a terminal shows. One of subcut runs in this process unless it
-    shall run apart: pages have many, and half of their time would go into starting Python."""
+    """Run a command line there; its exit code and what a terminal shows. One of subcut runs in this
+    process unless it shall run apart: pages have many, and half of their time would go into
+    starting Python."""
     variables = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     if words[0] == "subcut" and not apart:
         here = together(words[1:], folder, variables)
@@ -105,9 +124,16 @@ def run_words(words: list[str], folder: Path, *, apart: bool = False) -> tuple[i
     out = subprocess.PIPE
     both = subprocess.STDOUT
     done = subprocess.run(
-        words, cwd=folder, env=environment(variables), stdin=nowhere, stdout=out, stderr=both, text=True, check=False,
+        words,
+        cwd=folder,
+        env=environment(variables),
+        stdin=nowhere,
+        stdout=out,
+        stderr=both,
+        text=True,
+        check=False,
         timeout=PATIENCE,
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout
 
 
@@ -116,7 +142,9 @@ def _compare(command: Command, output: str) -> None:
     printed = iter([steady(line) for line in output.splitlines()])
     for line in (line for line in command.shown if line != LEFT_OUT):
         wanted = steady(line.removesuffix(LEFT_OUT))
-        found = any(p.startswith(wanted) if line.endswith(LEFT_OUT) else p == wanted for p in printed)
+        found = any(
+            p.startswith(wanted) if line.endswith(LEFT_OUT) else p == wanted for p in printed
+        )
         assert found, f"{command.line}: no line '{line}' (or not there) in\n{output}"
 
 

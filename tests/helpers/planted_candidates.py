@@ -1,4 +1,5 @@
-"""Candidates with a planted fault: onnxruntime, with statements that change the model or its outputs."""
+"""Candidates with a planted fault: onnxruntime, with statements that change the model or its
+outputs."""
 
 from __future__ import annotations
 
@@ -30,16 +31,18 @@ def load(path, options):
         return found
 
     return run
-"""
+"""  # noqa: E501
 
 
 def planted(change: str = "", answer: str = "") -> str:
     """Return the code of a candidate.
 
     Args:
-        change: Statements of `load` before it opens the session. They have `path`, `options`, `model`, `nodes` and
-            `node_names`.
-        answer: Statements of each run. They also have `feeds`, `found` (outputs by name), `inputs` of the session and
-            `names` of its outputs.
+        change: Statements of `load` before it opens the session. They have `path`, `options`,
+            `model`, `nodes` and `node_names`.
+        answer: Statements of each run. They also have `feeds`, `found` (outputs by name), `inputs`
+            of the session and `names` of its outputs.
     """
-    return CODE.format(change=indent(dedent(change), " " * 4), answer=indent(dedent(answer), " " * 8))
+    return CODE.format(
+        change=indent(dedent(change), " " * 4), answer=indent(dedent(answer), " " * 8)
+    )

@@ -1,4 +1,5 @@
-"""Backends as Python files, and the processes that they leave: found by a mark, in whatever session they are."""
+"""Backends as Python files, and the processes that they leave: found by a mark, in whatever session
+they are."""
 
 from __future__ import annotations
 
@@ -32,8 +33,11 @@ def load(model, options):
 '''
 
 
-def backend(folder: Path, *, top: str = "", load: str = "pass", run: str = "pass", name: str = "backend") -> str:
-    """The path of a backend that executes these lines at import, load and run, and whose only output is `y`."""
+def backend(
+    folder: Path, *, top: str = "", load: str = "pass", run: str = "pass", name: str = "backend"
+) -> str:
+    """The path of a backend that executes these lines at import, load and run, and whose only
+    output is `y`."""
     path = folder / f"{name}.py"
     path.write_text(
         BACKEND.format(
@@ -46,7 +50,8 @@ def backend(folder: Path, *, top: str = "", load: str = "pass", run: str = "pass
 
 
 def living(word: str) -> list[str]:
-    """The command lines of the processes that carry this mark, without those that have ended and are not yet reaped."""
+    """The command lines of the processes that carry this mark, without those that have ended and
+    are not yet reaped."""
     command_lines = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):
@@ -56,7 +61,9 @@ def living(word: str) -> list[str]:
     return command_lines
 
 
-def until(holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it") -> None:
+def until(
+    holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it"
+) -> None:
     """Wait until `holds()`, on a busy machine too; if it never does, fail with `what`."""
     deadline = time.monotonic() + PATIENCE
     while not holds():

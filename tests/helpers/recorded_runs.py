@@ -8,7 +8,8 @@ from subgraph.view.runs import Runs
 
 
 def record_runs(runs: Runs) -> list[list[str]]:
-    """Number the runs of a session instead of starting them; their words go to the list that is returned."""
+    """Number the runs of a session instead of starting them; their words go to the list that is
+    returned."""
     started: list[list[str]] = []
 
     def start(kind: str, words: Sequence[str]) -> int:

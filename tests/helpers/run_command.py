@@ -28,11 +28,17 @@ from subgraph.system import APART
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 ON_WINDOWS = sys.platform == "win32"
-COMMAND = [sys.executable, "-P", "-c", "from subgraph.cli import main; main()"] if ON_WINDOWS else [str(SUBCUT)]
+COMMAND = (
+    [sys.executable, "-P", "-c", "from subgraph.cli import main; main()"]
+    if ON_WINDOWS
+    else [str(SUBCUT)]
+)
 PATIENCE = (
     600 if ON_WINDOWS else 200
 )  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
-NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
+NO_BYTECODE = {
+    "PYTHONDONTWRITEBYTECODE": "1"
+}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
 SOON = 100  # seconds for an event that takes a tenth of one, likewise
 
 
@@ -67,11 +73,13 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return plain | {"HOME": "/nonexistent"} | dict(more or {})
 
 
-def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> Done:
+def subcut(
+    *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any
+) -> Done:
     """Run one command line to its end.
 
-    It runs in this process, which saves the start of Python and of the reference, unless the test wants streams of its
-    own, or variables that the processes of the command read as well.
+    It runs in this process, which saves the start of Python and of the reference, unless the test
+    wants streams of its own, or variables that the processes of the command read as well.
     """
     if not more and all(name.startswith(("SUBCUT_", "XDG_")) for name in env or ()):
         return _run_here([str(w) for w in words], cwd, environment(env))
@@ -93,15 +101,25 @@ def together(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Done:
     return _run_here(words, cwd, environment(env), streams=1)
 
 
-def _run_here(words: Sequence[str], cwd: Path, variables: Mapping[str, str], streams: int = 2) -> Done:
+def _run_here(
+    words: Sequence[str], cwd: Path, variables: Mapping[str, str], streams: int = 2
+) -> Done:
     from subgraph import cli
 
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(streams)]
+        opened = [
+            stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            for _ in range(streams)
+        ]
         out = opened[0]
         err = opened[-1]
         nothing = stack.enter_context(Path(os.devnull).open(encoding="utf-8"))
-        for name, value in (("stdin", nothing), ("stdout", out), ("stderr", err), ("argv", [str(SUBCUT), *words])):
+        for name, value in (
+            ("stdin", nothing),
+            ("stdout", out),
+            ("stderr", err),
+            ("argv", [str(SUBCUT), *words]),
+        ):
             stack.enter_context(mock.patch.object(sys, name, value))
         stack.enter_context(mock.patch.dict(os.environ, variables, clear=True))
         stack.enter_context(contextlib.chdir(cwd))
@@ -120,7 +138,8 @@ def _run_here(words: Sequence[str], cwd: Path, variables: Mapping[str, str], str
 
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
-    """What a command sets for its process holds for this block; it tells nobody that it is still working."""
+    """What a command sets for its process holds for this block; it tells nobody that it is still
+    working."""
     from subgraph import cli
 
     if not hasattr(cli._build_command, "cache_info"):  # built once for all tests: it takes 30 ms
@@ -139,18 +158,24 @@ def _own_settings() -> Iterator[None]:
 
 
 def in_process(*words: str | Path) -> Result:
-    """Run one command line in this process, where the test stands; an error is raised, not shown."""
+    """Run one command line in this process, where the test stands; an error is raised, not
+    shown."""
     from subgraph import cli
 
     with _own_settings():
         command = typer.main.get_command(cli.app)
-        result = command.main(args=[str(w) for w in words], prog_name="subcut", standalone_mode=False)
+        result = command.main(
+            args=[str(w) for w in words], prog_name="subcut", standalone_mode=False
+        )
     assert isinstance(result, Result)
     return result
 
 
-def start(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
-    """Start one command line in a process group of its own, as a shell would; `finish` waits for its end."""
+def start(
+    *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any
+) -> subprocess.Popen[str]:
+    """Start one command line in a process group of its own, as a shell would; `finish` waits for
+    its end."""
     return subprocess.Popen(
         [*COMMAND, *words],
         cwd=cwd,
@@ -173,7 +198,11 @@ def finish(process: subprocess.Popen[str], patience: float = PATIENCE) -> Done:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, hidden ones too."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -185,13 +214,20 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 
 def chain(
-    path: Path, names: list[str], tensors: list[str] | None = None, source: str = "in", sink: str = "out"
+    path: Path,
+    names: list[str],
+    tensors: list[str] | None = None,
+    source: str = "in",
+    sink: str = "out",
 ) -> Path:
     """A chain of unary nodes with these names; `tensors`: their outputs except the last."""
     made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), sink]
     reads = [source, *made]
     ops = ["Abs", "Neg", "Elu"]
-    nodes = [helper.make_node(ops[i % 3], [reads[i]], [made[i]], name=name) for i, name in enumerate(names)]
+    nodes = [
+        helper.make_node(ops[i % 3], [reads[i]], [made[i]], name=name)
+        for i, name in enumerate(names)
+    ]
     shape = [1, 3]
     graph = helper.make_graph(
         nodes,

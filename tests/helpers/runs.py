@@ -33,13 +33,17 @@ def evaluate(
 
 def save_records(feeds: Mapping[str, Any], folder: Path) -> list[tensors.Record]:
     """Save values, which a worker is fed with, in a folder."""
-    return [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
+    return [
+        tensors.save(n, v, tensors.type_of(v), folder, f"in{i}")
+        for i, (n, v) in enumerate(feeds.items())
+    ]
 
 
 def run_in_worker(
     worker: Worker, folder: Path, feeds: Mapping[str, Any], outputs: Sequence[str] = ("y",)
 ) -> dict[str, Any]:
-    """Return outputs of the model `m` of a worker by name; the values go through files in `folder`."""
+    """Return outputs of the model `m` of a worker by name; the values go through files in
+    `folder`."""
     files = {name: f"out{i}" for i, name in enumerate(outputs)}
     done = worker.run("m", folder, files, save_records(feeds, folder))
     return {record.name: tensors.load(record, folder) for record in done.tensors}

@@ -14,11 +14,16 @@ from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 
 
-def model(text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] = (), **weights: Any) -> onnx.ModelProto:
-    """`g (float[2] x) => (float[2] y) { … }` as a model; `weights` are arrays that become initializers."""
+def model(
+    text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] = (), **weights: Any
+) -> onnx.ModelProto:
+    """`g (float[2] x) => (float[2] y) { … }` as a model; `weights` are arrays that become
+    initializers."""
     imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in domains)])
     made = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]>\n{text}")
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items()
+    )
     return made
 
 
@@ -29,8 +34,11 @@ def save(path: Path | str, text: str, **more: Any) -> Path:
     return path
 
 
-def load(folder: Path, text: str, change: Callable[[onnx.ModelProto], Any] = lambda m: None, **more: Any) -> Graph:
-    """As `model`, with a `change` that the text form cannot express, written to `folder` and read by subcut."""
+def load(
+    folder: Path, text: str, change: Callable[[onnx.ModelProto], Any] = lambda m: None, **more: Any
+) -> Graph:
+    """As `model`, with a `change` that the text form cannot express, written to `folder` and read
+    by subcut."""
     made = model(text, **more)
     change(made)
     return read(folder, made)

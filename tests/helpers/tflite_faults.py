@@ -17,7 +17,8 @@ def operators() -> Any:
 
 
 def plant(kind: str, fault: Callable[[Any, Any], None], number: int) -> bytes:
-    """The .tflite with a fault in the operator of this number; what else reads the same weights keeps them."""
+    """The .tflite with a fault in the operator of this number; what else reads the same weights
+    keeps them."""
     schema = operators().schema
     model = schema.ModelT.InitFromPackedBuf((FILES / f"{kind}.tflite").read_bytes(), 0)
     fault(model, model.subgraphs[0].operators[number])

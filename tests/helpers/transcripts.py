@@ -1,9 +1,11 @@
-"""Transcripts: Markdown files that hold commands with their whole output, for people to read and tests to compare.
+"""Transcripts: Markdown files that hold commands with their whole output, for people to read and
+tests to compare.
 
-A transcript is written by hand up to its output: a line "Folder: `NAME`" starts an empty folder that `fill`
-fills; a `console` block holds one command of subcut, or `cat FILE`; a `python` block is code that prints.
-`renew` runs them in order and puts exit code, standard output and standard error below each one. Values that vary
-(times, paths, versions) are placeholders. An output that differs only in the digits of measured numbers is kept.
+A transcript is written by hand up to its output: a line "Folder: `NAME`" starts an empty folder
+that `fill` fills; a `console` block holds one command of subcut, or `cat FILE`; a `python` block is
+code that prints. `renew` runs them in order and puts exit code, standard output and standard error
+below each one. Values that vary (times, paths, versions) are placeholders. An output that differs
+only in the digits of measured numbers is kept.
 """
 
 from __future__ import annotations
@@ -44,11 +46,28 @@ MACHINE = (  # further values that vary from machine to machine
     (r"\bthreads=\d+", "threads=<threads>"),
     (r"\| threads \| `\d+` \|", "| threads | `<threads>` |"),
 )
-LINES = {"p", "tr", "h1", "h2", "h3", "h4", "li", "div", "pre", "table", "section", "summary", "dt", "dd", "br"}
+LINES = {
+    "p",
+    "tr",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "li",
+    "div",
+    "pre",
+    "table",
+    "section",
+    "summary",
+    "dt",
+    "dd",
+    "br",
+}
 
 
 def renew(page: str, place: Path, operator_tests: Path | None = None) -> str:
-    """Run the commands of a transcript in folders below a place, and return the transcript with their output.
+    """Run the commands of a transcript in folders below a place, and return the transcript with
+    their output.
 
     Args:
         page: The transcript.
@@ -90,7 +109,11 @@ class _Session:
             self.names = {"subgraph": subgraph, "Path": Path, "show": show, "write": self.write}
             fill(entry["folder"], self.folder)
             if entry["folder"] == "swept" and self.operator_tests:
-                shutil.copytree(self.operator_tests, self.folder / "subcut_out" / ".store", copy_function=os.link)
+                shutil.copytree(
+                    self.operator_tests,
+                    self.folder / "subcut_out" / ".store",
+                    copy_function=os.link,
+                )
             return entry[0]
         run = self.run_code if entry["language"] == "python" else self.run_line
         recorded = self.record(run(entry["source"]))
@@ -124,7 +147,9 @@ class _Session:
         """Return the part of a transcript below a command."""
         parts = [f"\nExit code {done.code}\n"] if done.code >= 0 else []
         parts += [
-            _fence(stream, self.mask(text)) for stream, text in (("stdout", done.out), ("stderr", done.err)) if text
+            _fence(stream, self.mask(text))
+            for stream, text in (("stdout", done.out), ("stderr", done.err))
+            if text
         ]
         return "".join(parts)
 

@@ -1,8 +1,9 @@
-"""Tests of one kind take turns: of the many parameters of a test a part runs, another one for each commit.
+"""Tests of one kind take turns: of the many parameters of a test a part runs, another one for each
+commit.
 
-`@pytest.mark.turns(3)`: of a test's parameters a third runs at a time. `SLOW_TURNS=4`: so do all slow tests, as in CI.
-`TESTS_TURN=N` says whose turn it is; `.ci/run` counts commits. With `make test-all` all run, and so does a test that is
-named on the command line.
+`@pytest.mark.turns(3)`: of a test's parameters a third runs at a time. `SLOW_TURNS=4`: so do all
+slow tests, as in CI. `TESTS_TURN=N` says whose turn it is; `.ci/run` counts commits. With `make
+test-all` all run, and so does a test that is named on the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests of a bug that onnxruntime has mended: they run where requirements.lock pins a version that has it."""
+"""Tests of a bug that onnxruntime has mended: they run where requirements.lock pins a version that
+has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Limits above which a file of a model is walked and a weight stays on disk, lowered for small models."""
+"""Limits above which a file of a model is walked and a weight stays on disk, lowered for small
+models."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from subgraph.graph import protobuf
 
 
 def walk_files(patch: pytest.MonkeyPatch, above: int = 0, stub_above: int | None = 100) -> None:
-    """Walk files of more than `above` bytes, with a stub for each weight of more than `stub_above` bytes.
+    """Walk files of more than `above` bytes, with a stub for each weight of more than `stub_above`
+    bytes.
 
     Args:
         patch: Where the limits are set back.

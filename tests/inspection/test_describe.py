@@ -1,7 +1,7 @@
 """`subcut inspect`: documents, ranges and problems of a model.
 
-Covers `inspection.describe`, `inspection.ranges`, `inspection.validate`, `graph.operators`, `inspection.summary` and
-`commands.inspect`.
+Covers `inspection.describe`, `inspection.ranges`, `inspection.validate`, `graph.operators`,
+`inspection.summary` and `commands.inspect`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ Edit = Callable[[onnx.ModelProto], object]
 
 
 def write(folder: Path, text: str, edit: Edit | None = None, **weights: Any) -> Path:
-    """A model from onnx's text form, changed by `edit`, with these weights. The header may be omitted."""
+    """A model from onnx's text form, changed by `edit`, with these weights. The header may be
+    omitted."""
     model = parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}")
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in weights.items())
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v), name) for name, v in weights.items()
+    )
     if edit:
         edit(model)
     path = folder / "model.onnx"
@@ -65,14 +68,16 @@ def refused(path: Path) -> bool:
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    except Exception:  # noqa: BLE001 - a class per kind of refusal, none of them public
+    except Exception:  # noqa: BLE001
         return True
     return False
 
 
 def document(path: Path, *arguments: Any, **options: Any) -> dict[str, Any]:
     """The command's document, as it comes out of JSON."""
-    read: dict[str, Any] = json.loads(json.dumps(inspect(str(path), *arguments, **options).document, allow_nan=False))
+    read: dict[str, Any] = json.loads(
+        json.dumps(inspect(str(path), *arguments, **options).document, allow_nan=False)
+    )
     return read
 
 
@@ -81,7 +86,7 @@ def outputs(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {t["name"]: t for node in doc["nodes"] for t in node["outputs"]}
 
 
-# ---------------------------------------------------------------------------------------------------- problems
+# ------------------------------------------------------------ problems
 
 
 @dataclass(frozen=True)
@@ -125,104 +130,192 @@ def _weight(**changes: Any) -> Edit:
 
 
 def _external(model: onnx.ModelProto) -> None:
-    tensor = model.graph.initializer.add(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    tensor = model.graph.initializer.add(
+        name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value="absent.data")
 
 
 IF = (
-    "y = If (p) <then_branch = a () => (float[2,3] z) {{ {0} }}, else_branch = b () => (float[2,3] z) {{ z = Abs(x) }}>"
+    "y = If (p) <then_branch = a () => (float[2,3] z) {{ {0} }}, else_branch = b () => (float[2,3]"
+    " z) {{ z = Abs(x) }}>"
 )
 CHOOSE = "g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) {{ {0} }}"
 
 WRONG = {
     "type the opset does not take": Wrong(
-        "type", 1, None, ("Clip 'clip' (#1)", "'k' as int64", "opset 11", "float16, float32 or float64", "opset 12"),
-        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y, int64[2,3] c)'
-        "{ y = Relu(x) [clip] c = Clip(k) }",
+        "type",
+        1,
+        None,
+        ("Clip 'clip' (#1)", "'k' as int64", "opset 11", "float16, float32 or float64", "opset 12"),
+        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y,'
+        " int64[2,3] c){ y = Relu(x) [clip] c = Clip(k) }",
     ),
     "two types where one is wanted": Wrong(
-        "type", 0, None, ("Add 'mix' (#0)", "inconsistent type tensor(int64)", "Cast"),
+        "type",
+        0,
+        None,
+        ("Add 'mix' (#0)", "inconsistent type tensor(int64)", "Cast"),
         "g (float[2,3] x, int64[2,3] k) => (float[2,3] y) { [mix] y = Add(x, k) }",
     ),
     "type of a weight": Wrong(
-        "type", 0, None, ("inconsistent type tensor(double)",), ONE + "{ y = Add(x, w) }",
+        "type",
+        0,
+        None,
+        ("inconsistent type tensor(double)",),
+        ONE + "{ y = Add(x, w) }",
         _weight(data_type=TensorProto.DOUBLE, raw_data=bytes(48)),
     ),
     "output declared as another type": Wrong(
-        "type", 0, None, ("Relu (#0)", "declared type"), "g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }",
+        "type",
+        0,
+        None,
+        ("Relu (#0)", "declared type"),
+        "g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }",
     ),
     "weight declared as another type": Wrong(
-        "type", None, None, ("differs from existing elem type",),
-        "g (float[2,3] x, double[2,3] w) => (float[2,3] y) { y = Add(x, w) }", _weight(),
+        "type",
+        None,
+        None,
+        ("differs from existing elem type",),
+        "g (float[2,3] x, double[2,3] w) => (float[2,3] y) { y = Add(x, w) }",
+        _weight(),
     ),
     "type in a body": Wrong(
-        "type", 0, None, ("If 'choose' (#0)", "inconsistent type tensor(int64)"),
+        "type",
+        0,
+        None,
+        ("If 'choose' (#0)", "inconsistent type tensor(int64)"),
         CHOOSE.format("[choose] " + IF.format("z = Add(x, k)")),
     ),
-    "no such op": Wrong("checker", 0, None, ("Rleu (#0)", "is not part of opset 17"), ONE + "{ y = Rleu(x) }"),
-    "op of a later opset": Wrong("checker", 0, None, ("Gelu", "opset 17", "opset 20"), ONE + "{ y = Gelu(x) }"),
-    "op that was taken out": Wrong(
-        "checker", 0, None, ("no longer part of opset 17",), ONE + '{ y = Upsample <mode = "nearest"> (x, x) }'
+    "no such op": Wrong(
+        "checker", 0, None, ("Rleu (#0)", "is not part of opset 17"), ONE + "{ y = Rleu(x) }"
     ),
-    "too many inputs": Wrong("checker", 0, None, ("2 inputs", "it has 1"), ONE + "{ y = Relu(x, x) }"),
-    "input left out": Wrong("checker", 0, None, ("Add (#0)", "empty string"), ONE + '{ y = Add(x, "") }'),
+    "op of a later opset": Wrong(
+        "checker", 0, None, ("Gelu", "opset 17", "opset 20"), ONE + "{ y = Gelu(x) }"
+    ),
+    "op that was taken out": Wrong(
+        "checker",
+        0,
+        None,
+        ("no longer part of opset 17",),
+        ONE + '{ y = Upsample <mode = "nearest"> (x, x) }',
+    ),
+    "too many inputs": Wrong(
+        "checker", 0, None, ("2 inputs", "it has 1"), ONE + "{ y = Relu(x, x) }"
+    ),
+    "input left out": Wrong(
+        "checker", 0, None, ("Add (#0)", "empty string"), ONE + '{ y = Add(x, "") }'
+    ),
     "too many outputs": Wrong("checker", 0, None, ("2 outputs",), ONE + "{ y, z = Relu(x) }"),
-    "attribute of another name": Wrong("checker", 0, None, ("'alhpa'",), ONE + "{ y = LeakyRelu <alhpa = 0.1> (x) }"),
+    "attribute of another name": Wrong(
+        "checker", 0, None, ("'alhpa'",), ONE + "{ y = LeakyRelu <alhpa = 0.1> (x) }"
+    ),
     "attribute of a later opset": Wrong(
-        "checker", 0, None, ("'antialias'", "opset 17", "opset 18"),
+        "checker",
+        0,
+        None,
+        ("'antialias'", "opset 17", "opset 18"),
         ONE + '{ y = Resize <antialias = 1> (x, "", "", n) }',
         lambda m: m.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "n")),
     ),
     "attribute of another type": Wrong(
-        "checker", 0, None, ("'alpha' of type INT, but it is FLOAT",), ONE + "{ y = LeakyRelu <alpha = 1> (x) }"
+        "checker",
+        0,
+        None,
+        ("'alpha' of type INT, but it is FLOAT",),
+        ONE + "{ y = LeakyRelu <alpha = 1> (x) }",
     ),
-    "attribute missing": Wrong("checker", 0, None, ("lacks the attribute 'to'",), ONE + "{ y = Cast(x) }"),
+    "attribute missing": Wrong(
+        "checker", 0, None, ("lacks the attribute 'to'",), ONE + "{ y = Cast(x) }"
+    ),
     "attribute in a body": Wrong(
         "checker", 0, None, ("If (#0)", "foo"), CHOOSE.format(IF.format("z = Relu <foo = 1> (x)"))
     ),
     "dangling input": Wrong(
-        "dangling", 1, "hidden_", ("Relu 'b' (#1)", "reads 'hidden_'", "similar names: hidden"),
+        "dangling",
+        1,
+        "hidden_",
+        ("Relu 'b' (#1)", "reads 'hidden_'", "similar names: hidden"),
         ONE + "{ hidden = Relu(x) [b] y = Relu(hidden_) }",
     ),
     "dangling in a body": Wrong(
         "dangling", 0, "ghost", ("If", "'ghost'"), CHOOSE.format(IF.format("z = Add(x, ghost)"))
     ),
     "tensor made twice": Wrong(
-        "checker", None, None, ("'t'", "multiple times"), ONE + "{ y = Relu(x) [a] t = Relu(x) [b] t = Neg(x) }",
+        "checker",
+        None,
+        None,
+        ("'t'", "multiple times"),
+        ONE + "{ y = Relu(x) [a] t = Relu(x) [b] t = Neg(x) }",
     ),
-    "node makes an input": Wrong("cycle", None, None, ("#0 → #0",), ONE + "{ y = Relu(x) }", _rename_output),
-    "input listed twice": Wrong("checker", None, None, ("'x'",), ONE + "{ y = Relu(x) }", _repeat("input")),
+    "node makes an input": Wrong(
+        "cycle", None, None, ("#0 → #0",), ONE + "{ y = Relu(x) }", _rename_output
+    ),
+    "input listed twice": Wrong(
+        "checker", None, None, ("'x'",), ONE + "{ y = Relu(x) }", _repeat("input")
+    ),
     "cycle": Wrong(
-        "cycle", None, None, ("b → c → d → b",),
-        ONE + "{ [a] h = Relu(x) [b] b = Add(h, d) [c] c = Relu(b) [d] d = Neg(c) [e] y = Relu(d) }",
+        "cycle",
+        None,
+        None,
+        ("b → c → d → b",),
+        ONE
+        + "{ [a] h = Relu(x) [b] b = Add(h, d) [c] c = Relu(b) [d] d = Neg(c) [e] y = Relu(d) }",
     ),
     "output that no node makes": Wrong(
-        "checker", None, None, ("'results'",), "g (float[2,3] x) => (float[2,3] results) { result = Relu(x) }",
+        "checker",
+        None,
+        None,
+        ("'results'",),
+        "g (float[2,3] x) => (float[2,3] results) { result = Relu(x) }",
     ),
     "input without a type": Wrong(
-        "checker", None, None, ("'type'", "missing"), ONE + "{ y = Relu(x) }",
+        "checker",
+        None,
+        None,
+        ("'type'", "missing"),
+        ONE + "{ y = Relu(x) }",
         lambda m: m.graph.input[0].ClearField("type"),
     ),
     "weight without a type": Wrong(
         "checker", None, None, ("UNDEFINED",), ONE + "{ y = Add(x, w) }", _weight(data_type=0)
     ),
     "no opset": Wrong(
-        "checker", 0, None, ("No opset import",), ONE + "{ y = Relu(x) }", lambda m: m.ClearField("opset_import")
+        "checker",
+        0,
+        None,
+        ("No opset import",),
+        ONE + "{ y = Relu(x) }",
+        lambda m: m.ClearField("opset_import"),
     ),
     "weight of the wrong size": Wrong(
-        "checker", None, None, ("24 bytes", "48 bytes"), ONE + "{ y = Add(x, w) }", _weight(dims=[4, 3])
+        "checker",
+        None,
+        None,
+        ("24 bytes", "48 bytes"),
+        ONE + "{ y = Add(x, w) }",
+        _weight(dims=[4, 3]),
     ),
     "weight's file missing": Wrong(
         "weight", None, "w", ("absent.data", "missing"), ONE + "{ y = Add(x, w) }", _external
     ),
     "shapes that do not fit": Wrong(
-        "shape", 1, None, ("MatMul 'mm' (#1)", "Incompatible dimensions"),
+        "shape",
+        1,
+        None,
+        ("MatMul 'mm' (#1)", "Incompatible dimensions"),
         "g (float[2,3] x) => (float y) { h = Relu(x) [mm] y = MatMul(h, x) }",
     ),
     "shape declared wrong": Wrong(
-        "shape", 0, None, ("Relu (#0)", "(3) vs (4)"), "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }", fatal=False
+        "shape",
+        0,
+        None,
+        ("Relu (#0)", "(3) vs (4)"),
+        "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }",
+        fatal=False,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
@@ -233,7 +326,9 @@ def test_a_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None
     assert result.exit_code == result.document["exit_code"] == (3 if wrong.fatal else 0)
     place = (wrong.kind, wrong.node, wrong.tensor)
     problems = result.document["problems"]
-    hits = [p for p in problems if (p["kind"], p["node"] and p["node"]["index"], p["tensor"]) == place]
+    hits = [
+        p for p in problems if (p["kind"], p["node"] and p["node"]["index"], p["tensor"]) == place
+    ]
     assert len(hits) == 1, problems
     said = f"{hits[0]['what']} {hits[0]['hint']}"
     assert [word for word in wrong.words if word not in said] == [], said
@@ -245,7 +340,9 @@ def test_a_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None
 @pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # its own, while it makes them
-def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_of_onnx_itself_have_no_fatal_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every operator, by models that are valid by definition; one child serves them all."""
     from onnx.backend.test.case.node import collect_testcases
 
@@ -264,10 +361,17 @@ def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18])
-@pytest.mark.parametrize(("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)])
-def test_an_attribute_that_was_left_out_has_its_default(opset: int, axes: str, certain: int, tmp_path: Path) -> None:
-    """onnx infers MeanVarianceNormalization through its function body, without defaults for omitted axes."""
-    text = f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes} (x) }}"
+@pytest.mark.parametrize(
+    ("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)]
+)
+def test_an_attribute_that_was_left_out_has_its_default(
+    opset: int, axes: str, certain: int, tmp_path: Path
+) -> None:
+    """onnx infers MeanVarianceNormalization through its function body, without defaults for omitted
+    axes."""
+    text = (
+        f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes} (x) }}"
+    )
     problems = found(write(tmp_path, text, lambda model: _opset(model, opset)))
     assert [p.kind for p in problems if p.fatal] == ["shape"] * certain, problems
 
@@ -275,10 +379,14 @@ def test_an_attribute_that_was_left_out_has_its_default(opset: int, axes: str, c
 @pytest.mark.parametrize(
     "text",
     [
-        '<ir_version: 8, opset_import: ["": 17, "mine": 1]>' + ONE + "{ y = mine.Swirl <a = 1> (x, x) }",
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]>'
+        + ONE
+        + "{ y = mine.Swirl <a = 1> (x, x) }",
         '<ir_version: 8, opset_import: ["": 17, "mine": 1]>' + ONE + "{ y = mine.F <a = 1> (x) }"
         '<domain: "mine", opset_import: ["": 17]> F <a> (a) => (b) { b = Relu(a) }',
-        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>' + ONE + "{ y = com.microsoft.Gelu(x) }",
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
+        + ONE
+        + "{ y = com.microsoft.Gelu(x) }",
         '<ir_version: 8, opset_import: ["ai.onnx": 17]>' + ONE + "{ y = Relu(x) }",
         '<ir_version: 4, opset_import: ["": 8]>'
         + ONE
@@ -319,7 +427,9 @@ def test_sparse_weights_and_names_of_runtime_attributes_are_fine(tmp_path: Path)
     def edit(model: onnx.ModelProto) -> None:
         values = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
         model.graph.sparse_initializer.append(
-            helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [2], [0, 4]), [3, 3])
+            helper.make_sparse_tensor(
+                values, helper.make_tensor("", TensorProto.INT64, [2], [0, 4]), [3, 3]
+            )
         )
         model.graph.node[0].attribute.append(helper.make_attribute("__mine", 1))
 
@@ -329,9 +439,14 @@ def test_sparse_weights_and_names_of_runtime_attributes_are_fine(tmp_path: Path)
 
 
 def test_type_names_are_those_of_the_schemas() -> None:
-    wanted = {t for s in onnx.defs.get_all_schemas() for p in (*s.inputs, *s.outputs) for t in p.types}
+    wanted = {
+        t for s in onnx.defs.get_all_schemas() for p in (*s.inputs, *s.outputs) for t in p.types
+    }
     plain = {type_text(helper.make_tensor_type_proto(number, None)) for number in dtypes.TYPES}
-    assert {t for t in wanted if t.startswith("tensor(")} - plain <= {"tensor(float6e2m3)", "tensor(float6e3m2)"}
+    assert {t for t in wanted if t.startswith("tensor(")} - plain <= {
+        "tensor(float6e2m3)",
+        "tensor(float6e3m2)",
+    }
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
     assert type_text(helper.make_optional_type_proto(sequence)) == "optional(seq(tensor(float)))"
     assert type_text(onnx.TypeProto()) == ""
@@ -352,27 +467,44 @@ def test_every_tensor_of_the_light_networks_is_measured(path: Path) -> None:
     assert {t["source"] for t in outputs(doc).values()} == {"run"}
 
 
-# ---------------------------------------------------------------------------------------------------- ranges
+# ------------------------------------------------------------ ranges
 
 
 def test_ranges_are_those_of_the_values(tmp_path: Path) -> None:
     x = np.array([[-1.5, 0, np.nan], [np.inf, 2, 0]], np.float32)
     np.save(tmp_path / "x.npy", x)
-    path = write(tmp_path, "g (float[N,3] x) => (float[M,3] y) { [r] y = Relu(x) k = Shape(x) z = IsNaN(x) }")
+    path = write(
+        tmp_path, "g (float[N,3] x) => (float[M,3] y) { [r] y = Relu(x) k = Shape(x) z = IsNaN(x) }"
+    )
     doc = document(path, inputs=[str(tmp_path / "x.npy")])
     assert doc["inputs"][0]["range"] == {
-        "min": -1.5, "max": 2.0, "mean": 0.125, "nan": 1, "inf": 1, "zeros": 2, "elements": 6,
-    }  # fmt: skip
+        "min": -1.5,
+        "max": 2.0,
+        "mean": 0.125,
+        "nan": 1,
+        "inf": 1,
+        "zeros": 2,
+        "elements": 6,
+    }
     assert doc["inputs"][0]["values"] == "x.npy"
     made = outputs(doc)
-    assert (made["y"]["shape"], made["y"]["declared"]) == ([2, 3], {"type": "float32", "shape": ["M", 3]})
+    assert (made["y"]["shape"], made["y"]["declared"]) == (
+        [2, 3],
+        {"type": "float32", "shape": ["M", 3]},
+    )
     assert made["y"]["range"]["max"] == 2.0
-    assert (made["k"]["type"], made["k"]["value"], made["k"]["range"]["max"]) == ("int64", [2, 3], 3)
+    assert (made["k"]["type"], made["k"]["value"], made["k"]["range"]["max"]) == (
+        "int64",
+        [2, 3],
+        3,
+    )
     assert (made["z"]["type"], made["z"]["range"]["zeros"]) == ("bool", 5)
     assert doc["notes"] == []
 
 
-@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int64, np.float64])
+@pytest.mark.parametrize(
+    "kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int64, np.float64]
+)
 def test_every_type_has_a_range(kind: Any) -> None:
     r = ranges.range_of(np.array([[-2, 0], [1, 3]]).astype(kind))
     assert (r.low, r.high, r.zeros, r.elements, r.summary().mean) == (-2, 3, 1, 4, 0.5)
@@ -400,16 +532,21 @@ def test_samples_are_taken_together(tmp_path: Path) -> None:
     assert doc["run"]["samples"] == 2
     y = outputs(doc)["y"]
     s = outputs(doc)["s"]
-    assert (y["shape"], y["range"]["min"], y["range"]["max"], y["range"]["elements"]) == ([None, 3], -2, 1, 15)
+    assert (y["shape"], y["range"]["min"], y["range"]["max"], y["range"]["elements"]) == (
+        [None, 3],
+        -2,
+        1,
+        15,
+    )
     assert s["value"] is None
 
 
 def test_texts_sequences_and_empty_optionals(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        '<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x, string[2] t) => (float[2,6] y, string[2] u)'
-        "{ q = SequenceConstruct(x, x) y = ConcatFromSequence <axis = 1> (q) u = Identity(t)"
-        " o = Optional <type = float[2]> () h = OptionalHasElement(o) }",
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x, string[2] t) => (float[2,6] y,'
+        " string[2] u){ q = SequenceConstruct(x, x) y = ConcatFromSequence <axis = 1> (q) u ="
+        " Identity(t) o = Optional <type = float[2]> () h = OptionalHasElement(o) }",
     )
     made = outputs(document(path))
     assert (made["q"]["type"], made["q"]["shape"], made["q"]["range"]["elements"]) == (
@@ -425,10 +562,14 @@ def test_texts_sequences_and_empty_optionals(tmp_path: Path) -> None:
 def test_maps_cannot_be_stored_and_are_left_out(tmp_path: Path) -> None:
     def edit(model: onnx.ModelProto) -> None:
         model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-        zipped = helper.make_node("ZipMap", ["h"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+        zipped = helper.make_node(
+            "ZipMap", ["h"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
+        )
         model.graph.node.append(zipped)
         entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
-        model.graph.output.append(helper.make_value_info("m", helper.make_sequence_type_proto(entry)))
+        model.graph.output.append(
+            helper.make_value_info("m", helper.make_sequence_type_proto(entry))
+        )
 
     doc = document(write(tmp_path, ONE + "{ h = Softmax(x) y = Relu(h) }", edit))
     assert doc["exit_code"] == 0
@@ -443,7 +584,9 @@ def _chain(length: int, shape: str) -> str:
 
 
 @pytest.mark.parametrize("shape", ["256,64", "N,64"], ids=["known sizes", "unknown sizes"])
-def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_bound_what_a_run_gives(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, _chain(30, shape))
     options = {"shape": ["t0=256x64"]} if "N" in shape else {}
     whole = document(path, **options)["nodes"]
@@ -463,9 +606,15 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_inputs_are_the_same_in_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`b` is generated with the batch size of the file for `a`, also in a run that does not need `a`."""
-    path = write(tmp_path, "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }")
+def test_inputs_are_the_same_in_all_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`b` is generated with the batch size of the file for `a`, also in a run that does not need
+    `a`."""
+    path = write(
+        tmp_path,
+        "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }",
+    )
     np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
     monkeypatch.setattr(ranges, "BATCH_BYTES", 1)
     monkeypatch.setattr(ranges, "BATCH_PARTS", 1 << 50)
@@ -480,8 +629,13 @@ def test_the_node_at_which_the_reference_fails_is_found(tmp_path: Path) -> None:
     )
     doc = document(write(tmp_path, text))
     assert {name: t["source"] for name, t in outputs(doc).items()} == {
-        "a": "run", "b": "run", "c": None, "d": None, "e": "run", "y": "declared",
-    }  # fmt: skip
+        "a": "run",
+        "b": "run",
+        "c": None,
+        "d": None,
+        "e": "run",
+        "y": "declared",
+    }
     assert "fails at Swirl 'bad' (#2)" in doc["notes"][0]
     assert "3 of 6" in doc["notes"][1]
     assert doc["exit_code"] == 0
@@ -489,18 +643,25 @@ def test_the_node_at_which_the_reference_fails_is_found(tmp_path: Path) -> None:
 
 def test_what_stands_above_or_beside_a_problem_is_measured(tmp_path: Path) -> None:
     text = (
-        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y, int64[2,3] c)'
-        "{ h = Relu(x) c = Clip(k) d = Neg(c) y = Neg(h) }"
+        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y,'
+        " int64[2,3] c){ h = Relu(x) c = Clip(k) d = Neg(c) y = Neg(h) }"
     )
     doc = document(write(tmp_path, text))
     assert doc["exit_code"] == 3
     assert {name: t["source"] for name, t in outputs(doc).items()} == {
-        "h": "run", "c": "declared", "d": "inferred", "y": "run",
-    }  # fmt: skip
+        "h": "run",
+        "c": "declared",
+        "d": "inferred",
+        "y": "run",
+    }
 
 
 def test_a_run_that_fails_midway_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, "g (float[2,N] x) => (float[M] y) { h = Relu(x) y = Reshape(h, s) }", s=np.array([7]))
+    path = write(
+        tmp_path,
+        "g (float[2,N] x) => (float[M] y) { h = Relu(x) y = Reshape(h, s) }",
+        s=np.array([7]),
+    )
     doc = document(path, shape=["x=2x3"])
     assert outputs(doc)["h"]["shape"] == [2, 3]
     assert "the reference fails at Reshape (#1)" in doc["notes"][0]
@@ -511,9 +672,14 @@ def test_open_dimensions_are_a_note_unless_the_user_feeds(tmp_path: Path) -> Non
     doc = document(path)
     assert doc["notes"][0].startswith("not run: input 'x' has the unknown dimension 'width'")
     assert outputs(doc)["y"] == {
-        "name": "y", "source": "declared", "type": "float32", "shape": [2, "width"], "range": None, "value": None,
+        "name": "y",
+        "source": "declared",
+        "type": "float32",
+        "shape": [2, "width"],
+        "range": None,
+        "value": None,
         "declared": {"type": "float32", "shape": [2, "width"]},
-    }  # fmt: skip
+    }
     assert outputs(document(path, shape=["x=2x5"]))["y"]["shape"] == [2, 5]
     with pytest.raises(InputError):
         document(path, inputs=[str(tmp_path / "nothing.npy")])
@@ -536,37 +702,54 @@ def test_nothing_is_run_without_leave(tmp_path: Path) -> None:
 def test_a_tensor_is_measured_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors of 8 MiB each, no more than half of one is in memory at a time."""
     monkeypatch.setattr(ranges, "PIECE", 1 << 16)
-    text = "g (float[1,1024] x) => (float[2048,1024] y) { a = Expand(x, rows) b = Neg(a) y = Abs(b) }"
+    text = (
+        "g (float[1,1024] x) => (float[2048,1024] y) { a = Expand(x, rows) b = Neg(a) y = Abs(b) }"
+    )
     path = write(tmp_path, text, rows=np.array([2048, 1024]))
     document(path)  # what is imported and kept from now on is not counted
     tracemalloc.start()
-    assert [tensor["range"]["elements"] for tensor in outputs(document(path)).values()] == [2048 * 1024] * 3
+    assert [tensor["range"]["elements"] for tensor in outputs(document(path)).values()] == [
+        2048 * 1024
+    ] * 3
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
 
 
-# ---------------------------------------------------------------------------------------------------- documents
+# ------------------------------------------------------------ documents
 
 
 def test_the_whole_model(tmp_path: Path) -> None:
     text = (
-        '<ir_version: 8, opset_import: ["": 17, "mine": 1], producer_name: "maker", producer_version: "2">'
-        "g (float[2,3] x) => (float[2,3] y) { h = MatMul(x, w) f = mine.F(h) y = Relu(f) }"
-        '<domain: "mine", opset_import: ["": 17]> F (a) => (b) { c = Neg(a) b = Neg(c) }'
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1], producer_name: "maker",'
+        ' producer_version: "2">g (float[2,3] x) => (float[2,3] y) { h = MatMul(x, w) f = mine.F(h)'
+        ' y = Relu(f) }<domain: "mine", opset_import: ["": 17]> F (a) => (b) { c = Neg(a) b ='
+        " Neg(c) }"
     )
     path = write(tmp_path, text, w=np.eye(3, dtype=np.float32), unused=np.zeros(4, np.int64))
     doc = document(path)
     model = doc["model"]
-    assert (model["bytes"], model["external_bytes"], model["ir_version"]) == (path.stat().st_size, 0, 8)
+    assert (model["bytes"], model["external_bytes"], model["ir_version"]) == (
+        path.stat().st_size,
+        0,
+        8,
+    )
     assert (model["opsets"], model["producer"]) == ({"ai.onnx": 17, "mine": 1}, "maker 2")
     assert doc["ops"] == [
-        {"op": "MatMul", "domain": "", "count": 1}, {"op": "F", "domain": "mine", "count": 1},
+        {"op": "MatMul", "domain": "", "count": 1},
+        {"op": "F", "domain": "mine", "count": 1},
         {"op": "Relu", "domain": "", "count": 1},
-    ]  # fmt: skip
-    assert doc["functions"] == [{"domain": "mine", "name": "F", "overload": "", "nodes": 2, "calls": 1}]
+    ]
+    assert doc["functions"] == [
+        {"domain": "mine", "name": "F", "overload": "", "nodes": 2, "calls": 1}
+    ]
     assert (doc["weights"]["parameters"], doc["weights"]["bytes"]) == (13, 68)
-    assert doc["weights"]["by_type"][0] == {"type": "float32", "count": 1, "parameters": 9, "bytes": 36}
+    assert doc["weights"]["by_type"][0] == {
+        "type": "float32",
+        "count": 1,
+        "parameters": 9,
+        "bytes": 36,
+    }
     assert [t["name"] for t in doc["outputs"]] == ["y"]
     assert doc["nodes"][0]["inputs"] == ["x", "w"]
 
@@ -574,7 +757,9 @@ def test_the_whole_model(tmp_path: Path) -> None:
 def test_weights_in_other_files_are_counted(tmp_path: Path) -> None:
     model = parser.parse_model(f"{HEAD} {ONE} {{ y = MatMul(x, w) }}")
     model.graph.initializer.append(numpy_helper.from_array(np.eye(3, dtype=np.float32), "w"))
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0
+    )
     doc = document(tmp_path / "m.onnx", "#0")
     assert doc["model"]["external_bytes"] == 36
     assert doc["nodes"][0]["inputs"][1]["range"]["zeros"] == 6
@@ -582,8 +767,8 @@ def test_weights_in_other_files_are_counted(tmp_path: Path) -> None:
 
 def test_a_node_with_its_neighbours(tmp_path: Path) -> None:
     text = (
-        "g (float[1,2,5,5] x) => (float[1,4,5,5] y)"
-        '{ h = Relu(x) [conv] c = Conv <pads = [1,1,1,1], auto_pad = "NOTSET"> (h, w) [a] s = Abs(c) y = Add(c, s) }'
+        "g (float[1,2,5,5] x) => (float[1,4,5,5] y){ h = Relu(x) [conv] c = Conv <pads = [1,1,1,1],"
+        ' auto_pad = "NOTSET"> (h, w) [a] s = Abs(c) y = Add(c, s) }'
     )
     path = write(tmp_path, text, w=np.full((4, 2, 3, 3), 0.5, np.float32))
     doc = document(path, "conv")
@@ -592,9 +777,18 @@ def test_a_node_with_its_neighbours(tmp_path: Path) -> None:
     assert node["attributes"] == {"pads": "[1, 1, 1, 1]", "auto_pad": "'NOTSET'"}
     h, w = node["inputs"]
     assert (h["made_by"]["op"], h["range"]["min"]) == ("Relu", 0)
-    assert (w["made_by"], w["source"], w["shape"], w["range"]["max"]) == ("weight", "weight", [4, 2, 3, 3], 0.5)
+    assert (w["made_by"], w["source"], w["shape"], w["range"]["max"]) == (
+        "weight",
+        "weight",
+        [4, 2, 3, 3],
+        0.5,
+    )
     (c,) = node["outputs"]
-    assert ([n["label"] for n in c["read_by"]], c["is_output"], c["shape"]) == (["a", "#3"], False, [1, 4, 5, 5])
+    assert ([n["label"] for n in c["read_by"]], c["is_output"], c["shape"]) == (
+        ["a", "#3"],
+        False,
+        [1, 4, 5, 5],
+    )
     assert doc["run"]["tensors"] == 3  # x, h and c: nothing below is run
     assert document(path, "y")["nodes"][0]["outputs"][0]["is_output"]
     assert [n["op"] for n in document(path, "x")["nodes"]] == ["Relu"]
@@ -605,15 +799,27 @@ def test_a_node_with_its_neighbours(tmp_path: Path) -> None:
 def test_attributes_are_short() -> None:
     long = list(range(100))
     node = helper.make_node(
-        "X", [], [], ints=long, text="a" * 200, f=0.1, floats=[0.5], words=["p", "q"],
-        t=numpy_helper.from_array(np.arange(3)), big=numpy_helper.from_array(np.zeros((8, 8))),
+        "X",
+        [],
+        [],
+        ints=long,
+        text="a" * 200,
+        f=0.1,
+        floats=[0.5],
+        words=["p", "q"],
+        t=numpy_helper.from_array(np.arange(3)),
+        big=numpy_helper.from_array(np.zeros((8, 8))),
         g=helper.make_graph([], "g", [], []),
-    )  # fmt: skip
+    )
     text = {a.name: summary.attribute_text(a) for a in node.attribute}
     assert text["ints"] == "[0, 1, 2, 3, 4, 5, 6, 7, … 100 in all]"
     assert len(text["text"]) == 60
     assert (text["f"], text["floats"], text["words"]) == ("0.1", "[0.5]", "['p', 'q']")
-    assert (text["t"], text["big"], text["g"]) == ("int64 3 = [0, 1, 2]", "float64 8×8", "graph of 0 nodes")
+    assert (text["t"], text["big"], text["g"]) == (
+        "int64 3 = [0, 1, 2]",
+        "float64 8×8",
+        "graph of 0 nodes",
+    )
 
 
 def test_the_edge_between_two_nodes(tmp_path: Path) -> None:
@@ -626,9 +832,13 @@ def test_the_edge_between_two_nodes(tmp_path: Path) -> None:
     doc = document(path, start=["b"], end=["c"])
     assert (doc["start"], doc["end"]) == (["b"], ["c"])
     assert [n["label"] for n in doc["nodes"]] == ["b", "c"]
-    assert [(t["name"], t["made_by"]["label"], t["shape"]) for t in doc["inputs"]] == [("h", "a", [2, 6])]
+    assert [(t["name"], t["made_by"]["label"], t["shape"]) for t in doc["inputs"]] == [
+        ("h", "a", [2, 6])
+    ]
     assert [(t["name"], t["value"]) for t in doc["shapes"]] == [("n", [3, 4])]
-    assert [(t["name"], [n["label"] for n in t["read_by"]]) for t in doc["outputs"]] == [("r", ["d"])]
+    assert [(t["name"], [n["label"] for n in t["read_by"]]) for t in doc["outputs"]] == [
+        ("r", ["d"])
+    ]
     assert [n["op"] for n in doc["pulled"]] == ["Constant"]
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(NoRegion):
@@ -644,10 +854,12 @@ def test_the_edge_in_a_model_too_broken_for_one(tmp_path: Path) -> None:
     assert document(path, "b")["nodes"][0]["inputs"][0]["made_by"]["label"] == "a"
 
 
-# ---------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------ command
 
 
-def test_one_word_that_is_no_file_is_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_word_that_is_no_file_is_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, ONE + "{ [first] h = Relu(x) [last] y = Neg(h) }")
     monkeypatch.chdir(tmp_path)
     assert inspect("last").document["nodes"][0]["op"] == "Neg"
@@ -669,7 +881,9 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
         model.graph.node[0].name = "evil\x1b[31m\nname"
         model.producer_name = "p\nq"
 
-    path = write(tmp_path, "g (float[N,3] x) => (float[N,3] y) { h = Relu(x) [n] y = Softmax(h) }", edit)
+    path = write(
+        tmp_path, "g (float[N,3] x) => (float[N,3] y) { h = Relu(x) [n] y = Softmax(h) }", edit
+    )
     result = inspect(str(path))
     assert result.document["nodes"][0]["name"] == "evil\x1b[31m\nname"
     lines = result.text.splitlines()
@@ -699,8 +913,15 @@ def test_a_name_that_is_no_text_is_a_damaged_model(tmp_path: Path) -> None:
 
 def test_importing_the_command_is_light() -> None:
     heavy = ("onnx", "numpy", "onnxruntime", "networkx")
-    script = f"import sys, subgraph.commands.inspect; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        f"import sys, subgraph.commands.inspect; print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
@@ -713,9 +934,21 @@ def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
 def test_a_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
     path = chain(tmp_path / "m.onnx", ["a/1", "a/2", "a/3", "a/4", "b[1]"])
     graph = load(path)
-    assert [n.name for n in describe.nodes_document(graph, "a/*", None).nodes] == ["a/1", "a/2", "a/3", "a/4"]
-    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"], "a name comes first"
+    assert [n.name for n in describe.nodes_document(graph, "a/*", None).nodes] == [
+        "a/1",
+        "a/2",
+        "a/3",
+        "a/4",
+    ]
+    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"], (
+        "a name comes first"
+    )
     said = in_process("inspect", path, "a/*", "--no-run").text.splitlines()
-    assert said[1] == "a/*  4 nodes" and [line.split()[0] for line in said[3:]] == ["a/1", "a/2", "a/3", "a/4"]
+    assert said[1] == "a/*  4 nodes" and [line.split()[0] for line in said[3:]] == [
+        "a/1",
+        "a/2",
+        "a/3",
+        "a/4",
+    ]
     with pytest.raises(UnknownName, match=r"no node or tensor 'c\*'"):
         describe.nodes_document(graph, "c*", None)

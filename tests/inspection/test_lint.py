@@ -1,7 +1,8 @@
-"""Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound networks.
+"""Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound
+networks.
 
-Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, all rules,
-and `commands.lint`.
+Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, all
+rules, and `commands.lint`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Case:
     Attributes:
         node: label of the node that it is at.
         bad, good: graphs in ONNX's text form; good is `bad` where only options or weights differ.
-        more, mended: how they are written (opset, domains, weights, change); mended is `more` unless said.
+        more, mended: how they are written (opset, domains, weights, change); mended is `more`
+            unless said.
     """
 
     rule: str
@@ -82,17 +84,26 @@ def unary(node: str, shape: str = "1,3,8,8", out: str = "", dtype: str = "float"
 
 
 def pool(settings: str, size: int = 8, out: int = 8, op: str = "AveragePool") -> str:
-    return unary(f"{op}<kernel_shape=[3,3], {settings}>(x)", f"1,3,{size},{size}", f"1,3,{out},{out}")
+    return unary(
+        f"{op}<kernel_shape=[3,3], {settings}>(x)", f"1,3,{size},{size}", f"1,3,{out},{out}"
+    )
 
 
-def resize(settings: str, scale: float | None = None, opset: int = 17) -> tuple[str, dict[str, Any]]:
+def resize(
+    settings: str, scale: float | None = None, opset: int = 17
+) -> tuple[str, dict[str, Any]]:
     """The graph and its scale, 1.5 by default."""
     scales = np.array([1, 1, scale or 1.5, scale or 1.5], np.float32)
     size = int(8 * (scale or 1.5))
-    return unary(f"Resize<{settings}>(x, , s)", out=f"1,3,{size},{size}"), {"s": scales, "opset": opset}
+    return unary(f"Resize<{settings}>(x, , s)", out=f"1,3,{size},{size}"), {
+        "s": scales,
+        "opset": opset,
+    }
 
 
-def resized(node_says: str, settings: str, good: str, scale: float | None = None, **more: Any) -> Case:
+def resized(
+    node_says: str, settings: str, good: str, scale: float | None = None, **more: Any
+) -> Case:
     (bad, weights), (fine, _) = resize(settings, scale), resize(good, scale)
     return Case("resize", "n", bad, fine, says=node_says, more=weights, **more)
 
@@ -111,121 +122,437 @@ GROWN = "g (float[4] x) => (float[4] y) { [n] y = Mul(x, w) }"
 SIX = np.array([6, 3e5, 1, 1], np.float32)
 
 CASES = [
-    Case("known", "n", pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"),
-         pool("strides=[1,1]", 8, 6, "MaxPool"), NOTE, "known of mnn", options={"runtime": "mnn"}),
-    Case("asymmetric-pads", "n", pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
-         pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"), NOTE, "0 at the beginning and 1 at the end"),
-    Case("asymmetric-pads", "n", pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),
-         pool('auto_pad="SAME_LOWER", strides=[1,1]', op="MaxPool"), NOTE, "SAME_LOWER"),
-    Case("average-pool", "n", pool("pads=[1,1,1,1], count_include_pad=1"), pool("count_include_pad=1", 8, 6),
-         says="count_include_pad=1"),
-    Case("average-pool", "n", pool("pads=[1,1,1,1]"), pool("pads=[0,0,0,0]", 8, 6), NOTE, "count_include_pad=0"),
-    Case("average-pool", "n", pool('auto_pad="SAME_UPPER", count_include_pad=1'),
-         pool('auto_pad="VALID", count_include_pad=1', 8, 6), says="differ along the edge"),
-    Case("ceil-mode", "n", pool("ceil_mode=1, strides=[2,2]", 8, 4, "MaxPool"),
-         pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"), says="4×4"),
-    Case("ceil-mode", "n", unary("MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x)", "1,3,H,W", "1,3,P,Q"),
-         pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"), NOTE, "open", options={"skip": "baked-shape"}),
-    Case("custom-domain", "n", unary("my.Op(x)"), unary("Relu(x)"), says="custom domain 'my'",
-         more={"domains": ("my",)}),
-    Case("custom-domain", "n", unary("com.microsoft.Gelu(x)"), unary("Gelu(x)"), says="operator of onnxruntime",
-         more={"domains": ("com.microsoft",), "opset": 20, "ir": 9}),
-    Case("custom-domain", "n", unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"), unary("Relu(x)"), NOTE, "ai.onnx.ml",
-         more={"domains": ("ai.onnx.ml",)}),
-    Case("data-dependent", "n", "g (float[4] x) => (int64[1,k] y) { [n] y = NonZero(x) }",
-         "g (float[4] x) => (int64[4] y) { [n] y = Cast<to=7>(x) }", says="depends on values"),
-    Case("data-dependent", "n", "g (float[4] x, int64[1] k) => (float[a] v, int64[b] i) { [n] v, i = TopK(x, k) }",
-         "g (float[4] x, int64[1] k) => (float[4] v) { [n] c = Cast<to=1>(k) [m] v = Add(x, c) }",
-         says="static shapes"),
-    Case("data-dependent", "n", "g (float[4] x) => (float[2] v, int64[2] i) { [n] v, i = TopK(x, k) }",
-         "g (float[4] x) => (float[4] v) { [n] v = Relu(x) }", NOTE, "lower index",
-         more={"k": np.array([2])}, mended={}),
-    Case("denormals", "n", ADD, severity=WARNING, says="4 of 4", more={"w": np.full(4, 1e-40, np.float32)},
-         mended={"w": np.ones(4, np.float32)}, options={"skip": "fp16-underflow"}),
-    Case("denormals", "n", ADD, severity=NOTE, says="1 of 4", more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
-         mended={"w": np.array([0, 1, 1, 1], np.float32)}, options={"skip": "fp16-underflow"}),
-    Case("double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN),
-    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, fine={},
-         options={"image_options": ImageOptions(mean=(120.0,))}),
-    Case("double-normalisation", "b",
-         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
-         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }", says="divided by 64",
-         more={"s": np.float32(255)}),
-    Case("double-normalisation", "n", unary("Div(x, s)"), says="--scale", more={"s": np.float32(255)},
-         options={"image_options": ImageOptions(scale=(1 / 255,))}, fine={}),
-    Case("duplicate-names", "#1", "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }", says="#0",
-         more={"change": all_called_a}, mended={}),
-    Case("fp16-overflow", "n", ADD, says="infinite in float16", more={"w": SIX}, mended={"w": np.ones(4, np.float32)}),
-    Case("fp16-overflow", "m",
-         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
-         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }", says="-1e4"),
-    Case("fp16-overflow", "n", GROWN.replace("Mul(x, w)", "Exp(x)"), says="on these inputs",
-         options={"feeding": Feeding(("x.npy",))}, fine={}),
-    Case("fp16-underflow", "n", ADD, says="1e-12", more={"w": np.float32(1e-12)}, mended={"w": np.float32(1e-5)}),
-    Case("fp16-underflow", "n", ADD, severity=NOTE, says="25%", more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
-         mended={"w": np.ones(4, np.float32)}),
-    Case("integer-clip", "n", unary("Clip(x, w)", "4", dtype="int64"), unary("Max(x, w)", "4", dtype="int64"),
-         says="int64", more={"w": np.int64(0)}),
+    Case(
+        "known",
+        "n",
+        pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"),
+        pool("strides=[1,1]", 8, 6, "MaxPool"),
+        NOTE,
+        "known of mnn",
+        options={"runtime": "mnn"},
+    ),
+    Case(
+        "asymmetric-pads",
+        "n",
+        pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
+        pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"),
+        NOTE,
+        "0 at the beginning and 1 at the end",
+    ),
+    Case(
+        "asymmetric-pads",
+        "n",
+        pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),
+        pool('auto_pad="SAME_LOWER", strides=[1,1]', op="MaxPool"),
+        NOTE,
+        "SAME_LOWER",
+    ),
+    Case(
+        "average-pool",
+        "n",
+        pool("pads=[1,1,1,1], count_include_pad=1"),
+        pool("count_include_pad=1", 8, 6),
+        says="count_include_pad=1",
+    ),
+    Case(
+        "average-pool",
+        "n",
+        pool("pads=[1,1,1,1]"),
+        pool("pads=[0,0,0,0]", 8, 6),
+        NOTE,
+        "count_include_pad=0",
+    ),
+    Case(
+        "average-pool",
+        "n",
+        pool('auto_pad="SAME_UPPER", count_include_pad=1'),
+        pool('auto_pad="VALID", count_include_pad=1', 8, 6),
+        says="differ along the edge",
+    ),
+    Case(
+        "ceil-mode",
+        "n",
+        pool("ceil_mode=1, strides=[2,2]", 8, 4, "MaxPool"),
+        pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
+        says="4×4",
+    ),
+    Case(
+        "ceil-mode",
+        "n",
+        unary("MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x)", "1,3,H,W", "1,3,P,Q"),
+        pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
+        NOTE,
+        "open",
+        options={"skip": "baked-shape"},
+    ),
+    Case(
+        "custom-domain",
+        "n",
+        unary("my.Op(x)"),
+        unary("Relu(x)"),
+        says="custom domain 'my'",
+        more={"domains": ("my",)},
+    ),
+    Case(
+        "custom-domain",
+        "n",
+        unary("com.microsoft.Gelu(x)"),
+        unary("Gelu(x)"),
+        says="operator of onnxruntime",
+        more={"domains": ("com.microsoft",), "opset": 20, "ir": 9},
+    ),
+    Case(
+        "custom-domain",
+        "n",
+        unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"),
+        unary("Relu(x)"),
+        NOTE,
+        "ai.onnx.ml",
+        more={"domains": ("ai.onnx.ml",)},
+    ),
+    Case(
+        "data-dependent",
+        "n",
+        "g (float[4] x) => (int64[1,k] y) { [n] y = NonZero(x) }",
+        "g (float[4] x) => (int64[4] y) { [n] y = Cast<to=7>(x) }",
+        says="depends on values",
+    ),
+    Case(
+        "data-dependent",
+        "n",
+        "g (float[4] x, int64[1] k) => (float[a] v, int64[b] i) { [n] v, i = TopK(x, k) }",
+        "g (float[4] x, int64[1] k) => (float[4] v) { [n] c = Cast<to=1>(k) [m] v = Add(x, c) }",
+        says="static shapes",
+    ),
+    Case(
+        "data-dependent",
+        "n",
+        "g (float[4] x) => (float[2] v, int64[2] i) { [n] v, i = TopK(x, k) }",
+        "g (float[4] x) => (float[4] v) { [n] v = Relu(x) }",
+        NOTE,
+        "lower index",
+        more={"k": np.array([2])},
+        mended={},
+    ),
+    Case(
+        "denormals",
+        "n",
+        ADD,
+        severity=WARNING,
+        says="4 of 4",
+        more={"w": np.full(4, 1e-40, np.float32)},
+        mended={"w": np.ones(4, np.float32)},
+        options={"skip": "fp16-underflow"},
+    ),
+    Case(
+        "denormals",
+        "n",
+        ADD,
+        severity=NOTE,
+        says="1 of 4",
+        more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
+        mended={"w": np.array([0, 1, 1, 1], np.float32)},
+        options={"skip": "fp16-underflow"},
+    ),
+    Case(
+        "double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN
+    ),
+    Case(
+        "double-normalisation",
+        "a",
+        PLAIN,
+        says="--mean",
+        more=MEAN,
+        fine={},
+        options={"image_options": ImageOptions(mean=(120.0,))},
+    ),
+    Case(
+        "double-normalisation",
+        "b",
+        "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
+        "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }",
+        says="divided by 64",
+        more={"s": np.float32(255)},
+    ),
+    Case(
+        "double-normalisation",
+        "n",
+        unary("Div(x, s)"),
+        says="--scale",
+        more={"s": np.float32(255)},
+        options={"image_options": ImageOptions(scale=(1 / 255,))},
+        fine={},
+    ),
+    Case(
+        "duplicate-names",
+        "#1",
+        "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }",
+        says="#0",
+        more={"change": all_called_a},
+        mended={},
+    ),
+    Case(
+        "fp16-overflow",
+        "n",
+        ADD,
+        says="infinite in float16",
+        more={"w": SIX},
+        mended={"w": np.ones(4, np.float32)},
+    ),
+    Case(
+        "fp16-overflow",
+        "m",
+        "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
+        "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }",
+        says="-1e4",
+    ),
+    Case(
+        "fp16-overflow",
+        "n",
+        GROWN.replace("Mul(x, w)", "Exp(x)"),
+        says="on these inputs",
+        options={"feeding": Feeding(("x.npy",))},
+        fine={},
+    ),
+    Case(
+        "fp16-underflow",
+        "n",
+        ADD,
+        says="1e-12",
+        more={"w": np.float32(1e-12)},
+        mended={"w": np.float32(1e-5)},
+    ),
+    Case(
+        "fp16-underflow",
+        "n",
+        ADD,
+        severity=NOTE,
+        says="25%",
+        more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
+        mended={"w": np.ones(4, np.float32)},
+    ),
+    Case(
+        "integer-clip",
+        "n",
+        unary("Clip(x, w)", "4", dtype="int64"),
+        unary("Max(x, w)", "4", dtype="int64"),
+        says="int64",
+        more={"w": np.int64(0)},
+    ),
     Case("invalid", "n", unary("Relu<alpha=1.0>(x)"), unary("Relu(x)"), says="alpha"),
     Case("invalid", "n", unary("Relux(x)"), unary("Relu(x)"), says="not part of opset"),
-    Case("nan-weights", "n", ADD, says="1 values of constant 'w' are NaN",
-         more={"w": np.array([np.nan, 1, 1, 1], np.float32)}, mended={"w": np.array([-np.inf, 1, 1, 1], np.float32)}),
-    Case("nan-weights", "n", unary("Conv(x, w)"), says="9 values of weight 'w' are infinite",
-         more={"w": np.full((3, 3, 1, 1), np.inf, np.float32)}, mended={"w": np.ones((3, 3, 1, 1), np.float32)}),
-    Case("nan-weights", "n", unary("Mul(x, w)"), says="1 values of weight 'w' are infinite",
-         more={"w": np.array(np.inf, np.float32)}, mended={"w": np.array(2, np.float32)}),
-    Case("nan-weights", "n", unary("BatchNormalization(x, s, s, s, w)"), says="2 values of its variance 'w'",
-         more={"w": np.array([-1, 1, -0.1], np.float32), "s": np.ones(3, np.float32)},
-         mended={"w": np.array([-1e-6, 1, 1], np.float32), "s": np.ones(3, np.float32)}),
+    Case(
+        "nan-weights",
+        "n",
+        ADD,
+        says="1 values of constant 'w' are NaN",
+        more={"w": np.array([np.nan, 1, 1, 1], np.float32)},
+        mended={"w": np.array([-np.inf, 1, 1, 1], np.float32)},
+    ),
+    Case(
+        "nan-weights",
+        "n",
+        unary("Conv(x, w)"),
+        says="9 values of weight 'w' are infinite",
+        more={"w": np.full((3, 3, 1, 1), np.inf, np.float32)},
+        mended={"w": np.ones((3, 3, 1, 1), np.float32)},
+    ),
+    Case(
+        "nan-weights",
+        "n",
+        unary("Mul(x, w)"),
+        says="1 values of weight 'w' are infinite",
+        more={"w": np.array(np.inf, np.float32)},
+        mended={"w": np.array(2, np.float32)},
+    ),
+    Case(
+        "nan-weights",
+        "n",
+        unary("BatchNormalization(x, s, s, s, w)"),
+        says="2 values of its variance 'w'",
+        more={"w": np.array([-1, 1, -0.1], np.float32), "s": np.ones(3, np.float32)},
+        mended={"w": np.array([-1e-6, 1, 1], np.float32), "s": np.ones(3, np.float32)},
+    ),
     Case("nameless", "#0", unary("Relu(x)"), severity=NOTE, more={"change": unnamed}, mended={}),
-    Case("opset", "n", unary("Gelu(x)"), unary("Erf(x)"), says="comes with opset 20", more={"opset": 20, "ir": 9},
-         options={"target": 13}, mended={"opset": 13}),
-    Case("opset", "n", unary("ReduceSum(x, a)", out="1,1,8,8"), unary("ReduceSum<axes=[1]>(x)", out="1,1,8,8"),
-         says="at opset 11", more={"a": np.array([1])}, options={"target": 11}, mended={"opset": 11}),
-    Case("opset", "n", unary("Softmax<axis=1>(x)"), unary("Softmax<axis=3>(x)"), says="flattened",
-         options={"target": 12}, mended={"opset": 12}),
+    Case(
+        "opset",
+        "n",
+        unary("Gelu(x)"),
+        unary("Erf(x)"),
+        says="comes with opset 20",
+        more={"opset": 20, "ir": 9},
+        options={"target": 13},
+        mended={"opset": 13},
+    ),
+    Case(
+        "opset",
+        "n",
+        unary("ReduceSum(x, a)", out="1,1,8,8"),
+        unary("ReduceSum<axes=[1]>(x)", out="1,1,8,8"),
+        says="at opset 11",
+        more={"a": np.array([1])},
+        options={"target": 11},
+        mended={"opset": 11},
+    ),
+    Case(
+        "opset",
+        "n",
+        unary("Softmax<axis=1>(x)"),
+        unary("Softmax<axis=3>(x)"),
+        says="flattened",
+        options={"target": 12},
+        mended={"opset": 12},
+    ),
     resized("align_corners", f'{LINEAR}="align_corners"', f'{LINEAR}="half_pixel"'),
     resized("neither align_corners", f'{LINEAR}="asymmetric"', f'{LINEAR}="pytorch_half_pixel"'),
-    resized("asymmetric", f'{LINEAR}="asymmetric"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 2),
-    resized("half_pixel", f'{NEAREST}="half_pixel"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 1.7),
+    resized(
+        "asymmetric", f'{LINEAR}="asymmetric"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 2
+    ),
+    resized(
+        "half_pixel",
+        f'{NEAREST}="half_pixel"',
+        f'{NEAREST}="asymmetric", nearest_mode="floor"',
+        1.7,
+    ),
     resized("ceil", f'{NEAREST}="asymmetric", nearest_mode="ceil"', f'{NEAREST}="half_pixel"', 2),
-    Case("resize", "n", unary('Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize">(x, r, s)',
-                              out="1,3,12,12"), resize(f'{LINEAR}="half_pixel"')[0], says="crop",
-         more=resize("")[1] | {"r": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)},
-         mended=resize("")[1]),
-    Case("resize", "n", resize('mode="cubic"')[0], resize('mode="linear"')[0], NOTE, "cubic", more=resize("")[1]),
-    Case("resize", "n", resize('mode="linear", antialias=1', 0.5)[0], resize('mode="linear"', 0.5)[0],
-         says="antialias", more=resize("", 0.5, 18)[1]),
-    Case("training", "n", unary(BN.format("training_mode=1")), unary(BN.format("epsilon=0.1")),
-         says="training_mode=1", more=STATS, options={"skip": "invalid"}),
-    Case("training", "n", unary(BN.format("epsilon=0.1")), unary(BN.format("is_test=1")), says="is_test=0",
-         more=STATS | {"opset": 6}),
-    Case("training", "n", unary("BatchNormalization(x, w, w, w, w)").replace("y = ", "y, a, b, c, d = "),
-         unary("BatchNormalization(x, w, w, w, w)"), says="5 outputs", more=STATS | {"opset": 9}),
-    Case("training", "n", unary(BN.format("spatial=0")), unary(BN.format("epsilon=0.1")), says="per pixel",
-         more=STATS | {"opset": 7}, options={"skip": "invalid"}),
-    Case("training", "n", unary("Dropout(x, r, t)"), says="two runs differ",
-         more={"r": np.float32(0.5), "t": np.array(True)}, mended={"r": np.float32(0.5), "t": np.array(False)}),
-    Case("types", "n", unary("Clip(x)", "4", dtype="int64"), unary("Clip(x)", "4"), says="int64", more={"opset": 11}),
-    Case("types", "n", "g (float[4] x, double[4] z) => (float[4] y) { [n] y = Add(x, z) }",
-         "g (float[4] x, float[4] z) => (float[4] y) { [n] y = Add(x, z) }", says="inconsistent type"),
-    Case("upsample", "n", unary('Upsample<mode="linear">(x, s)', out="1,3,16,16"),
-         unary('Resize<mode="linear">(x, r, s)', out="1,3,16,16"), says="deprecated",
-         more={"opset": 9, "s": np.array([1, 1, 2, 2], np.float32)},
-         mended={"opset": 11, "s": np.array([1, 1, 2, 2], np.float32), "r": np.array([], np.float32)}),
-    Case("upsample", "n", unary('Resize<mode="nearest">(x, s)', out="1,3,16,16"),
-         unary('Resize<mode="nearest">(x, r, s)', out="1,3,16,16"), NOTE, "opset 10",
-         more={"opset": 10, "s": np.array([1, 1, 2, 2], np.float32)},
-         mended={"opset": 11, "s": np.array([1, 1, 2, 2], np.float32), "r": np.array([], np.float32)}),
-    Case("baked-shape", "r", BAKED, says="declared open", more={"s": np.array([1, 2, 2])},
-         mended={"s": np.array([-1, 2, 2])}),
-    Case("baked-shape", "r", BAKED.replace("N,", "1,"), says="x=3×4", more={"s": np.array([1, 2, 2])},
-         mended={"s": np.array([-1, 2, 2])}, options={"second_sizes": {"x": [3, 4]}}),
-]  # fmt: skip
+    Case(
+        "resize",
+        "n",
+        unary(
+            'Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize">(x, r, s)',
+            out="1,3,12,12",
+        ),
+        resize(f'{LINEAR}="half_pixel"')[0],
+        says="crop",
+        more=resize("")[1] | {"r": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)},
+        mended=resize("")[1],
+    ),
+    Case(
+        "resize",
+        "n",
+        resize('mode="cubic"')[0],
+        resize('mode="linear"')[0],
+        NOTE,
+        "cubic",
+        more=resize("")[1],
+    ),
+    Case(
+        "resize",
+        "n",
+        resize('mode="linear", antialias=1', 0.5)[0],
+        resize('mode="linear"', 0.5)[0],
+        says="antialias",
+        more=resize("", 0.5, 18)[1],
+    ),
+    Case(
+        "training",
+        "n",
+        unary(BN.format("training_mode=1")),
+        unary(BN.format("epsilon=0.1")),
+        says="training_mode=1",
+        more=STATS,
+        options={"skip": "invalid"},
+    ),
+    Case(
+        "training",
+        "n",
+        unary(BN.format("epsilon=0.1")),
+        unary(BN.format("is_test=1")),
+        says="is_test=0",
+        more=STATS | {"opset": 6},
+    ),
+    Case(
+        "training",
+        "n",
+        unary("BatchNormalization(x, w, w, w, w)").replace("y = ", "y, a, b, c, d = "),
+        unary("BatchNormalization(x, w, w, w, w)"),
+        says="5 outputs",
+        more=STATS | {"opset": 9},
+    ),
+    Case(
+        "training",
+        "n",
+        unary(BN.format("spatial=0")),
+        unary(BN.format("epsilon=0.1")),
+        says="per pixel",
+        more=STATS | {"opset": 7},
+        options={"skip": "invalid"},
+    ),
+    Case(
+        "training",
+        "n",
+        unary("Dropout(x, r, t)"),
+        says="two runs differ",
+        more={"r": np.float32(0.5), "t": np.array(True)},
+        mended={"r": np.float32(0.5), "t": np.array(False)},
+    ),
+    Case(
+        "types",
+        "n",
+        unary("Clip(x)", "4", dtype="int64"),
+        unary("Clip(x)", "4"),
+        says="int64",
+        more={"opset": 11},
+    ),
+    Case(
+        "types",
+        "n",
+        "g (float[4] x, double[4] z) => (float[4] y) { [n] y = Add(x, z) }",
+        "g (float[4] x, float[4] z) => (float[4] y) { [n] y = Add(x, z) }",
+        says="inconsistent type",
+    ),
+    Case(
+        "upsample",
+        "n",
+        unary('Upsample<mode="linear">(x, s)', out="1,3,16,16"),
+        unary('Resize<mode="linear">(x, r, s)', out="1,3,16,16"),
+        says="deprecated",
+        more={"opset": 9, "s": np.array([1, 1, 2, 2], np.float32)},
+        mended={
+            "opset": 11,
+            "s": np.array([1, 1, 2, 2], np.float32),
+            "r": np.array([], np.float32),
+        },
+    ),
+    Case(
+        "upsample",
+        "n",
+        unary('Resize<mode="nearest">(x, s)', out="1,3,16,16"),
+        unary('Resize<mode="nearest">(x, r, s)', out="1,3,16,16"),
+        NOTE,
+        "opset 10",
+        more={"opset": 10, "s": np.array([1, 1, 2, 2], np.float32)},
+        mended={
+            "opset": 11,
+            "s": np.array([1, 1, 2, 2], np.float32),
+            "r": np.array([], np.float32),
+        },
+    ),
+    Case(
+        "baked-shape",
+        "r",
+        BAKED,
+        says="declared open",
+        more={"s": np.array([1, 2, 2])},
+        mended={"s": np.array([-1, 2, 2])},
+    ),
+    Case(
+        "baked-shape",
+        "r",
+        BAKED.replace("N,", "1,"),
+        says="x=3×4",
+        more={"s": np.array([1, 2, 2])},
+        mended={"s": np.array([-1, 2, 2])},
+        options={"second_sizes": {"x": [3, 4]}},
+    ),
+]
 
 
-def prepare(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[LintContext, list[str]]:
-    """The context of the model, written to a file, and the names of all rules except the one to skip."""
+def prepare(
+    folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]
+) -> tuple[LintContext, list[str]]:
+    """The context of the model, written to a file, and the names of all rules except the one to
+    skip."""
     folder.mkdir()
     np.save(folder / "x.npy", np.full(4, 12, np.float32))
     options = dict(options)
@@ -246,14 +573,18 @@ def is_a_sentence(said: str) -> bool:
 def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
     subject, rules = prepare(tmp_path / "bad", case.bad, case.more, case.options)
     every = list(lint.run_rules(subject, rules))
-    assert all(is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every)
+    assert all(
+        is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every
+    )
     found = [f for f in every if f.rule == case.rule and f.node]
     assert [f.node and f.node.label for f in found] == [case.node]
     assert found[0].severity == case.severity and case.says in f"{found[0].reason} {found[0].fix}"
     mended = case.more if case.mended is None else case.mended
     options = case.options if case.fine is None else case.fine
     subject, rules = prepare(tmp_path / "good", case.good or case.bad, mended, options)
-    assert [(f.rule, f.reason) for f in lint.run_rules(subject, rules) if f.severity != UNCHECKED] == []
+    assert [
+        (f.rule, f.reason) for f in lint.run_rules(subject, rules) if f.severity != UNCHECKED
+    ] == []
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -280,7 +611,7 @@ def test_there_are_nine_of_them() -> None:
     assert len(LIGHT) == 9
 
 
-# ---------------------------------------------------------------------------------------------------- nested
+# ------------------------------------------------------------ nested
 
 
 def document_of(context: LintContext, rules: list[str]) -> dict[str, Any]:
@@ -296,7 +627,9 @@ def branching(folder: Path, weight: float = 1.0) -> Graph:
     """An If whose branch holds a pool of ceil_mode=1, a nameless node and a weight."""
     then = helper.make_graph(
         [
-            helper.make_node("MaxPool", ["x"], ["p"], "deep", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+            helper.make_node(
+                "MaxPool", ["x"], ["p"], "deep", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
+            ),
             helper.make_node("Mul", ["p", "w"], ["a"]),
         ],
         "then",
@@ -320,7 +653,9 @@ def branching(folder: Path, weight: float = 1.0) -> Graph:
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 4])],
     )
-    return text_models.read(folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return text_models.read(
+        folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 def test_bodies_are_looked_into_with_the_types_of_the_graph_around(tmp_path: Path) -> None:
@@ -337,7 +672,7 @@ FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
 g (float[1,3,8,8] x) => (float[1,3,4,4] y) { [call] y = local.Pool(x) }
 <domain: "local", opset_import: ["" : 17]>
 Pool (x) => (y) { [inner] y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2], count_include_pad=1>(x) }
-"""
+"""  # noqa: E501
 
 
 def test_local_functions_are_looked_into(tmp_path: Path) -> None:
@@ -366,13 +701,19 @@ def test_an_operator_of_onnxruntime_is_told_by_what_each_runtime_imports(
     op: str, runtime: str, said: str, tmp_path: Path
 ) -> None:
     g = text_models.load(tmp_path, unary(f"com.microsoft.{op}(x)"), domains=("com.microsoft",))
-    found = [issue.reason for issue in found_in(g, runtime=runtime) if issue.rule == "custom-domain"]
+    found = [
+        issue.reason for issue in found_in(g, runtime=runtime) if issue.rule == "custom-domain"
+    ]
     assert bool(found) == bool(said) and said in "".join(found)
 
 
 @pytest.mark.parametrize("backend", ["mnn", "opencv", "openvino", "tract"])
-def test_what_a_runtime_is_said_to_import_is_so_in_the_release_that_is_installed(backend: str, tmp_path: Path) -> None:
-    (importing,) = (ops.split() for key, ops in custom_domain.IMPORTED.items() if key.split()[0] == backend)
+def test_what_a_runtime_is_said_to_import_is_so_in_the_release_that_is_installed(
+    backend: str, tmp_path: Path
+) -> None:
+    (importing,) = (
+        ops.split() for key, ops in custom_domain.IMPORTED.items() if key.split()[0] == backend
+    )
     with Worker(backend, timeout=60) as worker:
         for op in ("Gelu", "CDist"):
             path = tmp_path / f"{op}.onnx"
@@ -384,8 +725,7 @@ def test_what_a_runtime_is_said_to_import_is_so_in_the_release_that_is_installed
 
 
 def test_names_that_are_shared_behind_a_node_with_bodies(tmp_path: Path) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
         g (float[2] x, bool c) => (float[2] y) { [call] y = local.Choose(x, c) }
         <domain: "local", opset_import: ["" : 17]>
         Choose (x, c) => (y) {
@@ -393,25 +733,31 @@ def test_names_that_are_shared_behind_a_node_with_bodies(tmp_path: Path) -> None
                 e = Abs(x) }>
             [same] b = Relu(a)
             [same] y = Tanh(b)
-        }"""
-    )
+        }""")  # noqa: E501
     found = found_in(text_models.read(tmp_path, model))
-    assert ("duplicate-names", "local.Choose > #2") in {(f.rule, f.node and f.node.label) for f in found}
+    assert ("duplicate-names", "local.Choose > #2") in {
+        (f.rule, f.node and f.node.label) for f in found
+    }
 
 
 def test_an_attribute_from_the_caller_is_unknown(tmp_path: Path) -> None:
-    text_form = FUNCTION.replace("Pool (x)", "Pool <how>(x)").replace("count_include_pad=1", "count_include_pad=@how")
+    text_form = FUNCTION.replace("Pool (x)", "Pool <how>(x)").replace(
+        "count_include_pad=1", "count_include_pad=@how"
+    )
     text_form = text_form.replace("local.Pool(x)", "local.Pool<how=1>(x)")
     found = found_in(text_models.read(tmp_path, onnx.parser.parse_model(text_form)))
     assert "average-pool" not in {f.rule for f in found}
 
 
-# ---------------------------------------------------------------------------------------------------- details
+# ------------------------------------------------------------ details
 
 
 def test_shapes_that_only_shapes_decide_are_no_data(tmp_path: Path) -> None:
     """Old exporters write torch.arange as NonZero of ConstantOfShape."""
-    chain = "[a] s = Shape(x) [b] o = ConstantOfShape(s) [c] i = NonZero(o) [d] k = Cast<to=6>(i) [e] y = Clip(k, z)"
+    chain = (
+        "[a] s = Shape(x) [b] o = ConstantOfShape(s) [c] i = NonZero(o) [d] k = Cast<to=6>(i) [e] y"
+        " = Clip(k, z)"
+    )
     g = text_models.load(tmp_path, f"g (float[4] x) => (int32[1,4] y) {{ {chain} }}", z=np.int32(0))
     assert [(f.rule, f.severity) for f in found_in(g)] == [("integer-clip", NOTE)]
 
@@ -422,17 +768,24 @@ def test_a_size_that_nothing_changes_is_no_resize(tmp_path: Path) -> None:
 
 
 def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
-    graph = "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
+    graph = (
+        "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
+    )
     linear = text_models.load(tmp_path, graph.format(f'{LINEAR}="align_corners"'))
     nearest = text_models.load(tmp_path, graph.format(f'{NEAREST}="half_pixel"'))
-    told = [[f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (linear, nearest)]
+    told = [
+        [f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (linear, nearest)
+    ]
     assert told == [[WARNING], [NOTE]]
 
 
 @pytest.mark.parametrize("scale", [0.4, 0.5, 0.7, 1.3, 1.7, 2, 3])
-@pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize(
+    "mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
+)
 def test_positions_are_those_of_onnxruntime(mode: str, scale: float) -> None:
-    """A ramp shows which cell each output copies. Positions that are nearly between two cells are not compared."""
+    """A ramp shows which cell each output copies. Positions that are nearly between two cells are
+    not compared."""
     axis = Axis(10, math.floor(10 * np.float32(scale)), float(np.float32(scale)))
     ramp = np.arange(10, dtype=np.float32).reshape(1, 1, 1, 10)
     graph = "g (float[1,1,1,10] x) => (float[1,1,1,N] y) {{ [n] y = Resize<{}>(x, , s) }}"
@@ -451,7 +804,11 @@ def test_positions_are_those_of_onnxruntime(mode: str, scale: float) -> None:
 
 
 def test_sizes_count_where_no_scales_are_given(tmp_path: Path) -> None:
-    graph = "g (float[N,3,8,8] x) => (float[N,3,h,w] y) { [n] y = Resize<" + f'{NEAREST}="half_pixel"' + ">(x, , , s) }"
+    graph = (
+        "g (float[N,3,8,8] x) => (float[N,3,h,w] y) { [n] y = Resize<"
+        + f'{NEAREST}="half_pixel"'
+        + ">(x, , , s) }"
+    )
     twice = text_models.load(tmp_path, graph, s=np.array([1, 3, 16, 16]))
     odd = text_models.load(tmp_path, graph, s=np.array([1, 3, 13, 13]))
     told = [[f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (twice, odd)]
@@ -464,16 +821,23 @@ def test_large_clip_bounds_are_no_overflow(tmp_path: Path) -> None:
 
 
 def test_infinite_weights_are_no_overflow(tmp_path: Path) -> None:
-    assert found_in(text_models.load(tmp_path, ADD, w=np.array([np.inf, -np.inf, 2, 1], np.float32))) == []
+    assert (
+        found_in(text_models.load(tmp_path, ADD, w=np.array([np.inf, -np.inf, 2, 1], np.float32)))
+        == []
+    )
 
 
-def test_weights_in_another_file_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_another_file_are_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from subgraph.inspection.lint import _numbers
 
     monkeypatch.setattr(_numbers, "PIECE", 1000)
     values = np.ones(100_000, np.float32)
     values[[7, 54_321]] = 1e6, -1e7
-    made = text_models.model("g (float[100000] x) => (float[100000] y) { [n] y = Add(x, w) }", w=values)
+    made = text_models.model(
+        "g (float[100000] x) => (float[100000] y) { [n] y = Add(x, w) }", w=values
+    )
     onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
     from subgraph.graph.graph import load
 
@@ -487,14 +851,18 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
     g = text_models.load(
         tmp_path,
         f"g (float[1,3,8,8] x) => (float[1,3,8,8] y) {{ {chain} }}",
-        c=np.float32(255), m=np.full((3, 1, 1), 0.45, np.float32), s=np.full((3, 1, 1), 0.22, np.float32),
-    )  # fmt: skip
+        c=np.float32(255),
+        m=np.full((3, 1, 1), 0.45, np.float32),
+        s=np.full((3, 1, 1), 0.22, np.float32),
+    )
     assert found_in(g) == []
 
 
 def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     """That is listed as not checked, and is not a finding."""
-    g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
+    g = text_models.load(
+        tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",)
+    )
     document = document_of(LintContext(g), RULES)
     assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]
     assert {f["rule"] for f in document["findings"]} == {"custom-domain"}
@@ -504,7 +872,11 @@ def test_a_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
     baked = "g (float[N,T,4] x) => (float[N,T,4] y) { [n] y = Add(x, p) }"
     g = text_models.load(tmp_path, baked, p=np.ones((1, 16, 4), np.float32))
     (found,) = found_in(g)
-    assert (found.rule, found.severity, found.node and found.node.label) == ("baked-shape", WARNING, "n")
+    assert (found.rule, found.severity, found.node and found.node.label) == (
+        "baked-shape",
+        WARNING,
+        "n",
+    )
 
 
 def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path) -> None:
@@ -515,7 +887,8 @@ def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path
 
 
 def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
-    """No symbol declares past + new = all. The first sizes break it (16 + 16 ≠ 16), so nothing is reported."""
+    """No symbol declares past + new = all. The first sizes break it (16 + 16 ≠ 16), so nothing is
+    reported."""
     graph = "g (float[1,P] past, float[1,T] new, float[1,A] mask) => (float[1,A] y) {"
     graph += " [c] all = Concat<axis=1>(past, new) [n] y = Add(all, mask) }"
     g = text_models.load(tmp_path, graph)
@@ -526,7 +899,9 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "says"), [(0, "UNDEFINED"), (2, "INT")])
-def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(kind: int, says: str, tmp_path: Path) -> None:
+def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(
+    kind: int, says: str, tmp_path: Path
+) -> None:
     def damage(model: onnx.ModelProto) -> None:
         next(a for a in model.graph.node[0].attribute if a.name == "pads").type = kind
 
@@ -543,7 +918,7 @@ def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
     assert any("cycle" in f["reason"] for f in document["findings"] if f["rule"] == "invalid")
 
 
-# ---------------------------------------------------------------------------------------------------- choosing
+# ------------------------------------------------------------ choosing
 
 
 def test_only_and_ignore() -> None:
@@ -563,8 +938,9 @@ def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
 def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
     rule = tmp_path / "no_relu.py"
     rule.write_text(
-        '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(context):\n    """All."""\n'
-        '    return [warning(p, "a Relu", "remove it") for p in context.nodes("Relu")]\n'
+        '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(context):\n   '
+        ' """All."""\n    return [warning(p, "a Relu", "remove it") for p in'
+        ' context.nodes("Relu")]\n'
     )
     g = text_models.load(tmp_path, unary("Relu(x)"))
     (found,) = lint.run_rules(LintContext(g), lint.choose_rules([str(rule)]))
@@ -581,15 +957,26 @@ def test_equal_notes_are_one_line() -> None:
     from subgraph.graph.graph import load
 
     lines = text(lint.document(LintContext(load(LIGHT[-1])), ["nameless"])).splitlines()
-    assert lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ") and "…" in lines[0]
-    assert lines[1].startswith("  fix: ") and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes" and len(lines) == 3
+    assert (
+        lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ")
+        and "…" in lines[0]
+    )
+    assert (
+        lines[1].startswith("  fix: ")
+        and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes"
+        and len(lines) == 3
+    )
 
 
 def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     nodes = "".join(f"[n{k}] t{k + 1} = my.Op(t{k}) " for k in range(12))
-    g = text_models.load(tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",))
+    g = text_models.load(
+        tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",)
+    )
     lines = text(lint.document(LintContext(g), ["custom-domain"])).splitlines()
-    assert len(lines) == 3 and lines[0].startswith("warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), ")
+    assert len(lines) == 3 and lines[0].startswith(
+        "warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), "
+    )
     assert "n7 (my.Op), …): is of the custom domain" in lines[0]
 
 
@@ -599,7 +986,9 @@ def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: P
     told = [
         [
             f.severity
-            for f in lint.run_rules(LintContext(text_models.load(tmp_path, graph), target=9), ["opset"])
+            for f in lint.run_rules(
+                LintContext(text_models.load(tmp_path, graph), target=9), ["opset"]
+            )
             if f.node
         ]
         for graph in (plain, other)
@@ -614,7 +1003,7 @@ def test_what_is_fed_must_fit(tmp_path: Path) -> None:
         list(lint.run_rules(LintContext(g, feeding=Feeding((str(tmp_path / "x.npy"),))), RULES))
 
 
-# ---------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------ command
 
 
 @pytest.fixture(scope="module")
@@ -638,11 +1027,17 @@ def test_the_command_line(folder: Path) -> None:
     done = subcut("lint", "bad.onnx", cwd=folder)
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
-    assert lines[0].startswith("warning  ceil-mode  #0 (MaxPool): ") and lines[1].startswith("  fix: ")
+    assert lines[0].startswith("warning  ceil-mode  #0 (MaxPool): ") and lines[1].startswith(
+        "  fix: "
+    )
     assert lines[-1] == f"1 warning, 1 note: {len(RULES)} rules, 1 node"
     assert subcut("lint", "bad.onnx", "--ignore", "ceil-mode", cwd=folder).code == 0
     done = subcut("lint", "clean.onnx", cwd=folder)
-    assert (done.code, done.out, done.err) == (0, f"nothing found: {len(RULES)} rules, 1 node\n", "")
+    assert (done.code, done.out, done.err) == (
+        0,
+        f"nothing found: {len(RULES)} rules, 1 node\n",
+        "",
+    )
 
 
 def test_json_csv_and_what_was_not_checked(folder: Path) -> None:
@@ -650,7 +1045,11 @@ def test_json_csv_and_what_was_not_checked(folder: Path) -> None:
     document = done.document
     assert (done.code, document["schema"], document["exit_code"]) == (0, "subcut.lint/1", 0)
     (finding,) = document["findings"]
-    assert (finding["rule"], finding["severity"], finding["node"]["label"]) == ("nameless", NOTE, "#0")
+    assert (finding["rule"], finding["severity"], finding["node"]["label"]) == (
+        "nameless",
+        NOTE,
+        "#0",
+    )
     rows = list(csv.DictReader((folder / "found.csv").read_text(encoding="utf-8").splitlines()))
     assert [(row["rule"], row["node"], row["op"]) for row in rows] == [("nameless", "#0", "Relu")]
 
@@ -678,7 +1077,9 @@ def test_the_rules_are_listed(folder: Path) -> None:
 def test_scales_of_another_type_are_no_internal_error(tmp_path: Path) -> None:
     """A damaged attribute ended lint in an internal error."""
     node = helper.make_node("Upsample", ["x"], ["y"], "up", mode="nearest")
-    node.attribute.append(helper.make_attribute("scales", helper.make_tensor("t", TensorProto.FLOAT, [1, 2], [1, 2])))
+    node.attribute.append(
+        helper.make_attribute("scales", helper.make_tensor("t", TensorProto.FLOAT, [1, 2], [1, 2]))
+    )
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in "xy"]
     model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]))
     model.opset_import[0].version = 9

@@ -13,7 +13,10 @@ from subgraph.inspection.network import network, type_text
 
 def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:
     """A dimension with a generated name is unknown."""
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="n0"), helper.make_node("Abs", ["y"], ["z"], name="n1")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"], name="n0"),
+        helper.make_node("Abs", ["y"], ["z"], name="n1"),
+    ]
     for node, scopes in zip(nodes, (["", "layer1", "layer1.0", "relu"], []), strict=True):
         node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
     graph = helper.make_graph(

@@ -40,7 +40,10 @@ def test_deviation_and_histogram_are_those_of_numpy_in_any_pieces(
     monkeypatch.setattr(weights, "PIECE", 77)
     found = spread_of(graph)
     assert found and found.deviation == pytest.approx(values.astype(np.float64).std(), rel=1e-6)
-    assert found.counts == np.histogram(values.astype(np.float64), 24)[0].tolist() and sum(found.counts) == 1000
+    assert (
+        found.counts == np.histogram(values.astype(np.float64), 24)[0].tolist()
+        and sum(found.counts) == 1000
+    )
 
 
 def test_what_has_no_spread(tmp_path: Path) -> None:
@@ -52,11 +55,22 @@ def test_what_has_no_spread(tmp_path: Path) -> None:
 
 
 def test_small_constants_are_texts(tmp_path: Path) -> None:
-    values = (np.float32(2**0.5), np.array([7]), True, np.array([1.0, 2.0]), np.array(["word"], object))
+    values = (
+        np.float32(2**0.5),
+        np.array([7]),
+        True,
+        np.array([1.0, 2.0]),
+        np.array(["word"], object),
+    )
     assert small_constants(model(tmp_path / "m.onnx", *values)) == {0: "1.41421", 1: "7", 2: "True"}
     constant = helper.make_node("Constant", [], ["c"], value_float=0.5)
-    held = helper.make_node("Constant", [], ["d"], value=numpy_helper.from_array(np.array(0.25, np.float32)))
+    held = helper.make_node(
+        "Constant", [], ["d"], value=numpy_helper.from_array(np.array(0.25, np.float32))
+    )
     read = helper.make_node("Clip", ["x", "d", "c"], ["y"])
     info = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
-    onnx.save(helper.make_model(helper.make_graph([constant, held, read], "g", [info], [])), tmp_path / "c.onnx")
+    onnx.save(
+        helper.make_model(helper.make_graph([constant, held, read], "g", [info], [])),
+        tmp_path / "c.onnx",
+    )
     assert small_constants(load(tmp_path / "c.onnx"))[2].startswith("0.25")

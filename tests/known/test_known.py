@@ -38,7 +38,9 @@ g (float[5, 1, 4] x) => (float[5, 1, 1, 3] y) {{
     [back] y, h, c = LSTM <hidden_size = 3 {}> (x, w, r)
 }}
 """
-RELU = '<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { y = Relu (x) }'
+RELU = (
+    '<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { y = Relu (x) }'
+)
 WRONG = '''
 """onnxruntime, whose Elu is wrong where alpha is set."""
 import onnx
@@ -64,7 +66,8 @@ IMPORTS = "import time\nfrom pathlib import Path\n\nimport onnx\n"
 def lstm(folder: Path, attribute: str = "") -> Path:
     rng = np.random.default_rng(0)
     weights: dict[str, Any] = {
-        name: rng.normal(size=(1, 12, size)).astype(np.float32) for name, size in (("w", 4), ("r", 3))
+        name: rng.normal(size=(1, 12, size)).astype(np.float32)
+        for name, size in (("w", 4), ("r", 3))
     }
     text_models.save(folder / "lstm.onnx", LSTM.format(attribute), **weights)
     return folder / "lstm.onnx"
@@ -72,10 +75,13 @@ def lstm(folder: Path, attribute: str = "") -> Path:
 
 def hints(model: Path, runtime: str, folders: list[Path] | None = None) -> list[str]:
     context = LintContext(load(model), runtime=runtime, known=folders or [])
-    return [f"{issue.node.label if issue.node else ''}: {issue.reason}" for issue in run_rules(context, ["known"])]
+    return [
+        f"{issue.node.label if issue.node else ''}: {issue.reason}"
+        for issue in run_rules(context, ["known"])
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- entries
+# ------------------------------------------------------------ entries
 
 
 def test_there_are_entries_and_each_says_what_it_must() -> None:
@@ -109,7 +115,10 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
         ),
         ("x = " + "[" * 5000, "nested too deeply"),
         ("#" * (MAX_TEXT_BYTES + 1), "larger than 1 MiB"),
-        ('operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n', "operator"),
+        (
+            'operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n',
+            "operator",
+        ),
     ],
 )
 def test_a_broken_entry_is_named_and_left_out(
@@ -149,7 +158,9 @@ def test_an_entry_with_a_condition_that_no_node_satisfies_is_left_out(
 ) -> None:
     (tmp_path / "toy").mkdir()
     text = 'operator = "MaxPool"\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n'
-    (tmp_path / "toy" / "entry.toml").write_text(f"{text}[{table}]\n{condition}\n", encoding="utf-8")
+    (tmp_path / "toy" / "entry.toml").write_text(
+        f"{text}[{table}]\n{condition}\n", encoding="utf-8"
+    )
     assert bool(known.entries([tmp_path], "toy")) == is_possible
     assert ("entry.toml is left out" in caplog.text) != is_possible
 
@@ -178,7 +189,9 @@ def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
 
 
 @pytest.mark.parametrize("decides", [("-c", "toy.py"), ("--runtime", "toy", "-c", "toy.py")])
-def test_the_candidate_decides_between_entries_of_one_name(decides: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_candidate_decides_between_entries_of_one_name(
+    decides: tuple[str, ...], tmp_path: Path
+) -> None:
     case = known.KnownCase(RELU)
     entry = known.Entry("Relu", "forgets the sign", ["7"], "2026-01-01", case=case)
     for runtime in ("toy", "other"):
@@ -222,7 +235,11 @@ def test_a_release_between_right_ones_is_taken_for_right(release: str, over: boo
 
 def test_a_package_of_a_tried_release_is_tried() -> None:
     entry = known.Entry("Relu", "x", ["5.0.0"], "2026-01-01", ["t"], right=["4.13.0"])
-    assert entry.was_tried("5.0.0.93") and entry.was_tried("4.13.0") and not entry.was_tried("4.12.0.88")
+    assert (
+        entry.was_tried("5.0.0.93")
+        and entry.was_tried("4.13.0")
+        and not entry.was_tried("4.12.0.88")
+    )
     assert entry.releases("5.0.0.93") == "wrong in 5.0.0, right in 4.13.0"
     assert entry.releases("4.12.0.88").endswith("; 4.12.0.88 was not tried")
 
@@ -231,10 +248,13 @@ def test_threads_are_public_addresses_and_at_least_25() -> None:
     """Several entries may name one: an operator each, or an opset."""
     threads = {entry.thread for entry in ENTRIES if entry.thread}
     assert len(threads) >= 25
-    assert all(re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", thread) for thread in threads)
+    assert all(
+        re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", thread)
+        for thread in threads
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- hints
+# ------------------------------------------------------------ hints
 
 
 def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
@@ -245,19 +265,26 @@ def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
     assert f"runs its tests here; told of in {thread}" in done.out, done
     assert "notes" in done.out or "note" in done.out
     assert thread in subcut("known", "clip-float16-without-max", cwd=tmp_path).out
-    assert thread not in subcut("lint", "m.onnx", "-c", "ort==1.21.0", "--only", "known", cwd=tmp_path).out
+    assert (
+        thread
+        not in subcut("lint", "m.onnx", "-c", "ort==1.21.0", "--only", "known", cwd=tmp_path).out
+    )
 
 
 def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
     model = lstm(tmp_path, ', direction = "reverse"')
     (hint,) = hints(model, "tract")
-    assert hint.startswith("back: with direction=reverse gives other values: known of tract, wrong in ")
+    assert hint.startswith(
+        "back: with direction=reverse gives other values: known of tract, wrong in "
+    )
     assert "0.23.9" in hint
     assert hints(model, "ort") == [] and hints(lstm(tmp_path), "tract") == []
     lstm(tmp_path, ', direction = "reverse"')
     done = subcut("lint", "lstm.onnx", "-c", "tract==0.22.0", "--only", "known", cwd=tmp_path)
     assert "0.23.9; 0.22.0 was not tried" in done.out
-    assert "`subcut known tract/lstm-direction-reverse --try -c tract` runs its tests here" in done.out
+    assert (
+        "`subcut known tract/lstm-direction-reverse --try -c tract` runs its tests here" in done.out
+    )
     assert done.code == 0, "a hint is no warning"
 
 
@@ -275,7 +302,9 @@ def test_inspect_of_a_node_says_what_its_runtime_is_known_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("spec", ["trakt", "gone.py"])
-def test_a_project_whose_candidate_cannot_be_read_has_its_nodes_described(spec: str, tmp_path: Path) -> None:
+def test_a_project_whose_candidate_cannot_be_read_has_its_nodes_described(
+    spec: str, tmp_path: Path
+) -> None:
     lstm(tmp_path)
     (tmp_path / "subcut.toml").write_text(f'candidate = "{spec}"\n', encoding="utf-8")
     done = subcut("inspect", "lstm.onnx", "back", "--no-run", cwd=tmp_path)
@@ -293,9 +322,12 @@ def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path
         [turns] y = Loop (n, go, x) <body = step (int64 i, bool on, float[1, 2, 6, 6] v)
             => (bool still, float[1, 2, 6, 6] w) <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}> {
             still = Identity (on) p = Pad (v, pads) [pool] w = MaxPool <kernel_shape = [3, 3]> (p) }>
-    }"""
+    }"""  # noqa: E501
     text_models.save(tmp_path / "m.onnx", loop)
-    said = {c: subcut("inspect", "m.onnx", "turns/body/pool", "-c", c, cwd=tmp_path) for c in ("ort", "ort==1.32.0")}
+    said = {
+        c: subcut("inspect", "m.onnx", "turns/body/pool", "-c", c, cwd=tmp_path)
+        for c in ("ort", "ort==1.32.0")
+    }
     assert {done.code for done in said.values()} == {0}, said
     assert "  perhaps behind a Pad of zeros gives other values" in said["ort"].out
     assert "perhaps" not in said["ort==1.32.0"].out, "that release is right"
@@ -305,20 +337,28 @@ def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     pytest.importorskip("tract", reason="tract is missing")
     lstm(tmp_path, ', direction = "reverse"')
     done = subcut("bisect", "lstm.onnx", "-c", "tract", cwd=tmp_path)
-    before, _, after = done.err.partition("perhaps back (LSTM) with direction=reverse gives other values")
+    before, _, after = done.err.partition(
+        "perhaps back (LSTM) with direction=reverse gives other values"
+    )
     assert after and "whole model" not in before
     assert (done.code, "wrong: 1 of 1 node: back (LSTM)" in done.out) == (1, True), done.out
 
 
 def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
-    """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests and in no model."""
-    net = "g (float[1, 2, 3] x{}) => (float[1, 2, 3] y) {{ [bn] y = BatchNormalization (x, s, b, m, v) }}"
+    """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests
+    and in no model."""
+    net = (
+        "g (float[1, 2, 3] x{}) => (float[1, 2, 3] y) {{ [bn] y = BatchNormalization (x, s, b, m,"
+        " v) }}"
+    )
     values: dict[str, Any] = {n: np.ones(2, np.float32) for n in "sbmv"}
     text_models.save(tmp_path / "weights.onnx", net.format(""), **values)
     fed = "".join(f", float[2] {n}" for n in "sbmv")
     text_models.save(tmp_path / "fed.onnx", net.format(fed))
     assert hints(tmp_path / "weights.onnx", "mnn") == []
-    behind = net.replace("[bn] y = BatchNormalization (x,", "r = Relu (x) [bn] y = BatchNormalization (r,")
+    behind = net.replace(
+        "[bn] y = BatchNormalization (x,", "r = Relu (x) [bn] y = BatchNormalization (r,"
+    )
     assert [h.split(":")[0] for h in hints(tmp_path / "fed.onnx", "mnn")] == ["bn"]
     text_models.save(tmp_path / "behind.onnx", behind.format(fed))
     assert hints(tmp_path / "behind.onnx", "mnn") == [], "it crashes where a model begins with it"
@@ -327,8 +367,12 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
 def test_a_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) -> None:
     """Exporters write dilations of 1; MNN is wrong about others."""
     for size, found in ((1, 0), (2, 1)):
-        pool = f"MaxPool <kernel_shape = [2, 2], dilations = [{size}, {size}], strides = [1, 1]> (r)"
-        net = f"g (float[1, 1, 9, 9] x) => (float[1, 1, n, m] y) {{ r = Relu (x) [pool] y = {pool} }}"
+        pool = (
+            f"MaxPool <kernel_shape = [2, 2], dilations = [{size}, {size}], strides = [1, 1]> (r)"
+        )
+        net = (
+            f"g (float[1, 1, 9, 9] x) => (float[1, 1, n, m] y) {{ r = Relu (x) [pool] y = {pool} }}"
+        )
         text_models.save(tmp_path / "m.onnx", net)
         assert len(hints(tmp_path / "m.onnx", "mnn")) == found
 
@@ -341,12 +385,18 @@ def test_an_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx")), ids=lambda p: p.stem
+    "path",
+    sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx")),
+    ids=lambda p: p.stem,
 )
 def test_networks_that_agree_as_wholes_get_no_hint(path: Path) -> None:
-    found = {runtime: hints(path, runtime) for runtime in ("ort", "openvino", "opencv", "tract", "mnn")}
+    found = {
+        runtime: hints(path, runtime) for runtime in ("ort", "openvino", "opencv", "tract", "mnn")
+    }
     is_known = path.stem == "light_squeezenet"  # MNN's Softmax is wrong there
-    assert {runtime: len(said) for runtime, said in found.items() if said} == ({"mnn": 1} if is_known else {})
+    assert {runtime: len(said) for runtime, said in found.items() if said} == (
+        {"mnn": 1} if is_known else {}
+    )
 
 
 def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path: Path) -> None:
@@ -357,18 +407,26 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     (hint,) = hints(tmp_path / "m.onnx", "ort")
     assert hint.startswith("pool: behind a Pad of zeros gives other values")
     (tmp_path / "own" / "toy").mkdir(parents=True)
-    entry = known.Entry("MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"])
+    entry = known.Entry(
+        "MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"]
+    )
     (tmp_path / "own" / "toy" / "slow.toml").write_text(render(entry), encoding="utf-8")
     for release, found in (("1", 1), ("2", 0), ("1.5", 1), ("3", 0), ("0.9", 1)):
-        context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"])
+        context = LintContext(
+            load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"]
+        )
         assert len(list(run_rules(context, ["known"]))) == found
 
 
 def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
-    """Zeros behind a Relu are the least values, as MaxPool's own padding is; and of edges nothing is folded."""
+    """Zeros behind a Relu are the least values, as MaxPool's own padding is; and of edges nothing
+    is folded."""
     weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
     for first, mode, found in (("Neg", "constant", 1), ("Relu", "constant", 0), ("Neg", "edge", 0)):
-        body = f'r = {first} (x) p = Pad<mode = "{mode}"> (r, w) [pool] y = MaxPool<kernel_shape = [3, 3]> (p)'
+        body = (
+            f'r = {first} (x) p = Pad<mode = "{mode}"> (r, w) [pool] y = MaxPool<kernel_shape = [3,'
+            " 3]> (p)"
+        )
         net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
         text_models.save(tmp_path / "m.onnx", net, **weights)
         assert len(hints(tmp_path / "m.onnx", "ort")) == found, (first, mode)
@@ -378,9 +436,14 @@ def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
 
 def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -> None:
     """MNN is wrong about an RNN whose first output has no name; exporters give it one."""
-    weights: dict[str, Any] = {"w": np.ones((1, 3, 4), np.float32), "r": np.ones((1, 3, 3), np.float32)}
+    weights: dict[str, Any] = {
+        "w": np.ones((1, 3, 4), np.float32),
+        "r": np.ones((1, 3, 3), np.float32),
+    }
     for named, found in (("", 1), ("y", 0)):
-        net = "g (float[5, 1, 4] x) => (float[1, 1, 3] h) { y, h = RNN <hidden_size = 3> (x, w, r) }"
+        net = (
+            "g (float[5, 1, 4] x) => (float[1, 1, 3] h) { y, h = RNN <hidden_size = 3> (x, w, r) }"
+        )
         model = text_models.model(net, **weights)
         model.graph.node[0].output[0] = named
         onnx.save(model, tmp_path / "m.onnx")
@@ -390,8 +453,12 @@ def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("attributes", "hinted"), [("kernel_shape=[2]", True), ("kernel_shape=[2], strides=[2]", False)]
 )
-def test_a_pooling_fits_mnns_entry_by_its_missing_strides(attributes: str, hinted: bool, tmp_path: Path) -> None:
-    pooled = text_models.model(f"g (float[1,3,8] x) => (float[1,3,n] y) {{ y = MaxPool <{attributes}> (x) }}")
+def test_a_pooling_fits_mnns_entry_by_its_missing_strides(
+    attributes: str, hinted: bool, tmp_path: Path
+) -> None:
+    pooled = text_models.model(
+        f"g (float[1,3,8] x) => (float[1,3,n] y) {{ y = MaxPool <{attributes}> (x) }}"
+    )
     onnx.save(pooled, tmp_path / "m.onnx")
     assert any("without strides" in hint for hint in hints(tmp_path / "m.onnx", "mnn")) == hinted
 
@@ -399,11 +466,15 @@ def test_a_pooling_fits_mnns_entry_by_its_missing_strides(attributes: str, hinte
 def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", "g (float[4] x) => (float[4] y) { y = Tanh (x) }")
     assert hints(tmp_path / "m.onnx", "opencv") == []
-    assert "opencv: Tanh of large values gives NaN" in subcut("known", "tanh-large", cwd=tmp_path).out
+    assert (
+        "opencv: Tanh of large values gives NaN" in subcut("known", "tanh-large", cwd=tmp_path).out
+    )
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
-def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(entry: known.Entry, tmp_path: Path) -> None:
+def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
+    entry: known.Entry, tmp_path: Path
+) -> None:
     ((_, example),) = known_case.examples([entry], tmp_path)
     assert all(np.isfinite(record.array()).all() for record in example.outputs)
     fitting = [hint for hint in hints(example.model, entry.runtime) if entry.says in hint]
@@ -416,7 +487,13 @@ def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(entry: kno
         ("g (float[1] x) => { }", "refuses the model"),
         ("g (float[99999999999999] x) => (float[99999999999999] y) { y = Relu (x) }", "too large"),
         ("g (float[N] x) => (float[N] y) { y = Relu (x) }", "not known"),
-        ("g (float[1] x) => (float[9] y) { s = Constant <value_ints = [99999999999999]> () y = Expand (x, s) }", ""),
+        (
+            (
+                "g (float[1] x) => (float[9] y) { s = Constant <value_ints = [99999999999999]> () y"
+                " = Expand (x, s) }"
+            ),
+            "",
+        ),
     ],
 )
 def test_a_case_that_does_not_run_is_a_clear_error(model: str, why: str, tmp_path: Path) -> None:
@@ -449,7 +526,9 @@ def test_a_case_is_somebodys_model_and_does_not_run_in_this_process(
 
 def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     (tmp_path / "own" / "tract").mkdir(parents=True)
-    entry = known.Entry("LSTM", "forgets its state", ["1.0"], "2026-01-01", ["test_lstm_defaults"], cure="unroll it")
+    entry = known.Entry(
+        "LSTM", "forgets its state", ["1.0"], "2026-01-01", ["test_lstm_defaults"], cure="unroll it"
+    )
     (tmp_path / "own" / "tract" / "forgets.toml").write_text(render(entry), encoding="utf-8")
     lstm(tmp_path)
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
@@ -457,22 +536,37 @@ def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     assert "back (LSTM): forgets its state: known of tract, wrong in 1.0" in done.out
     assert "fix: unroll it; `subcut known tract/forgets" in done.out
     assert "forgets its state" in subcut("known", "forgets", cwd=tmp_path).out
-    (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(render(entry), encoding="utf-8")
-    assert len(known.entries([tmp_path / "own"], "tract")) == len(known.entries(runtime="tract")) + 1, (
-        "theirs stands for ours"
+    (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(
+        render(entry), encoding="utf-8"
     )
+    assert (
+        len(known.entries([tmp_path / "own"], "tract")) == len(known.entries(runtime="tract")) + 1
+    ), "theirs stands for ours"
 
 
 def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> None:
-    """50 ms for 3,000 nodes, 200 entries and 2,000 hits is asked for; ten times that is a fault of complexity."""
+    """50 ms for 3,000 nodes, 200 entries and 2,000 hits is asked for; ten times that is a fault of
+    complexity."""
     (tmp_path / "own" / "toy").mkdir(parents=True)
     for k in range(200):
-        when = {"alpha": f"{k / 100:g}", "outputs": "1", "input 0": "variable"} if k % 2 else {"type 0": "float32"}
+        when = (
+            {"alpha": f"{k / 100:g}", "outputs": "1", "input 0": "variable"}
+            if k % 2
+            else {"type 0": "float32"}
+        )
         entry = known.Entry(
-            "Relu" if k == 0 else "Elu" if k % 2 else "Tanh", "x", ["1"], "2026-01-01", ["t"], when=when
+            "Relu" if k == 0 else "Elu" if k % 2 else "Tanh",
+            "x",
+            ["1"],
+            "2026-01-01",
+            ["t"],
+            when=when,
         )
         (tmp_path / "own" / "toy" / f"e{k}.toml").write_text(render(entry), encoding="utf-8")
-    pairs = "".join(f"e{k} = Elu<alpha = 1.01> (t{k}) r{k} = Relu (e{k}) t{k + 1} = Abs (r{k}) " for k in range(1000))
+    pairs = "".join(
+        f"e{k} = Elu<alpha = 1.01> (t{k}) r{k} = Relu (e{k}) t{k + 1} = Abs (r{k}) "
+        for k in range(1000)
+    )
     text_models.save(tmp_path / "m.onnx", f"g (float[4] t0) => (float[4] t1000) {{ {pairs} }}")
     context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", known=[tmp_path / "own"])
     assert (len(context.all_nodes), len(context.types.inferred) > 2000) == (3000, True)
@@ -502,7 +596,7 @@ def test_a_fact_that_no_entry_needs_is_not_asked_for(tmp_path: Path) -> None:
         assert (len(list(run_rules(context, ["known"]))), len(asked) > 0) == (found, bool(found))
 
 
-# ---------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------ the command
 
 
 def test_the_list_and_one_entry(tmp_path: Path) -> None:
@@ -566,7 +660,7 @@ def test_entries_are_still_true_of_the_release_that_is_here(tmp_path: Path) -> N
 
 def test_weights_are_drawn_and_values_are_taken(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[2, 3] x, float[2, 4] z) => (float[2, 4] y) <float[3, 4] w> { p = MatMul (x, w) y = Add (p, z) }"""
+    g (float[2, 3] x, float[2, 4] z) => (float[2, 4] y) <float[3, 4] w> { p = MatMul (x, w) y = Add (p, z) }"""  # noqa: E501
     case = known.KnownCase(text, ranges={"w": (5.0, 6.0)}, values={"x": (1, 2, 3, 4, 5, 6.5)})
     entry = known.Entry("MatMul", "x", ("1",), "2026-01-01", case=case, name="own", runtime="toy")
     ((_, example),) = known_case.examples([entry], tmp_path)

@@ -1,4 +1,5 @@
-"""Laws of cutting, over random DAGs: skip edges, shared tensors, several inputs and outputs, If bodies, shape chains.
+"""Laws of cutting, over random DAGs: skip edges, shared tensors, several inputs and outputs, If
+bodies, shape chains.
 
 The examples are the same on every run; SUBCUT_SEED=7 gives others.
 """
@@ -42,7 +43,9 @@ def law(examples: int) -> Callable[[Any], Any]:
     """A property, tested on this many examples of about 20 ms each."""
 
     def mark(test: Any) -> Any:
-        test = settings(max_examples=fewer(examples), deadline=None, database=None, derandomize=SEED is None)(test)
+        test = settings(
+            max_examples=fewer(examples), deadline=None, database=None, derandomize=SEED is None
+        )(test)
         return seed(int(SEED))(test) if SEED is not None else test
 
     return mark
@@ -50,7 +53,8 @@ def law(examples: int) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Question:
-    """A model, selectors of starts and ends as a user might type them, and the nodes that they stand for."""
+    """A model, selectors of starts and ends as a user might type them, and the nodes that they
+    stand for."""
 
     model: onnx.ModelProto
     start: tuple[str, ...]
@@ -61,7 +65,9 @@ class Question:
     @property
     def between(self) -> set[int]:
         """The nodes between starts and ends, by networkx."""
-        return oracle.between(self.model, set().union(*self.start_nodes), set().union(*self.end_nodes))
+        return oracle.between(
+            self.model, set().union(*self.start_nodes), set().union(*self.end_nodes)
+        )
 
     @property
     def has_answer(self) -> bool:
@@ -80,7 +86,9 @@ def questions(draw: st.DrawFn) -> Question:
     """Mostly with a region between: an end is drawn from the descendants of a start."""
     model = draw(models())
     below = oracle.digraph(model)
-    starts = [draw(selectors(model, range(len(model.graph.node)))) for _ in range(draw(st.integers(1, 2)))]
+    starts = [
+        draw(selectors(model, range(len(model.graph.node)))) for _ in range(draw(st.integers(1, 2)))
+    ]
     some = [i for _, nodes in starts for i in nodes]
     sensible = sorted(set(some).union(*(nx.descendants(below, i) for i in some)))
     pool = draw(st.sampled_from([sensible, sensible, sensible, list(range(len(model.graph.node)))]))
@@ -93,14 +101,19 @@ def questions(draw: st.DrawFn) -> Question:
 def selectors(
     draw: st.DrawFn, model: onnx.ModelProto, pool: Sequence[int], *, with_inputs: bool = True
 ) -> tuple[str, frozenset[int]]:
-    """A selector of one of the nodes in `pool`, or of a model input, and the nodes that it stands for."""
+    """A selector of one of the nodes in `pool`, or of a model input, and the nodes that it stands
+    for."""
     if with_inputs and draw(st.integers(0, 5)) == 0:
         name = draw(st.sampled_from([v.name for v in model.graph.input]))
-        return name, frozenset(i for i, node in enumerate(model.graph.node) if name in oracle.reads(node))
+        return name, frozenset(
+            i for i, node in enumerate(model.graph.node) if name in oracle.reads(node)
+        )
     i = draw(st.sampled_from(list(pool)))
     node = model.graph.node[i]
     tensor = draw(st.sampled_from(list(node.output)))
-    word = draw(st.sampled_from([node.name, f"node:{node.name}", f"#{i}", tensor, f"tensor:{tensor}"]))
+    word = draw(
+        st.sampled_from([node.name, f"node:{node.name}", f"#{i}", tensor, f"tensor:{tensor}"])
+    )
     return word, frozenset({i})
 
 
@@ -126,7 +139,7 @@ def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: in
     return oracle.run(tapped, feeds, made, threads) | feeds
 
 
-# ---------------------------------------------------------------------------------------------------- the law
+# ------------------------------------------------------------ the law
 
 
 @law(150)
@@ -154,7 +167,12 @@ def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
         names = {role: [t["name"] for t in done.manifest[role]] for role in ("inputs", "outputs")}
         frozen = done.manifest["region"]["frozen"]
         values = whole(path, fed(g), [*names["inputs"], *names["outputs"], *frozen], count)
-        found = oracle.run(done.path / "model.onnx", {n: values[n] for n in names["inputs"]}, names["outputs"], count)
+        found = oracle.run(
+            done.path / "model.onnx",
+            {n: values[n] for n in names["inputs"]},
+            names["outputs"],
+            count,
+        )
         for name in names["outputs"]:
             assert not oracle.differences(values[name], found[name]), name
         for name in frozen:
@@ -162,7 +180,9 @@ def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
         for tensor in (*done.manifest["inputs"], *done.manifest["outputs"]):
             (stored,) = tensor["samples"]
             file = next(f["file"] for f in stored["files"] if f["format"] == "npy")
-            assert not oracle.differences(values[tensor["name"]], np.load(done.path / file)), tensor["name"]
+            assert not oracle.differences(values[tensor["name"]], np.load(done.path / file)), (
+                tensor["name"]
+            )
 
 
 @law(60)
@@ -185,14 +205,15 @@ def test_captured_values_are_those_of_the_whole_model(
             assert not oracle.differences(values[name], np.load(file)), name
 
 
-# ---------------------------------------------------------------------------------------------------- the region
+# ------------------------------------------------------------ the region
 
 
 @law(150)
 @given(question=questions())
 def test_a_region_is_what_lies_between_with_the_edge_around_it(question: Question) -> None:
-    """Nodes: descendants of the starts that are ancestors of the ends. In: what is read there, made elsewhere and no
-    constant. Out: what is made there and read elsewhere, or given by the model, or asked for. By networkx alone.
+    """Nodes: descendants of the starts that are ancestors of the ends. In: what is read there, made
+    elsewhere and no constant. Out: what is made there and read elsewhere, or given by the model, or
+    asked for. By networkx alone.
     """
     assume(question.has_answer)
     nodes = question.model.graph.node
@@ -206,14 +227,22 @@ def test_a_region_is_what_lies_between_with_the_edge_around_it(question: Questio
     dag = oracle.digraph(model)
     given_ = {v.name for v in model.graph.input}
     maker = {name: i for i, node in enumerate(nodes) for name in node.output}
-    varies = {i for i in range(len(nodes)) if any(oracle.reads(nodes[j]) & given_ for j in {i, *nx.ancestors(dag, i)})}
+    varies = {
+        i
+        for i in range(len(nodes))
+        if any(oracle.reads(nodes[j]) & given_ for j in {i, *nx.ancestors(dag, i)})
+    }
     made = {name for i in inside for name in nodes[i].output}
     entering = set().union(*(oracle.reads(nodes[i]) for i in inside)) - made
-    assert set(found.inputs) | set(found.shapes) == {n for n in entering if n in given_ or maker.get(n) in varies}
+    assert set(found.inputs) | set(found.shapes) == {
+        n for n in entering if n in given_ or maker.get(n) in varies
+    }
     constant = {maker[n] for n in entering if n in maker and maker[n] not in varies}
     assert set(found.pulled) == constant.union(*(nx.ancestors(dag, i) for i in constant)) - inside
 
-    read_outside = set().union(*(oracle.reads(nodes[i]) for i in range(len(nodes)) if i not in inside))
+    read_outside = set().union(
+        *(oracle.reads(nodes[i]) for i in range(len(nodes)) if i not in inside)
+    )
     leaving = made & (read_outside | {v.name for v in model.graph.output})
     asked = {name for ends in question.end_nodes for i in ends for name in nodes[i].output}
     assert leaving <= set(found.outputs) <= leaving | asked
@@ -230,7 +259,9 @@ def test_only_what_passes_shape_is_a_shape(question: Question) -> None:
     dag = oracle.digraph(question.model)
     maker = {name: i for i, node in enumerate(nodes) for name in node.output}
     dag.remove_nodes_from([i for i, node in enumerate(nodes) if node.op_type == "Shape"])
-    sources = {i for i in dag if set(oracle.reads(nodes[i])) & {v.name for v in question.model.graph.input}}
+    sources = {
+        i for i in dag if set(oracle.reads(nodes[i])) & {v.name for v in question.model.graph.input}
+    }
     for name in (*found.inputs, *found.shapes):
         i = maker.get(name)
         by_value = i is None or (i in dag and bool(({i} | nx.ancestors(dag, i)) & sources))
@@ -249,7 +280,9 @@ def test_cutting_a_cut_at_its_own_edges_gives_the_same_nodes(question: Question)
         again = cut(g, first.region.start, first.region.end)
         assert [n.name for n in again.model.graph.node] == [n.name for n in first.model.graph.node]
         assert (sorted(again.inputs), again.outputs) == (sorted(first.inputs), first.outputs)
-        if not first.region.shapes:  # what is a shape of something above is an input like others here
+        if (
+            not first.region.shapes
+        ):  # what is a shape of something above is an input like others here
             assert again.model == first.model
         if first.inputs:
             through = region.between(g, (), ())  # from all inputs to all outputs
@@ -261,7 +294,9 @@ def test_cutting_a_cut_at_its_own_edges_gives_the_same_nodes(question: Question)
 
 @law(60)
 @given(question=questions())
-def test_types_found_without_a_run_are_those_of_the_run(question: Question, reference: Reference) -> None:
+def test_types_found_without_a_run_are_those_of_the_run(
+    question: Question, reference: Reference
+) -> None:
     """Half of the models declare no types, which onnx infers."""
     assume(question.has_answer)
     with saved(question.model) as path:
@@ -270,7 +305,10 @@ def test_types_found_without_a_run_are_those_of_the_run(question: Question, refe
         asked = write_case.CaseRequest(start=question.start, end=question.end, freeze=False)
         (done,) = write_case.extract(g, asked, ResultPlace(path.parent / "out", ""), reference)
         run = onnx.load(done.path / "model.onnx").graph
-        for mine, true in ((bare.model.graph.input, run.input), (bare.model.graph.output, run.output)):
+        for mine, true in (
+            (bare.model.graph.input, run.input),
+            (bare.model.graph.output, run.output),
+        ):
             assert [v.name for v in mine] == [v.name for v in true]
             for a, b in zip(mine, true, strict=True):
                 assert a.type.tensor_type.elem_type == b.type.tensor_type.elem_type
@@ -278,7 +316,7 @@ def test_types_found_without_a_run_are_those_of_the_run(question: Question, refe
                 assert all(x.dim_value in (0, y.dim_value) for x, y in dims)
 
 
-# ---------------------------------------------------------------------------------------------------- weights on disk
+# ------------------------------------------------------------ weights on disk
 
 
 @contextmanager
@@ -290,7 +328,8 @@ def thresholds(walk: int, stub: int) -> Iterator[None]:
 
 
 def comparable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The order of initializers has no meaning, nor has `data_location`, which `onnx.load` leaves behind."""
+    """The order of initializers has no meaning, nor has `data_location`, which `onnx.load` leaves
+    behind."""
     weights = sorted(model.graph.initializer, key=lambda t: str(t.name))
     for tensor in weights:
         tensor.ClearField("data_location")
@@ -318,8 +357,11 @@ def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question,
 @pytest.mark.slow
 @law(60)
 @given(question=questions())
-def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question, reference: Reference) -> None:
-    """Weights inside a large file, or in a file of their own, at any offset: the same result, bit for bit."""
+def test_a_capture_with_weights_on_disk_gives_the_same_files(
+    question: Question, reference: Reference
+) -> None:
+    """Weights inside a large file, or in a file of their own, at any offset: the same result, bit
+    for bit."""
     assume(question.has_answer)
     request = write_case.CaseRequest(start=question.start, end=question.end)
     with saved(question.model) as path:
@@ -330,10 +372,18 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question,
             source.parent.mkdir()
             copy = onnx.load(path)
             if name == "external":
-                onnx.save(copy, source, save_as_external_data=True, location="weights.data", size_threshold=0)
+                onnx.save(
+                    copy,
+                    source,
+                    save_as_external_data=True,
+                    location="weights.data",
+                    size_threshold=0,
+                )
             else:
                 source.write_bytes(path.read_bytes())
-            with thresholds(walk, 100):  # bytes: what onnxruntime needs to know when it loads stays inside
+            with thresholds(
+                walk, 100
+            ):  # bytes: what onnxruntime needs to know when it loads stays inside
                 (done,) = write_case.extract(
                     graph.load(source), request, ResultPlace(source.parent / "out", ""), reference
                 )
@@ -348,7 +398,9 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question,
 
 @law(100)
 @given(models(), st.data())
-def test_a_prepared_graph_gives_the_same_regions_and_cuts(model: onnx.ModelProto, data: st.DataObject) -> None:
+def test_a_prepared_graph_gives_the_same_regions_and_cuts(
+    model: onnx.ModelProto, data: st.DataObject
+) -> None:
     with saved(model) as path:
         plain = graph.load(path)
         prepared = graph.load(path).prepare()

@@ -1,6 +1,8 @@
-"""Damaged files: truncated, with flipped bytes, with pieces missing or repeated. Each is cut, or clearly refused.
+"""Damaged files: truncated, with flipped bytes, with pieces missing or repeated. Each is cut, or
+clearly refused.
 
-No other exception, no hang, no gigabytes of memory. The damage is the same in every run; SUBCUT_SEED=7 gives another.
+No other exception, no hang, no gigabytes of memory. The damage is the same in every run;
+SUBCUT_SEED=7 gives another.
 """
 
 from __future__ import annotations
@@ -49,17 +51,31 @@ VICTIMS = {
     **{
         build.__name__: Victim(build)
         for build in (
-            graphs.plain, graphs.if_in_if, graphs.loop_body, graphs.scan_body, graphs.nested_functions,
-            graphs.function_with_body, graphs.sparse_inside, graphs.quantization_annotations, graphs.metadata,
-            graphs.initializer_is_input_ir3, graphs.untyped_int64, graphs.sequence_in, graphs.optional_none,
-            graphs.low_bit_fields, graphs.shape_chain, graphs.constants_across, graphs.random_inside,
+            graphs.plain,
+            graphs.if_in_if,
+            graphs.loop_body,
+            graphs.scan_body,
+            graphs.nested_functions,
+            graphs.function_with_body,
+            graphs.sparse_inside,
+            graphs.quantization_annotations,
+            graphs.metadata,
+            graphs.initializer_is_input_ir3,
+            graphs.untyped_int64,
+            graphs.sequence_in,
+            graphs.optional_none,
+            graphs.low_bit_fields,
+            graphs.shape_chain,
+            graphs.constants_across,
+            graphs.random_inside,
         )
     },
-}  # fmt: skip
+}
 
 
 def damaged(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
-    """Copies of a model with one damage each, most of them in the structure rather than in values of weights."""
+    """Copies of a model with one damage each, most of them in the structure rather than in values
+    of weights."""
     whole = model.SerializeToString()
     rng = random.Random(f"{SEED} {name}")
     places = structure(whole, model)
@@ -83,17 +99,33 @@ def damaged(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
 
 
 NUMBERS = (0, 1, -1, 2, 7, 255, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
-OPS = ("Relu", "Concat", "Reshape", "Gather", "If", "Loop", "Split", "Shape", "Cast", "Expand", "Foo", "")
+OPS = (
+    "Relu",
+    "Concat",
+    "Reshape",
+    "Gather",
+    "If",
+    "Loop",
+    "Split",
+    "Shape",
+    "Cast",
+    "Expand",
+    "Foo",
+    "",
+)
 
 
 def bent(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
-    """Copies that can be parsed but are invalid: absurd numbers, names, operators and connections."""
+    """Copies that can be parsed but are invalid: absurd numbers, names, operators and
+    connections."""
     rng = random.Random(f"{SEED} bent {name}")
     for _ in range(count):
         made = onnx.ModelProto()
         made.CopyFrom(model)
         for _ in range(rng.choice((1, 1, 2, 4))):
-            rng.choice((_bend_node, _bend_node, _bend_attribute, _bend_weight, _bend_type, _bend_list))(made, rng)
+            rng.choice(
+                (_bend_node, _bend_node, _bend_attribute, _bend_weight, _bend_type, _bend_list)
+            )(made, rng)
         yield made.SerializeToString()
 
 
@@ -144,7 +176,10 @@ def _bend_weight(model: onnx.ModelProto, rng: random.Random) -> None:
         tensor.raw_data = tensor.raw_data[: rng.randrange(64)]
     else:
         protobuf.point_to(
-            tensor, rng.choice(("", "model.onnx", "../model.onnx", "\0", "/dev/zero")), rng.choice(NUMBERS), 64
+            tensor,
+            rng.choice(("", "model.onnx", "../model.onnx", "\0", "/dev/zero")),
+            rng.choice(NUMBERS),
+            64,
         )
 
 
@@ -158,7 +193,13 @@ def _bend_type(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def _bend_list(model: onnx.ModelProto, rng: random.Random) -> None:
-    lists = (model.graph.node, model.graph.input, model.graph.output, model.graph.initializer, model.opset_import)
+    lists = (
+        model.graph.node,
+        model.graph.input,
+        model.graph.output,
+        model.graph.initializer,
+        model.opset_import,
+    )
     some: Any = rng.choice(lists)
     if some and rng.random() < 0.5:
         del some[rng.randrange(len(some))]
@@ -199,7 +240,8 @@ def bounded() -> Iterator[None]:
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize(
-    "name", [n if k % 4 == 0 else pytest.param(n, marks=pytest.mark.rare) for k, n in enumerate(VICTIMS)]
+    "name",
+    [n if k % 4 == 0 else pytest.param(n, marks=pytest.mark.rare) for k, n in enumerate(VICTIMS)],
 )
 def test_a_damaged_model_is_refused_or_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
@@ -220,7 +262,9 @@ def test_a_damaged_model_is_refused_or_cut(
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-def test_a_model_that_ends_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+def test_a_model_that_ends_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
     """Every offset of a model with bodies and functions."""
     if large:
         walk_files(monkeypatch, stub_above=64)
@@ -241,7 +285,9 @@ def test_external_data_that_ends_anywhere_or_is_pointed_to_wrongly(tmp_path: Pat
     whole = data.read_bytes()
     for size in range(0, len(whole), 5):
         data.write_bytes(whole[:size])
-        assert attempt(path, Victim(graphs.plain)) == ("" if size >= 256 else "DataError")  # W1 comes first
+        assert attempt(path, Victim(graphs.plain)) == (
+            "" if size >= 256 else "DataError"
+        )  # W1 comes first
     data.write_bytes(whole)
     kinds = set()
     for hurt in damaged(onnx.load(path, load_external_data=False), "external", 2 * EACH):
@@ -265,7 +311,7 @@ def test_a_large_file_full_of_nothing(tmp_path: Path) -> None:
             graph.load(path)
 
 
-# ---------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------ the command
 
 
 LINES = (
@@ -273,7 +319,7 @@ LINES = (
     lambda v: ("--start", v.start, "--end", v.end, "--no-capture", "--check"),
     lambda v: ("dump", "--all"),
     lambda v: ("inspect",),
-)  # fmt: skip
+)
 CODES = {0, 2, 3, 4, 5}
 MEMORY = 3 << 30  # bytes, of any process that took part
 
@@ -281,13 +327,19 @@ MEMORY = 3 << 30  # bytes, of any process that took part
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["loop_body", "shape_chain", *(pytest.param(n, marks=pytest.mark.rare) for n in ("untyped_int64", "sequence_in"))],
+    [
+        "loop_body",
+        "shape_chain",
+        *(pytest.param(n, marks=pytest.mark.rare) for n in ("untyped_int64", "sequence_in")),
+    ],
 )
 def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str) -> None:
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     model = victim.build()
-    wrong = bent(model, f"command {name}", 14 if name != "loop_body" else 0)  # a Loop without an end has none
+    wrong = bent(
+        model, f"command {name}", 14 if name != "loop_body" else 0
+    )  # a Loop without an end has none
     for k, data in enumerate(chain(damaged(model, f"command {name}", 6), wrong)):
         path.write_bytes(data)
         line = LINES[k % len(LINES)](victim)
@@ -296,7 +348,11 @@ def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str
         assert "Traceback" not in said and "itself failed" not in said, (k, line, said)
         assert memory < MEMORY, (k, line, memory, said)
         if code:
-            assert said.startswith("error: ") or "warning: " in said or line[0] == "inspect", (k, line, said)
+            assert said.startswith("error: ") or "warning: " in said or line[0] == "inspect", (
+                k,
+                line,
+                said,
+            )
 
 
 READERS = (
@@ -304,13 +360,15 @@ READERS = (
     lambda v: ("lint", "model.onnx"),
     lambda v: ("cut", "model.onnx", "-s", v.start, "-e", v.end, "--no-capture", "--force"),
     lambda v: ("draw", "model.onnx", "-o", "drawn.svg"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow
 @pytest.mark.turns(6)
 @pytest.mark.parametrize("name", VICTIMS)
-def test_no_damaged_model_is_an_internal_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_no_damaged_model_is_an_internal_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """A thousand of them in all, each inspected, linted, cut and drawn."""
     monkeypatch.chdir(tmp_path)
     victim = VICTIMS[name]

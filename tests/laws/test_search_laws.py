@@ -1,5 +1,5 @@
-"""Laws of the search, with simulated candidates whose culprits are known: no finding is wrong, every culprit is found,
-each region is 1-minimal.
+"""Laws of the search, with simulated candidates whose culprits are known: no finding is wrong,
+every culprit is found, each region is 1-minimal.
 
 The scenarios are the same on every run; SUBCUT_SEED=7 gives others.
 """
@@ -21,14 +21,21 @@ QUICK, MANY, FLAKY = examples(60), 80, 800  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]
-REFUSING = ("refusals", "silent", "mixed")  # a culprit's readers may be refused without it, and stay unexamined
+REFUSING = (
+    "refusals",
+    "silent",
+    "mixed",
+)  # a culprit's readers may be refused without it, and stay unexamined
 
 
 def check(family: str, count: int, wrong: float = 0.0) -> None:
-    """Few enough wrong, unresolved and unseen ones; with a small `count`, as many as chance allows."""
+    """Few enough wrong, unresolved and unseen ones; with a small `count`, as many as chance
+    allows."""
     found = tally(family, range(SEED, SEED + count))
     assert len(found.wrong) <= wrong * count + 3 * sqrt(wrong * count), (family, found.wrong)
-    assert found.ended["unresolved"] <= UNRESOLVED * count + 3 * sqrt(UNRESOLVED * count) * (count < MANY), found
+    assert found.ended["unresolved"] <= UNRESOLVED * count + 3 * sqrt(UNRESOLVED * count) * (
+        count < MANY
+    ), found
     assert found.ended["unseen"] <= found.luck + 3 * sqrt(found.luck), found
     assert not found.ended["incomplete"] or family in REFUSING, found
 
@@ -52,20 +59,30 @@ def test_a_few_flaky_candidates() -> None:
 @pytest.mark.rare
 @pytest.mark.slow
 def test_flaky_candidates_are_hardly_ever_misread() -> None:
-    """A whole that agrees each time is as rare as its runs make it; of the others hardly one is misread."""
+    """A whole that agrees each time is as rare as its runs make it; of the others hardly one is
+    misread."""
     check("flaky", FLAKY, wrong=WRONG_FLAKY)
 
 
 @pytest.mark.parametrize("family", STEADY)
 def test_what_is_certified_was_asked(family: str) -> None:
-    """The region failed alone, again in a fresh process; without any one of its items it was not seen to fail."""
+    """The region failed alone, again in a fresh process; without any one of its items it was not
+    seen to fail."""
     for seed in range(SEED, SEED + QUICK // 4):
         s = scenario(family, seed)
         done = run(s)
-        steps = [(s.query, s.answer.signature, s.outcome) for s in done.steps if s.query.kind is QueryKind.ISOLATED]
+        steps = [
+            (s.query, s.answer.signature, s.outcome)
+            for s in done.steps
+            if s.query.kind is QueryKind.ISOLATED
+        ]
         for finding in done.findings.findings:
             if finding.kind is FindingKind.CULPRIT and finding.certified:
-                own = [(query.fresh, signature) for query, signature, _ in steps if query.items == finding.items]
+                own = [
+                    (query.fresh, signature)
+                    for query, signature, _ in steps
+                    if query.items == finding.items
+                ]
                 assert {signature for _, signature in own} == {finding.signature}
                 assert {fresh for fresh, _ in own} == {True, False}
                 for item in finding.items if len(finding.items) > 1 else ():

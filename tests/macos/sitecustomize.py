@@ -1,7 +1,9 @@
-"""Linux without what macOS lacks: `make test-macos-like` puts this folder into $PYTHONPATH, so every Python has it.
+"""Linux without what macOS lacks: `make test-macos-like` puts this folder into $PYTHONPATH, so
+every Python has it.
 
-`subgraph.system` takes the system for macOS; to psutil and the standard library it stays Linux. Not shown here: names
-that differ in case only, psutil's own view of macOS, what the system says when memory runs out.
+`subgraph.system` takes the system for macOS; to psutil and the standard library it stays Linux. Not
+shown here: names that differ in case only, psutil's own view of macOS, what the system says when
+memory runs out.
 """
 
 import contextlib
@@ -20,15 +22,28 @@ from types import CodeType, ModuleType
 from typing import Any
 
 LACKING: dict[ModuleType, str] = {
-    os: "copy_file_range eventfd memfd_create pidfd_open pipe2 posix_fadvise posix_fallocate sched_getaffinity"
-    " sched_setaffinity splice waitid",
+    os: (
+        "copy_file_range eventfd memfd_create pidfd_open pipe2 posix_fadvise posix_fallocate"
+        " sched_getaffinity sched_setaffinity splice waitid"
+    ),
     signal: "SIGPWR SIGPOLL SIGRTMAX SIGRTMIN SIGSTKFLT pidfd_send_signal sigtimedwait sigwaitinfo",
     fcntl: "F_SETSIG F_GETSIG F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS",
     resource: "prlimit",
     select: "epoll",
 }
-NO_SYMBOLS = ("prctl", "renameat2", "memfd_create", "mallopt", "malloc_trim", "gnu_get_libc_version")
-NOT_HELD = (resource.RLIMIT_DATA, resource.RLIMIT_AS, resource.RLIMIT_RSS)  # setrlimit takes them, without effect
+NO_SYMBOLS = (
+    "prctl",
+    "renameat2",
+    "memfd_create",
+    "mallopt",
+    "malloc_trim",
+    "gnu_get_libc_version",
+)
+NOT_HELD = (
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_AS,
+    resource.RLIMIT_RSS,
+)  # setrlimit takes them, without effect
 OF_LINUX = (10, 15, 1031, 1032, 1033)  # F_SETSIG, F_SETOWN_EX, sizes of pipes, seals
 
 for module, names in LACKING.items():
@@ -49,9 +64,13 @@ class Loader(machinery.SourceFileLoader):
 class Finder(MetaPathFinder):
     """For `subgraph.system.posix`."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> machinery.ModuleSpec | None:
         """None for all others."""
-        found = machinery.PathFinder.find_spec(name, path) if name == "subgraph.system.posix" else None
+        found = (
+            machinery.PathFinder.find_spec(name, path) if name == "subgraph.system.posix" else None
+        )
         if found and found.origin:
             found.loader = Loader(name, found.origin)
         return found
@@ -81,7 +100,8 @@ def get_limit(kind: int, _real: Any = resource.getrlimit) -> tuple[int, int]:
 
 
 def hide_proc(method: str) -> None:
-    """Have a method of `Path` see nothing below /proc; psutil, which stands for that of macOS, opens files itself."""
+    """Have a method of `Path` see nothing below /proc; psutil, which stands for that of macOS,
+    opens files itself."""
     real = getattr(pathlib.Path, method)
 
     def hidden(self: pathlib.Path, *words: Any, **more: Any) -> Any:
@@ -116,6 +136,6 @@ for each in ("open", "exists", "is_dir", "is_file", "iterdir", "read_text", "rea
     hide_proc(each)
 hide_symbols()
 with contextlib.suppress(ModuleNotFoundError):
-    import subgraph.system  # noqa: F401 - later pytest's own finder, which rewrites all of subcut, would be asked first
+    import subgraph.system  # noqa: F401
 
 del __file__  # this is none of the files that a candidate consists of

@@ -23,12 +23,17 @@ def listed(model: onnx.ModelProto) -> None:
 
 def test_a_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text_models.load(tmp_path, TEXT, listed, w=np.array([1, 1, 1], np.float32), v=np.array([0, 0, 1], np.float32))
+    text_models.load(
+        tmp_path, TEXT, listed, w=np.array([1, 1, 1], np.float32), v=np.array([0, 0, 1], np.float32)
+    )
     for name, value in (("x", [1, 2, 3]), ("w", [2, 2, 2])):
         np.save(f"{name}.npy", np.array(value, np.float32))
     in_process("dump", "model.onnx", "y", "-i", "x=x.npy", "-o", "own")
     in_process("dump", "model.onnx", "y", "-i", "x=x.npy", "-i", "w=w.npy", "-o", "fed")
-    assert [np.load(f"{folder}/y.npy").tolist() for folder in ("own", "fed")] == [[1, 2, 4], [2, 4, 7]]
+    assert [np.load(f"{folder}/y.npy").tolist() for folder in ("own", "fed")] == [
+        [1, 2, 4],
+        [2, 4, 7],
+    ]
     with pytest.raises(InputError, match="'v' is a weight of the model"):
         in_process("dump", "model.onnx", "y", "-i", "x=x.npy", "-i", "v=w.npy", "-o", "fed")
 

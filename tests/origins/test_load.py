@@ -1,4 +1,5 @@
-"""`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of other origins.
+"""`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of
+other origins.
 
 Covers `origins.onnx_text`.
 """
@@ -48,15 +49,17 @@ def test_onnx_as_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, f
     path = tmp_path / f"m.{form}"
     with warnings.catch_warnings(action="ignore"):
         onnx.save(model, path, format=form)
-    assert onnx.printer.to_text(onnx.load(subgraph.load(path).path, format="protobuf").graph) == onnx.printer.to_text(
-        model.graph
-    )
+    assert onnx.printer.to_text(
+        onnx.load(subgraph.load(path).path, format="protobuf").graph
+    ) == onnx.printer.to_text(model.graph)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ModelError, match=f"as {form} that onnx cannot read"):
         subgraph.load(path)
 
 
-def test_text_with_weights_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_with_weights_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = graphs.plain()
     tensor = model.graph.initializer[0]
@@ -78,12 +81,12 @@ def test_an_address_is_no_file() -> None:
 def test_an_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
     onnx.save(graphs.plain(), tmp_path / "m.onnx")
     program = (
-        "import atexit, sys; from subgraph import cli\n"
-        "atexit.register(lambda: print([m for m in sys.modules if m.startswith('subgraph.origins')]))\n"
-        "import os; os._exit = sys.exit\n"
-        "cli.main()"
+        "import atexit, sys; from subgraph import cli\natexit.register(lambda: print([m for m in"
+        " sys.modules if m.startswith('subgraph.origins')]))\nimport os; os._exit ="
+        " sys.exit\ncli.main()"
     )
     words = [sys.executable, "-c", program, "inspect", str(tmp_path / "m.onnx"), "--no-run"]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
-    own = "['subgraph.origins', 'subgraph.origins.source']\n"  # what a node says of where it comes from
+    # what a node says of where it comes from
+    own = "['subgraph.origins', 'subgraph.origins.source']\n"
     assert done.stdout.endswith(own), done.stdout + done.stderr

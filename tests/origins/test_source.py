@@ -1,4 +1,5 @@
-"""The module and line of a node, read from files that PyTorch's exporters wrote (`fixtures/torch_networks.py`).
+"""The module and line of a node, read from files that PyTorch's exporters wrote
+(`fixtures/torch_networks.py`).
 
 Torch is not needed. Covers `origins.source`.
 """
@@ -36,9 +37,16 @@ def of(graph: Graph, node: str) -> Source | None:
 
 def node(**metadata: str) -> Any:
     """A graph of one node with that metadata."""
-    entries = [SimpleNamespace(key=f"pkg.torch.onnx.{key}", value=value) for key, value in metadata.items()]
+    entries = [
+        SimpleNamespace(key=f"pkg.torch.onnx.{key}", value=value) for key, value in metadata.items()
+    ]
     return SimpleNamespace(
-        nodes=[SimpleNamespace(metadata_props=entries)], node_names=["n"], reads=[()], makes=[()], readers={}, maker={}
+        nodes=[SimpleNamespace(metadata_props=entries)],
+        node_names=["n"],
+        reads=[()],
+        makes=[()],
+        readers={},
+        maker={},
     )
 
 
@@ -69,7 +77,10 @@ def test_of_the_old_exporter_the_name_tells_the_module() -> None:
     assert of(graph, "/stem/stem.0/Conv") == Source("stem.0")
     assert of(graph, "/Add") is None  # of the model itself
     assert str(of(graph, "/mix/qkv/MatMul")) == ""  # the node's name says it already
-    assert "  from mix.qkv\n" in in_process("inspect", TORCH / "tiny_script.onnx", "/mix/qkv/MatMul", "--no-run").text
+    assert (
+        "  from mix.qkv\n"
+        in in_process("inspect", TORCH / "tiny_script.onnx", "/mix/qkv/MatMul", "--no-run").text
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,17 +106,27 @@ def test_metadata_is_read_as_text() -> None:
 
 
 def test_a_trace_without_scopes_and_lines_inside_of_torch() -> None:
-    library = 'File "/usr/lib/python3/site-packages/torch/nn/modules/conv.py", line 565, in forward\n    return 1'
+    library = (
+        'File "/usr/lib/python3/site-packages/torch/nn/modules/conv.py", line 565, in forward\n   '
+        " return 1"
+    )
     only = source(node(stack_trace=library), 0)
     assert only and (only.module, only.line) == ("", 565)
-    both = source(node(stack_trace=f'File "C:\\net\\m.py", line 3, in forward\n    y = self.c(x)\n  {library}'), 0)
+    both = source(
+        node(
+            stack_trace=f'File "C:\\net\\m.py", line 3, in forward\n    y = self.c(x)\n  {library}'
+        ),
+        0,
+    )
     assert both and str(both) == "the model at net/m.py:3: y = self.c(x)"
     assert source(node(stack_trace="not a trace"), 0) is None
 
 
 def test_namespace_alone_tells_the_module() -> None:
     graph = node()
-    graph.nodes[0].metadata_props = [SimpleNamespace(key="namespace", value=": a.Net/b.c: torch.nn.Linear/y: aten.add")]
+    graph.nodes[0].metadata_props = [
+        SimpleNamespace(key="namespace", value=": a.Net/b.c: torch.nn.Linear/y: aten.add")
+    ]
     assert source(graph, 0) == Source("b.c", "Linear")
 
 
@@ -113,9 +134,15 @@ def test_inspect_shows_source_metadata_and_documentation() -> None:
     shown = in_process("inspect", TORCH / "tiny_dynamo.onnx", "node_linear", "--no-run")
     node = shown.document["nodes"][0]
     assert node["source"] | {"line": 0} == {
-        "module": "mix.qkv", "class": "Linear", "file": FILE, "line": 0, "code": CODE,
-    }  # fmt: skip
-    assert node["metadata"]["namespace"].endswith("aten.linear.default") and node["doc_string"] == ""
+        "module": "mix.qkv",
+        "class": "Linear",
+        "file": FILE,
+        "line": 0,
+        "code": CODE,
+    }
+    assert (
+        node["metadata"]["namespace"].endswith("aten.linear.default") and node["doc_string"] == ""
+    )
     assert f"  from {LINE}" in shown.text
     assert "pkg.torch.onnx.name_scopes = ['', 'mix', 'mix.qkv', 'linear']" in shown.text
 
@@ -124,17 +151,32 @@ def test_lint_names_the_line(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     shown = in_process("lint", TORCH / "tiny_dynamo.onnx", "--target-opset", "16", "--csv", table)
     found = next(f for f in shown.document["findings"] if f["node"]["op"] == "LayerNormalization")
-    assert found["node"]["source"]["module"] == "norm" and "   from norm (LayerNorm) at project/" in shown.text
+    assert (
+        found["node"]["source"]["module"] == "norm"
+        and "   from norm (LayerNorm) at project/" in shown.text
+    )
     assert (
         "norm (LayerNorm)"
-        in {row["op"]: row for row in csv.DictReader(table.read_text().splitlines())}["LayerNormalization"]["source"]
+        in {row["op"]: row for row in csv.DictReader(table.read_text().splitlines())}[
+            "LayerNormalization"
+        ]["source"]
     )
 
 
 def test_compare_names_the_line(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
-    shown = in_process("compare", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "--at", "node_linear",
-                       "-o", tmp_path / "out", "--csv", table)  # fmt: skip
+    shown = in_process(
+        "compare",
+        TORCH / "tiny_dynamo.onnx",
+        "-c",
+        WRONG,
+        "--at",
+        "node_linear",
+        "-o",
+        tmp_path / "out",
+        "--csv",
+        table,
+    )
     assert f"source            {LINE}" in shown.text
     jsonschema.validate(shown.document, schema(type_of("subcut.compare/1")))
     assert shown.document["rows"][0]["source"]["code"] == CODE
@@ -145,12 +187,16 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_finding_names_the_line(tmp_path: Path) -> None:
-    document = in_process("bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out").document
+    document = in_process(
+        "bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out"
+    ).document
     jsonschema.validate(document, schema(type_of("subcut.bisect/1")))
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
     for form in ("html", "md", "text", "csv"):
-        assert f"from {LINE}" in rendered(plugins.load("reports", form), document).replace("`", ""), form
+        assert f"from {LINE}" in rendered(plugins.load("reports", form), document).replace(
+            "`", ""
+        ), form
 
 
 @pytest.mark.slow

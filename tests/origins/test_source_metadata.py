@@ -1,4 +1,5 @@
-"""Source code in models that are to be sent: found, shown, left out of models and reports, unless the user sends it.
+"""Source code in models that are to be sent: found, shown, left out of models and reports, unless
+the user sends it.
 
 Covers `origins.source_metadata`.
 """
@@ -23,7 +24,13 @@ from tests.helpers.run_command import in_process
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 MODEL = TORCH / "tiny_dynamo.onnx"
 HOME = b"/home/me"
-SOURCE = {"module": "mix.qkv", "class": "Linear", "file": "/home/me/m.py", "line": 3, "code": "self.qkv(x)"}
+SOURCE = {
+    "module": "mix.qkv",
+    "class": "Linear",
+    "file": "/home/me/m.py",
+    "line": 3,
+    "code": "self.qkv(x)",
+}
 
 
 def texts(path: Path) -> bytes:
@@ -33,7 +40,9 @@ def texts(path: Path) -> bytes:
 
 
 def test_a_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
-    (one,) = found({"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path})
+    (one,) = found(
+        {"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path}
+    )
     assert one.file == "model.onnx" and one.places == 22
     assert one.example.startswith("/home/me/project/torch_networks.py:")
 
@@ -47,7 +56,13 @@ def test_what_is_left_computes_the_same(tmp_path: Path) -> None:
         keys = {entry.key for entry in node.metadata_props}
         assert keys <= {"pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"}
     for one in (model, left):
-        for message in (*one.graph.node, *one.graph.value_info, *one.graph.input, *one.graph.output, one.graph):
+        for message in (
+            *one.graph.node,
+            *one.graph.value_info,
+            *one.graph.input,
+            *one.graph.output,
+            one.graph,
+        ):
             message.ClearField("metadata_props")
     assert left == model
     assert stripped(path, tmp_path, "again.onnx") == path
@@ -61,7 +76,9 @@ def test_bodies_declarations_and_documentation(tmp_path: Path) -> None:
     outer.doc_string = "/home/me/m.py(33): forward"
     kept = helper.make_node("Relu", ["y"], ["z"], doc_string="a remark")
     info = helper.make_tensor_value_info("y", 1, [1])
-    info.metadata_props.add(key="pkg.torch.onnx.stack_trace", value='File "/home/me/m.py", line 1, in forward')
+    info.metadata_props.add(
+        key="pkg.torch.onnx.stack_trace", value='File "/home/me/m.py", line 1, in forward'
+    )
     graph = helper.make_graph([outer, kept], "g", [], [], value_info=[info])
     onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
     path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
@@ -70,7 +87,9 @@ def test_bodies_declarations_and_documentation(tmp_path: Path) -> None:
 
 def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
     model = onnx.load(MODEL)
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
+    )
     path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
     weights = onnx.load(path, load_external_data=False).graph.initializer
     assert path.name == "copy.onnx" and all(w.external_data[0].value == "m.data" for w in weights)
@@ -79,11 +98,16 @@ def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
 def test_documents_keep_the_module_alone() -> None:
     document = {"findings": [{"sources": [SOURCE, None]}], "rows": [{"source": SOURCE}]}
     plain = SOURCE | {"class": "", "file": None, "line": None, "code": None}
-    assert Redactor().document(document) == {"findings": [{"sources": [plain, None]}], "rows": [{"source": plain}]}
+    assert Redactor().document(document) == {
+        "findings": [{"sources": [plain, None]}],
+        "rows": [{"source": plain}],
+    }
     assert Redactor(source=True).document(document) == document
 
 
-def test_without_a_terminal_it_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     in_process("bundle", MODEL, "-o", tmp_path / "a.zip")
     assert HOME not in texts(tmp_path / "a.zip")
     said = capsys.readouterr().err
@@ -93,7 +117,9 @@ def test_without_a_terminal_it_is_left_out_and_said(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_on_a_terminal_it_asks(answer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_it_asks(
+    answer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for stream in ("stdin", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
@@ -107,7 +133,9 @@ def test_reports_of_a_bisection_name_the_module_alone(tmp_path: Path) -> None:
     in_process("bisect", MODEL, "-c", wrong, "-o", tmp_path / "out")
     (folder,) = (tmp_path / "out").glob("bisect-*")
     in_process("bundle", folder, "-o", tmp_path / "a.zip", "--strip-source")
-    assert b"/home/me/project" not in texts(tmp_path / "a.zip") and b"from mix.qkv" in texts(tmp_path / "a.zip")
+    assert b"/home/me/project" not in texts(tmp_path / "a.zip") and b"from mix.qkv" in texts(
+        tmp_path / "a.zip"
+    )
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         document = json.loads(archive.read("a/run.json"))
     assert document["findings"][0]["sources"][0]["line"] is None
@@ -115,7 +143,9 @@ def test_reports_of_a_bisection_name_the_module_alone(tmp_path: Path) -> None:
     assert b"project/torch_networks.py" in texts(tmp_path / "b.zip")
 
 
-def test_all_metadata_is_left_out_of_models_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_metadata_is_left_out_of_models_and_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     model = onnx.load(MODEL)
     model.metadata_props.add(key="customer", value="acme")
@@ -126,6 +156,8 @@ def test_all_metadata_is_left_out_of_models_and_reports(tmp_path: Path, monkeypa
     in_process("bundle", "m.onnx", "-o", "c.zip", "--strip-metadata")
     left = texts(Path("c.zip"))
     assert b"acme" not in left and b"name_scopes" not in left
-    assert Redactor(metadata=False).document({"rows": [{"source": SOURCE}]}) == {"rows": [{"source": None}]}
+    assert Redactor(metadata=False).document({"rows": [{"source": SOURCE}]}) == {
+        "rows": [{"source": None}]
+    }
     with pytest.raises(UsageError, match="source code is metadata"):
         in_process("bundle", "m.onnx", "--strip-metadata", "--keep-source")

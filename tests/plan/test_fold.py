@@ -36,10 +36,16 @@ def test_a_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) 
     folded = fold_batch_norms(load(tmp_path / "m.onnx").prepare(), tmp_path / "folded")
     assert [node.name for node in folded.nodes] == ["conv", "relu"]
     x = np.random.default_rng(0).normal(size=(2, 4, 5, 5)).astype(np.float32)
-    assert np.allclose(evaluate(folded.path, {"x": x})["y"], evaluate(tmp_path / "m.onnx", {"x": x})["y"], atol=1e-5)
+    assert np.allclose(
+        evaluate(folded.path, {"x": x})["y"],
+        evaluate(tmp_path / "m.onnx", {"x": x})["y"],
+        atol=1e-5,
+    )
 
 
-def test_a_conv_that_another_node_reads_is_left_as_it_is(tmp_path: Path, weights: dict[str, Any]) -> None:
+def test_a_conv_that_another_node_reads_is_left_as_it_is(
+    tmp_path: Path, weights: dict[str, Any]
+) -> None:
     text_models.save(tmp_path / "m.onnx", READ_TWICE, **weights)
     graph = load(tmp_path / "m.onnx").prepare()
     assert fold_batch_norms(graph, tmp_path / "folded") is graph

@@ -32,4 +32,6 @@ def test_no_two_write_one_file() -> None:
 
 def test_what_trtexec_takes() -> None:
     text = plugins.load("plan-lists", "tensorrt").render(KEPT)
-    assert "--layerPrecisions=conv/a:fp32,b:0:fp32\n" in text and text.startswith("--precisionConstraints=obey\n")
+    assert "--layerPrecisions=conv/a:fp32,b:0:fp32\n" in text and text.startswith(
+        "--precisionConstraints=obey\n"
+    )

@@ -13,7 +13,17 @@ import pytest
 
 from subgraph.graph.graph import Graph, load
 from subgraph.plan.lower import lowered, probed, raised, stored_bytes
-from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Quantized, Read, Rounded, Twin, rounded_to, symmetric
+from subgraph.plan.places import (
+    OUTPUT,
+    Dynamic,
+    Lowering,
+    Quantized,
+    Read,
+    Rounded,
+    Twin,
+    rounded_to,
+    symmetric,
+)
 from subgraph.precision import Precision
 from subgraph.storage.scale import Scale
 from tests.helpers import text_models
@@ -31,7 +41,13 @@ W, V, X = (RNG.normal(size=(n, 4)).astype(np.float32) for n in (4, 4, 2))
 ACTIVATION = Quantized(Scale((0.05,), (3,)), "uint8")
 TWIN = Twin(
     Precision.INT8,
-    {"x": ACTIVATION, "h": ACTIVATION, "r": ACTIVATION, "y": ACTIVATION, "w": Quantized(symmetric(W, 1), "int8")},
+    {
+        "x": ACTIVATION,
+        "h": ACTIVATION,
+        "r": ACTIVATION,
+        "y": ACTIVATION,
+        "w": Quantized(symmetric(W, 1), "int8"),
+    },
 )
 
 
@@ -40,7 +56,9 @@ def net(tmp_path: Path) -> Graph:
     return text_models.load(tmp_path, NET, w=W, v=V).prepare()
 
 
-def run(graph: Graph, twin: Twin, reads: set[Read], folder: Path) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
+def run(
+    graph: Graph, twin: Twin, reads: set[Read], folder: Path
+) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
     lowered(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
     model = onnx.load(folder / "low.onnx")
     onnx.checker.check_model(model, full_check=True)
@@ -59,7 +77,8 @@ def test_nothing_lowered_is_the_model(net: Graph, tmp_path: Path) -> None:
 
 
 def test_one_read_is_lowered_and_no_other(net: Graph, tmp_path: Path) -> None:
-    """By numpy: the second node reads rounded values, and the Relu, which reads the same tensor, does not."""
+    """By numpy: the second node reads rounded values, and the Relu, which reads the same tensor,
+    does not."""
     _, values = run(net, TWIN, {(2, "r")}, tmp_path)
     h = X @ W
     assert np.allclose(values["h"], h, rtol=1e-5, atol=1e-5)
@@ -76,7 +95,9 @@ def test_a_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     form = TWIN.forms["w"]
     assert isinstance(form, Quantized)
     assert np.allclose(values["h"], through(X) @ through(W, form), rtol=1e-5, atol=1e-5)
-    assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {()}  # else no int8 Add runs
+    assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {
+        ()
+    }  # else no int8 Add runs
     assert stored_bytes(net, TWIN, {(0, "w"): form}) == {"low": 64, "between": 0, "float": 64}
     half = rounded_to(net, Precision.FP16).rounded[0]
     assert stored_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}
@@ -88,7 +109,9 @@ def test_an_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_pat
     assert np.allclose(values["h"], through(X @ W), atol=1e-6)
     assert np.allclose(values["y"], np.maximum(X @ W, 0) @ V, rtol=1e-5, atol=1e-5)
     _, values = run(net, TWIN, {(OUTPUT, "h"), (1, "h"), (2, "r")}, tmp_path)
-    assert np.allclose(values["y"], through(np.maximum(through(X @ W), 0)) @ V, rtol=1e-5, atol=1e-5)
+    assert np.allclose(
+        values["y"], through(np.maximum(through(X @ W), 0)) @ V, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_dynamic_ranges_are_those_of_the_values(net: Graph, tmp_path: Path) -> None:
@@ -98,11 +121,15 @@ def test_dynamic_ranges_are_those_of_the_values(net: Graph, tmp_path: Path) -> N
     assert 0 < np.abs(values["h"] - X @ W).max() <= step * np.abs(W).sum(0).max()
 
 
-@pytest.mark.parametrize(("precision", "eps"), [(Precision.FP16, 2.0**-11), (Precision.BF16, 2.0**-8)])
+@pytest.mark.parametrize(
+    ("precision", "eps"), [(Precision.FP16, 2.0**-11), (Precision.BF16, 2.0**-8)]
+)
 def test_16_bits(net: Graph, tmp_path: Path, precision: Precision, eps: float) -> None:
     twin = rounded_to(net, precision)
     model, values = run(net, twin, {(i, "") for i in range(3)}, tmp_path)
-    assert [o.type.tensor_type.elem_type for o in model.graph.output] == [onnx.TensorProto.FLOAT] * 2
+    assert [o.type.tensor_type.elem_type for o in model.graph.output] == [
+        onnx.TensorProto.FLOAT
+    ] * 2
     exact = np.maximum(X @ W, 0) @ V
     assert 0 < np.abs(values["y"] - exact).max() <= 40 * eps * np.abs(exact).max()
     if precision is Precision.FP16:  # values go on in float16 from node to node
@@ -110,7 +137,9 @@ def test_16_bits(net: Graph, tmp_path: Path, precision: Precision, eps: float) -
         assert reads["relu"] == ["h:float16"] and reads["second"] == ["r:float16", "v:float16"]
 
 
-def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(net: Graph, tmp_path: Path) -> None:
+def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(
+    net: Graph, tmp_path: Path
+) -> None:
     twin = Twin(Precision.INT8, {"x": Quantized(Scale((1e-4,), (0,)), "int16")})
     lowered(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
     model = onnx.load(tmp_path / "low.onnx")
@@ -120,11 +149,14 @@ def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(net: Graph,
 
 
 def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> None:
-    """By numpy; the model's own outputs are those of the float model, and an output's place is its own."""
+    """By numpy; the model's own outputs are those of the float model, and an output's place is its
+    own."""
     places: list[dict[Read, Lowering]] = [
-        {(0, "x"): ACTIVATION, (0, "w"): TWIN.forms["w"]}, {(1, "h"): ACTIVATION, (2, "r"): ACTIVATION},
-        {(OUTPUT, "h"): ACTIVATION}, {(1, ""): Rounded("bfloat16", (0,), (0,))},
-    ]  # fmt: skip
+        {(0, "x"): ACTIVATION, (0, "w"): TWIN.forms["w"]},
+        {(1, "h"): ACTIVATION, (2, "r"): ACTIVATION},
+        {(OUTPUT, "h"): ACTIVATION},
+        {(1, ""): Rounded("bfloat16", (0,), (0,))},
+    ]
     draft, owners = probed(net, places)
     draft.save(tmp_path / "probed.onnx")
     onnx.checker.check_model(onnx.load(tmp_path / "probed.onnx"), full_check=True)
@@ -134,10 +166,17 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
     form = TWIN.forms["w"]
     assert isinstance(form, Quantized) and np.allclose(y, r @ V, rtol=1e-5, atol=1e-5)
     exact = [X @ W, r, r @ V, X @ W, r]
-    others = [through(X) @ through(W, form), np.maximum(through(X @ W), 0), through(r) @ V, through(X @ W)]
+    others = [
+        through(X) @ through(W, form),
+        np.maximum(through(X @ W), 0),
+        through(r) @ V,
+        through(X @ W),
+    ]
     others += [np.maximum((X @ W).astype(ml_dtypes.bfloat16).astype(np.float32), 0)]
     for (off, size), a, b in zip(found.reshape(-1, 2), exact, others, strict=True):
-        assert off == pytest.approx(np.linalg.norm(a - b), rel=0.02) and size == pytest.approx(np.linalg.norm(a))
+        assert off == pytest.approx(np.linalg.norm(a - b), rel=0.02) and size == pytest.approx(
+            np.linalg.norm(a)
+        )
 
 
 def test_an_old_opset_is_raised(tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def test_a_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
         [left] b = MatMul (a, w)  [masked] c = Mul (b, mask)  [add] d = Add (c, a)  [relu] e = Relu (d)
         [left2] f = MatMul (e, w) [masked2] h = Mul (f, mask) [add2] i = Add (h, e) [end] y = Tanh (i)
     }
-    """
+    """  # noqa: E501
     graph = text_models.load(tmp_path, text, w=np.eye(4, dtype=np.float32)).prepare()
-    assert dict.fromkeys(blocks(graph).values()) == dict.fromkeys(["stem … stem_relu", "left … relu", "left2 … end"])
+    assert dict.fromkeys(blocks(graph).values()) == dict.fromkeys(
+        ["stem … stem_relu", "left … relu", "left2 … end"]
+    )
     twin = Twin(Precision.INT8, {"x": FORM, "a": FORM, "e": FORM, "y": FORM})
     found = {place.name: place.reads for place in places(graph, twin, Unit.BLOCK)}
     assert found["left … relu"] == {(2, "a"), (4, "a")} and found["output y"] == {(OUTPUT, "y")}
@@ -72,9 +74,11 @@ def test_a_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
 
 def test_what_computes_in_16_bits_are_nodes_of_floats_without_bodies(net: Graph) -> None:
     assert narrowable(net) == {
-        0: Rounded("float16", (0, 1), (0,)), 1: Rounded("float16", (0,), (0,)), 2: Rounded("float16", (0, 1), (0,)),
+        0: Rounded("float16", (0, 1), (0,)),
+        1: Rounded("float16", (0,), (0,)),
+        2: Rounded("float16", (0, 1), (0,)),
         4: Rounded("float16", (0,), (0,)),
-    }  # fmt: skip
+    }
     assert {form.dtype for form in rounded_to(net, Precision.BF16).rounded.values()} == {"bfloat16"}
 
 
@@ -86,14 +90,24 @@ def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
 
 def test_what_a_cast_makes_is_as_its_attribute_says(tmp_path: Path) -> None:
     """It was called float16, and was float32: no model with such a Cast ran."""
-    text = "g (float[1, 4] x) => (float[1, 4] y) { c = Cast <to = 1> (x) r = Relu (c) y = CastLike (r, x) }"
+    text = (
+        "g (float[1, 4] x) => (float[1, 4] y) { c = Cast <to = 1> (x) r = Relu (c) y = CastLike (r,"
+        " x) }"
+    )
     graph = text_models.load(tmp_path, text, opset=17).prepare()
-    assert narrowable(graph) == {1: Rounded("float16", (0,), (0,)), 2: Rounded("float16", (0, 1), (0,))}
+    assert narrowable(graph) == {
+        1: Rounded("float16", (0,), (0,)),
+        2: Rounded("float16", (0, 1), (0,)),
+    }
 
 
 def test_a_weight_by_channel() -> None:
     value = np.array([[1.27, -0.5], [0, 0], [-2.54, 1]], np.float32)
     scale = symmetric(value, 0)
-    assert scale.step == pytest.approx((0.01, 1.0, 0.02)) and scale.zero == (0, 0, 0) and scale.axis == 0
+    assert (
+        scale.step == pytest.approx((0.01, 1.0, 0.02))
+        and scale.zero == (0, 0, 0)
+        and scale.axis == 0
+    )
     assert np.abs(scale.dequantize(scale.quantize(value, "int8")) - value).max() <= 0.01
     assert symmetric(value, -1).axis == 1

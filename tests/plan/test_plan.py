@@ -1,6 +1,7 @@
 """Plans as a user asks for them.
 
-Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `plan.reasons`, `results.plan`.
+Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`,
+`plan.reasons`, `results.plan`.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ g (float[1, 8] x) => (float[1, 4] y) {
 }
 """
 SAMPLES = 6
-EXACT = "ort:session.x64quantprecision=1"  # without it, int8 sums saturate on processors without VNNI
+EXACT = (  # without it, int8 sums saturate on processors without VNNI
+    "ort:session.x64quantprecision=1"
+)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network, samples, and it quantized: rightly; with a scale of `r` that cuts off most; with too large a one."""
+    """A network, samples, and it quantized: rightly; with a scale of `r` that cuts off most; with
+    too large a one."""
     folder = tmp_path_factory.mktemp("plan")
     rng = np.random.default_rng(7)
     w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
@@ -62,12 +66,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.save(folder / "samples" / f"s{k}.npy", sample)
     files = [{"x": f"{folder}/samples/s{k}.npy"} for k in range(SAMPLES)]
     (folder / "files.json").write_text(json.dumps(files))
-    quantize_main.main(str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "files.json"))
+    quantize_main.main(
+        str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "files.json")
+    )
     for name, factor in (("bad", 1 / 40), ("coarse", 60)):
         model = onnx.load(folder / "good.onnx")
         for scale in model.graph.initializer:
             if scale.name == "r_scale":
-                scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(factor), scale.name))
+                scale.CopyFrom(
+                    numpy_helper.from_array(
+                        numpy_helper.to_array(scale) * np.float32(factor), scale.name
+                    )
+                )
         onnx.save(model, folder / f"{name}.onnx")
     return folder
 
@@ -102,7 +112,10 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     assert json.loads(lists["onnxruntime"])["nodes_to_exclude"] == ["second"]
     stored = onnx.load(place / document["model"])
     kinds = {t.name: t.data_type for t in stored.graph.initializer}
-    assert kinds["v"] == onnx.TensorProto.FLOAT and kinds["w:codes"] == kinds["u:codes"] == onnx.TensorProto.INT8
+    assert (
+        kinds["v"] == onnx.TensorProto.FLOAT
+        and kinds["w:codes"] == kinds["u:codes"] == onnx.TensorProto.INT8
+    )
     again = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
     assert [k["name"] for k in again.document["kept"]] == ["second"]
 
@@ -110,7 +123,14 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
 @pytest.mark.parametrize(("other", "gear"), [("coarse", "int16"), ("bad", "float16")])
 def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
     """16 bits heal steps that are too large; where the range is cut off, they have the same one."""
-    words = ("--candidate-model", f"{other}.onnx", "--criterion", "cosine>0.98", "--gears", "float32,float16,int16")
+    words = (
+        "--candidate-model",
+        f"{other}.onnx",
+        "--criterion",
+        "cosine>0.98",
+        "--gears",
+        "float32,float16,int16",
+    )
     document = plan(place, *words).document
     (kept,) = document["kept"]
     assert (kept["name"], kept["gear"], document["minimal"]) == ("second", gear, True), document
@@ -143,8 +163,20 @@ def test_a_score_of_ones_own(place: Path) -> None:
 
 
 def test_few_samples_are_unresolved(place: Path) -> None:
-    done = subcut("plan", "m.onnx", "-i", "samples/s0.npy", "--to", "fp16", "--score", "sqnr", "--at-least", "10",
-                  "--json", cwd=place)  # fmt: skip
+    done = subcut(
+        "plan",
+        "m.onnx",
+        "-i",
+        "samples/s0.npy",
+        "--to",
+        "fp16",
+        "--score",
+        "sqnr",
+        "--at-least",
+        "10",
+        "--json",
+        cwd=place,
+    )
     assert done.code == 5 and "one sample" in done.document["says"], done
     said = subcut("replay", done.document["path"], cwd=place)
     assert said.code == 2 and "report.html" in said.err
@@ -179,28 +211,31 @@ converted, inputs, outputs = map(Path, sys.argv[1:])
 session, asked = onnxruntime.InferenceSession(converted), json.loads((inputs / "manifest.json").read_text())
 (y,) = session.run(None, {"x": np.load(inputs / asked["inputs"][0]["npy"])})
 np.save(outputs / asked["outputs"][0]["npy"], y)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Path) -> None:
-    """The command gets the float model and a list; only the list comes out of it. Elsewhere the list is empty."""
+    """The command gets the float model and a list; only the list comes out of it. Elsewhere the
+    list is empty."""
     (tmp_path / "convert.py").write_text(CONVERT)
     (tmp_path / "run.py").write_text(RUN)
     python = sys.executable
-    (tmp_path / "subcut.toml").write_text(
-        f"""[candidates.board]
+    (tmp_path / "subcut.toml").write_text(f"""[candidates.board]
         convert = '"{python}" convert.py {{model}} {{keep}} {{converted}}'
         run = '"{python}" run.py {{converted}} {{inputs}} {{outputs}}'
         precision = "int8"
-        """
-    )
+        """)
     model = place / "m.onnx"
     sample = ("-i", place / "samples" / "s0.npy")
     words = (*sample, "-c", "board", "--criterion", "cosine>0.98", "--trust", "--json")
     done = subcut("plan", model, *words, cwd=tmp_path)
     document = done.document
-    assert done.code == 0 and [k["name"] for k in document["kept"]] == ["second"] and document["minimal"], done
+    assert (
+        done.code == 0
+        and [k["name"] for k in document["kept"]] == ["second"]
+        and document["minimal"]
+    ), done
     assert document["model"] is document["weights"] is None
     assert (tmp_path / document["lists"]["names"]).read_text() == "second\n"
     assert subcut("compare", model, *words, cwd=tmp_path).code == 1
@@ -232,7 +267,8 @@ def test_slips_are_refused(place: Path, words: tuple[str, ...]) -> None:
 
 def test_a_score_that_fails_is_told_with_its_words(place: Path) -> None:
     (place / "fails.py").write_text(
-        "def f(outputs):\n    raise RuntimeError('no boxes')\ndef g(outputs):\n    return float('nan')\n"
+        "def f(outputs):\n    raise RuntimeError('no boxes')\ndef g(outputs):\n    return"
+        " float('nan')\n"
     )
     for function, says in (("f", "no boxes"), ("g", "gave nan"), ("h", "has no function h")):
         done = plan(place, "--to", "fp16", "--score", f"fails.py:{function}", "--drop", "1%")
@@ -245,7 +281,16 @@ def test_not_even_float_is_good_enough(place: Path) -> None:
 
 
 def test_the_time_is_used_up(place: Path) -> None:
-    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "0.01s", "--fresh")
+    done = plan(
+        place,
+        "--candidate-model",
+        "bad.onnx",
+        "--criterion",
+        "cosine>0.98",
+        "--max-time",
+        "0.01s",
+        "--fresh",
+    )
     assert (done.code, done.document["error"]["kind"]) == (5, "OutOfTime"), done
 
 
@@ -270,13 +315,32 @@ def test_what_was_found_when_the_time_is_used_up_is_written(
 
 @pytest.mark.slow
 def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
-    """That a model does not run is no reason to keep a place in float, and the float model may be the only one."""
-    refuse = "if any(n.op_type == 'DequantizeLinear' for n in nodes): raise ValueError('no int8 here')"
+    """That a model does not run is no reason to keep a place in float, and the float model may be
+    the only one."""
+    refuse = (
+        "if any(n.op_type == 'DequantizeLinear' for n in nodes): raise ValueError('no int8 here')"
+    )
     (place / "float_only.py").write_text(planted(refuse))
-    done = subcut("plan", "m.onnx", "-i", "samples", "-c", "float_only.py", "--candidate-model", "bad.onnx",
-                  "--criterion", "cosine>0.98", "--json", cwd=place)  # fmt: skip
+    done = subcut(
+        "plan",
+        "m.onnx",
+        "-i",
+        "samples",
+        "-c",
+        "float_only.py",
+        "--candidate-model",
+        "bad.onnx",
+        "--criterion",
+        "cosine>0.98",
+        "--json",
+        cwd=place,
+    )
     document = done.document
-    assert len(document["kept"]) == document["places"] and not document["minimal"] and not document["proven"], done
+    assert (
+        len(document["kept"]) == document["places"]
+        and not document["minimal"]
+        and not document["proven"]
+    ), done
     assert any("could not be run or judged" in note for note in document["notes"])
 
 
@@ -286,10 +350,16 @@ def test_an_old_opset_is_converted_and_said(place: Path) -> None:
     model.opset_import[0].version = 11
     (place / "old").mkdir(exist_ok=True)
     onnx.save(model, place / "old" / "m.onnx")
-    done = subcut("plan", "old/m.onnx", "-i", "samples", "-c", EXACT, "--to", "int8", "--json", cwd=place)
-    assert done.code == 0 and "was converted to a newer opset; its outputs are the same" in done.err, done
+    done = subcut(
+        "plan", "old/m.onnx", "-i", "samples", "-c", EXACT, "--to", "int8", "--json", cwd=place
+    )
+    assert (
+        done.code == 0 and "was converted to a newer opset; its outputs are the same" in done.err
+    ), done
     source = json.loads((place / done.document["path"] / "manifest.json").read_text())["source"]
-    assert source["structure_sha256"] == load(place / "old" / "m.onnx").skeleton.structure, "that of the user's file"
+    assert source["structure_sha256"] == load(place / "old" / "m.onnx").skeleton.structure, (
+        "that of the user's file"
+    )
 
 
 def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
@@ -304,7 +374,9 @@ def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> No
     )
     twin = by_command(graph, Precision.INT8)
     acceptance = ByCriterion(trials)
-    node, operator = (Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR))
+    node, operator = (
+        Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR)
+    )
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
     assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
     assert node.key_of({0: 1}) != operator.key_of({0: 1}) and node.key_of({}) == operator.key_of({})
@@ -341,7 +413,8 @@ def test_the_document_is_that_of_the_folder(place: Path) -> None:
 def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_first_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """160 places, a second each, of which 100 s are left: ten groups, then the group of the sensitive ones first."""
+    """160 places, a second each, of which 100 s are left: ten groups, then the group of the
+    sensitive ones first."""
     clock = [0.0]
     bad = {70, 71}
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -364,8 +437,12 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         monkeypatch.setattr(planner, "_own_errors", lambda: [1.0] * 160)
         with nullcontext() if left == math.inf else pytest.raises(OutOfTime):
             planner.measure()
-        assert len(planner.errors) == measured and planner.runs == measured + (11 if left < math.inf else 0)
-        assert sorted(planner.places, key=lambda p: -planner.sensitivity(planner.places.index(p)))[:2] == [
+        assert len(planner.errors) == measured and planner.runs == measured + (
+            11 if left < math.inf else 0
+        )
+        assert sorted(planner.places, key=lambda p: -planner.sensitivity(planner.places.index(p)))[
+            :2
+        ] == [
             planner.places[70],
             planner.places[71],
         ]
@@ -373,9 +450,15 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
 
 
 def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of 66 nodes leave float16's range: the group that they are in says that some do, one run more which."""
-    nodes = "".join(f"[n{k}] h{k + 1} = Mul (h{k}, {'one' if k % 11 else 'near'}) " for k in range(64))
-    text = f"g (float[1, 8] h0) => (float[1, 8] y) {{ {nodes} [big] b = Mul (h64, big) [y] y = Mul (b, tiny) }}"
+    """Two of 66 nodes leave float16's range: the group that they are in says that some do, one run
+    more which."""
+    nodes = "".join(
+        f"[n{k}] h{k + 1} = Mul (h{k}, {'one' if k % 11 else 'near'}) " for k in range(64)
+    )
+    text = (
+        f"g (float[1, 8] h0) => (float[1, 8] y) {{ {nodes} [big] b = Mul (h64, big) [y] y = Mul (b,"
+        " tiny) }"
+    )
     one, near, big, tiny = (np.array([v], np.float32) for v in (1, 1.1, 1e6, 1e-6))
     text_models.save(place / "many.onnx", text, one=one, near=near, big=big, tiny=tiny)
     seen: list[Planner] = []
@@ -386,10 +469,30 @@ def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.M
         measured(planner)
 
     monkeypatch.setattr(Planner, "measure", measure)
-    done = subcut("plan", "many.onnx", "-i", "samples", "-c", EXACT, "--to", "fp16", "--score", "sqnr", "--at-least",
-                  "40", "--max-time", "300s", "--json", cwd=place)  # fmt: skip
+    done = subcut(
+        "plan",
+        "many.onnx",
+        "-i",
+        "samples",
+        "-c",
+        EXACT,
+        "--to",
+        "fp16",
+        "--score",
+        "sqnr",
+        "--at-least",
+        "40",
+        "--max-time",
+        "300s",
+        "--json",
+        cwd=place,
+    )
     document = done.document
-    assert done.code == 0 and {k["name"] for k in document["kept"]} == {"big", "y"} and document["minimal"], done
+    assert (
+        done.code == 0
+        and {k["name"] for k in document["kept"]} == {"big", "y"}
+        and document["minimal"]
+    ), done
     assert seen[0].estimates[64] > 0.5 > 10 * max(seen[0].estimates[k] for k in range(64))
     assert document["runs"] <= 3 + 6 + 66 + 12
 
@@ -407,7 +510,9 @@ def test_an_answer_that_was_found_is_not_lost_while_its_times_are_measured(
         return seconds(planner, levels)
 
     monkeypatch.setattr(Planner, "seconds", hurried)
-    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "300s")
+    done = plan(
+        place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "300s"
+    )
     assert done.code == 0 and done.document["kept"] and done.document["run_seconds"] is None, done
 
 
@@ -416,16 +521,38 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
     model = onnx.load(place / "good.onnx")
     for tensor in model.graph.initializer:
         if tensor.name.endswith("_scale") and tensor.name[0] not in "wvu":
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) / np.float32(40), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(tensor) / np.float32(40), tensor.name)
+            )
     onnx.save(model, place / "narrow.onnx")
 
     def note(model: str, *words: str) -> str:
-        done = subcut("plan", model, "-i", "samples", "-c", EXACT, "--score", "sqnr", *words, "--json", cwd=place)
-        return str(next(note for note in done.document["notes"] if note.startswith("more than half of the places")))
+        done = subcut(
+            "plan",
+            model,
+            "-i",
+            "samples",
+            "-c",
+            EXACT,
+            "--score",
+            "sqnr",
+            *words,
+            "--json",
+            cwd=place,
+        )
+        return str(
+            next(
+                note
+                for note in done.document["notes"]
+                if note.startswith("more than half of the places")
+            )
+        )
 
     cut = note("m.onnx", "--candidate-model", "narrow.onnx", "--at-least", "20")
     assert "tensors are cut off by their ranges" in cut and "give no numbers" not in cut
-    assert "no few are to blame: each alone is off a little" in note("m.onnx", "--to", "fp16", "--at-least", "130")
+    assert "no few are to blame: each alone is off a little" in note(
+        "m.onnx", "--to", "fp16", "--at-least", "130"
+    )
     reads = frozenset({(0, "")})
     twin = SimpleNamespace(forms={})
     planner: Any = SimpleNamespace(
@@ -435,5 +562,8 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
         trials=SimpleNamespace(model=SimpleNamespace(values=None)),
     )
     said = why_many(planner, Found((0, 1), 1))
-    assert "the search was not over" in said and "2 of them alone give no numbers, or do not run" in said
+    assert (
+        "the search was not over" in said
+        and "2 of them alone give no numbers, or do not run" in said
+    )
     assert why_many(planner, Found((0,), 1)) == ""

@@ -1,4 +1,5 @@
-"""The smallest set that must be kept: accepted, minimal, and within the number of questions that is promised."""
+"""The smallest set that must be kept: accepted, minimal, and within the number of questions that is
+promised."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_law_two_misjudged_places_cost_a_few_halvings(n: int, data: st.DataObjec
 @given(st.data())
 def test_law_it_is_minimal_though_acceptance_is_not_monotone(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
-    good = data.draw(st.sets(st.frozensets(st.integers(0, n - 1)), max_size=40)) | {frozenset(range(n))}
+    good = data.draw(st.sets(st.frozensets(st.integers(0, n - 1)), max_size=40)) | {
+        frozenset(range(n))
+    }
     found = smallest(range(n), lambda kept: frozenset(kept) in good)
     assert frozenset(found.kept) in good and found.minimal
     assert not any(frozenset(found.kept) - {k} in good for k in found.kept)

@@ -1,4 +1,5 @@
-"""A list is run with its tool, and widened until what the tool makes is good enough. Covers `plan.float16_main`."""
+"""A list is run with its tool, and widened until what the tool makes is good enough. Covers
+`plan.float16_main`."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def convert_float_to_float16(model, keep_io_types, node_block_list):
             value = numpy_helper.to_array(weight)
             weight.CopyFrom(numpy_helper.from_array(np.round(value * 4) / 4, weight.name))
     return model
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -53,7 +54,17 @@ def here(tmp_path: Path) -> Path:
 
 def plan(here: Path, *words: str) -> dict[str, Any]:
     document: dict[str, Any] = subcut(
-        "plan", "m.onnx", "-i", "samples", "-c", EXACT, "--score", "sqnr", *words, "--json", cwd=here
+        "plan",
+        "m.onnx",
+        "-i",
+        "samples",
+        "-c",
+        EXACT,
+        "--score",
+        "sqnr",
+        *words,
+        "--json",
+        cwd=here,
     ).document
     return document
 
@@ -64,7 +75,9 @@ def decibels(here: Path, other: Path) -> float:
     options.add_session_config_entry("session.x64quantprecision", "1")
     sessions = [ort.InferenceSession(str(file), options) for file in (here / "m.onnx", other)]
     feeds = [{"x": np.load(here / "samples" / f"s{k}.npy")} for k in range(SAMPLES)]
-    right, given = (np.concatenate([s.run(None, feed)[0] for feed in feeds]).astype(float) for s in sessions)
+    right, given = (
+        np.concatenate([s.run(None, feed)[0] for feed in feeds]).astype(float) for s in sessions
+    )
     return float(10 * np.log10((right**2).sum() / ((right - given) ** 2).sum()))
 
 
@@ -75,7 +88,11 @@ def test_a_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     kept = [place["name"] for place in document["kept"]]
     listed = here / document["lists"]["onnxruntime"]
     names = json.loads(listed.read_text())["nodes_to_exclude"]
-    assert (tried["tool"], tried["accepted"], tried["added"]) == ("onnxruntime", True, len(names) - len(kept))
+    assert (tried["tool"], tried["accepted"], tried["added"]) == (
+        "onnxruntime",
+        True,
+        len(names) - len(kept),
+    )
     assert set(names) > set(kept)
     files = [{"x": str(here / "samples" / f"s{k}.npy")} for k in range(SAMPLES)]
     (here / "files.json").write_text(json.dumps(files))
@@ -83,7 +100,9 @@ def test_a_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     found = {}
     for file in (here / "narrow.json", listed):
         made = here / f"{file.stem}-made.onnx"
-        quantize_main.main(str(here / "m.onnx"), str(made), "int8", str(here / "files.json"), str(file))
+        quantize_main.main(
+            str(here / "m.onnx"), str(made), "int8", str(here / "files.json"), str(file)
+        )
         found[file.stem] = decibels(here, made)
     assert found["narrow"] < 40 <= found["onnxruntime"] == pytest.approx(tried["score"], abs=0.01)
 
@@ -91,7 +110,8 @@ def test_a_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
 def test_a_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tool is optional: this one rounds the weights of all nodes that are not named, to quarters."""
+    """The tool is optional: this one rounds the weights of all nodes that are not named, to
+    quarters."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "tools"))
     monkeypatch.syspath_prepend(tmp_path / "tools")
     package = tmp_path / "tools" / "onnxconverter_common"
@@ -101,12 +121,24 @@ def test_a_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     (tried,) = plan(here, "--to", "fp16", "--at-least", "60")["tried_lists"]
     assert (tried["tool"], tried["accepted"], tried["added"]) == ("onnxconverter-common", False, 0)
     text = subcut(
-        "plan", "m.onnx", "-i", "samples", "--to", "fp16", "--score", "sqnr", "--at-least", "60", cwd=here
+        "plan",
+        "m.onnx",
+        "-i",
+        "samples",
+        "--to",
+        "fp16",
+        "--score",
+        "sqnr",
+        "--at-least",
+        "60",
+        cwd=here,
     ).out
     assert "onnxconverter-common with this list" in text and "not tried in amct" in text
 
 
-def test_a_tool_that_fails_is_told_with_its_words(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_fails_is_told_with_its_words(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "tools"))
     monkeypatch.syspath_prepend(tmp_path / "tools")
     package = tmp_path / "tools" / "onnxconverter_common"

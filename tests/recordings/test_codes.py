@@ -1,4 +1,5 @@
-"""Recordings that hold 8-bit codes: beside a quantized model, and beside a float one with scales of their own."""
+"""Recordings that hold 8-bit codes: beside a quantized model, and beside a float one with scales of
+their own."""
 
 from __future__ import annotations
 
@@ -33,15 +34,31 @@ DATA = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
 def net(quantized: bool) -> onnx.ModelProto:
     """Conv, Quantize, Dequantize, Conv; or the two Convs alone."""
     dice = np.random.default_rng(0)
-    weights = [onnx.numpy_helper.from_array(dice.normal(size=(4, 4, 1, 1)).astype(np.float32), f"w{k}") for k in (0, 1)]
+    weights = [
+        onnx.numpy_helper.from_array(dice.normal(size=(4, 4, 1, 1)).astype(np.float32), f"w{k}")
+        for k in (0, 1)
+    ]
     numbers: list[Array] = [np.asarray(STEP, np.float32), np.asarray(ZERO, np.uint8)]
-    scale = [onnx.numpy_helper.from_array(number, name) for number, name in zip(numbers, "sz", strict=True)]
-    pair = [helper.make_node("QuantizeLinear", ["a", "s", "z"], ["codes"], "quantize"),
-            helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["real"], "dequantize")]  # fmt: skip
+    scale = [
+        onnx.numpy_helper.from_array(number, name)
+        for number, name in zip(numbers, "sz", strict=True)
+    ]
+    pair = [
+        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["codes"], "quantize"),
+        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["real"], "dequantize"),
+    ]
     last = helper.make_node("Conv", ["real" if quantized else "a", "w1"], ["out"], "last")
-    nodes = [helper.make_node("Conv", ["data", "w0"], ["a"], "first"), *(pair if quantized else ()), last]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, DATA.shape) for n in ("data", "out")]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights + (scale if quantized else []))
+    nodes = [
+        helper.make_node("Conv", ["data", "w0"], ["a"], "first"),
+        *(pair if quantized else ()),
+        last,
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, DATA.shape) for n in ("data", "out")
+    ]
+    graph = helper.make_graph(
+        nodes, "net", ends[:1], ends[1:], weights + (scale if quantized else [])
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
@@ -57,7 +74,9 @@ def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:
     np.save(folder / "x.npy", DATA)
     graph = load(folder / "net.onnx")
     with open_runs(
-        graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding((str(folder / "x.npy"),))
+        graph,
+        RecordingOptions((RecordedFolder(folder / "dump"),)),
+        Feeding((str(folder / "x.npy"),)),
     ) as recorded:
         assert recorded.candidate.precision == "int8"
         with recorded.open_judge(graph, reference, folder / "out") as (judge, (run,)):
@@ -67,10 +86,13 @@ def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:
 SOME = np.random.default_rng(0).choice([-1, 0, 1], DATA.shape, p=[0.1, 0.8, 0.1])
 CHANGES: dict[str, tuple[Callable[[Array], Array], str]] = {
     "none": (lambda codes: codes, ""),
-    "some off by one": (lambda codes: codes + SOME, "of 256 codes off by one, as requantization rounds"),
+    "some off by one": (
+        lambda codes: codes + SOME,
+        "of 256 codes off by one, as requantization rounds",
+    ),
     "all one too high": (lambda codes: codes + 1, "of 256 codes one too high: another zero point?"),
     "wrong": (lambda codes: codes[:, ::-1], ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -78,7 +100,9 @@ def test_codes_beside_a_quantized_model(change: str, tmp_path: Path, reference: 
     spoil, says = CHANGES[change]
     found = values(True)
     (tmp_path / "dump").mkdir()
-    np.save(tmp_path / "dump/codes.npy", spoil(found["codes"].astype(int)).clip(0, 255).astype(np.uint8))
+    np.save(
+        tmp_path / "dump/codes.npy", spoil(found["codes"].astype(int)).clip(0, 255).astype(np.uint8)
+    )
     np.save(tmp_path / "dump/out.npy", found["out"])
     run = seen(reference, tmp_path, True)
     row = run.rows["codes"]
@@ -88,14 +112,25 @@ def test_codes_beside_a_quantized_model(change: str, tmp_path: Path, reference: 
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_codes_with_the_recording_s_own_scale(wrong: bool, tmp_path: Path, reference: Reference) -> None:
+def test_codes_with_the_recording_s_own_scale(
+    wrong: bool, tmp_path: Path, reference: Reference
+) -> None:
     found = values(False)
     codes = Scale((STEP,), (ZERO,)).quantize(found["a"], "uint8")
     (tmp_path / "dump").mkdir()
     (codes[:, ::-1] if wrong else codes).tofile(tmp_path / "dump/a.bin")
     found["out"].tofile(tmp_path / "dump/out.bin")
-    listed = [{"name": "a", "file": "a.bin", "dtype": "uint8", "shape": DATA.shape, "scale": STEP, "zero_point": ZERO},
-              {"name": "out", "file": "out.bin", "dtype": "float32", "shape": DATA.shape}]  # fmt: skip
+    listed = [
+        {
+            "name": "a",
+            "file": "a.bin",
+            "dtype": "uint8",
+            "shape": DATA.shape,
+            "scale": STEP,
+            "zero_point": ZERO,
+        },
+        {"name": "out", "file": "out.bin", "dtype": "float32", "shape": DATA.shape},
+    ]
     (tmp_path / "dump/manifest.json").write_text(json.dumps({"tensors": listed}))
     run = seen(reference, tmp_path, False)
     assert run.rows["a"].failing == wrong and run.rows["a"].in_place, run.rows["a"].why
@@ -104,7 +139,9 @@ def test_codes_with_the_recording_s_own_scale(wrong: bool, tmp_path: Path, refer
 def test_the_real_tensors_beside_codes_have_their_scale(tmp_path: Path) -> None:
     onnx.save(net(True), tmp_path / "net.onnx")
     scales = code_scales(load(tmp_path / "net.onnx"))
-    assert scales.keys() == {"a", "codes", "real"} and {s.zero for s in scales.values()} == {(ZERO,)}
+    assert scales.keys() == {"a", "codes", "real"} and {s.zero for s in scales.values()} == {
+        (ZERO,)
+    }
 
 
 def test_what_lies_between_two_codes_is_absorbed() -> None:

@@ -1,4 +1,5 @@
-"""Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no value confirms.
+"""Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no
+value confirms.
 
 Covers `recordings.matching.follow` and `comparison.noise.casts`.
 """
@@ -49,7 +50,9 @@ IMAGES = ("layer1.0", "layer1.1", "act", "last")  # that the device has with cha
 def made(fault: str = "") -> onnx.ModelProto:
     """The model; with a `fault`, the weight of this name rolled."""
     draw = np.random.default_rng(0).standard_normal
-    weights: dict[str, Any] = {n: (draw((4, 4, 3, 3)) / 4).astype(np.float32) for n in ("w1", "w2", "w3")}
+    weights: dict[str, Any] = {
+        n: (draw((4, 4, 3, 3)) / 4).astype(np.float32) for n in ("w1", "w2", "w3")
+    }
     shapes: dict[str, Any] = {
         "to_rows": np.array([1, 24, 6]),
         "to_heads": np.array([1, 6, 4, 6]),
@@ -60,12 +63,17 @@ def made(fault: str = "") -> onnx.ModelProto:
         names[:] = [n.replace("layer1_", "layer1.") for n in names]
     for tensor in model.graph.initializer:
         if tensor.name == fault:
-            tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, 0).copy(), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(
+                    np.roll(numpy_helper.to_array(tensor), 1, 0).copy(), tensor.name
+                )
+            )
     return model
 
 
 def values(folder: Path, fault: str = "") -> dict[str, Array]:
-    """All tensors of the model with this fault; the right model and an input lie in the folder then."""
+    """All tensors of the model with this fault; the right model and an input lie in the folder
+    then."""
     onnx.save(made(), folder / "m.onnx")
     data = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     np.save(folder / "x.npy", data)
@@ -90,7 +98,9 @@ def compared(dump: Path) -> tuple[RunComparison, list[list[str]]]:
         recorded.open_judge(graph, reference, dump.parent / "out") as (judge, found),
     ):
         done = compare_run(judge, found[0])
-        return done, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
+        return done, [
+            [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)
+        ]
 
 
 def test_exchanged_values_are_told(dump: Path) -> None:
@@ -109,7 +119,11 @@ def test_exchanged_values_are_told(dump: Path) -> None:
 
 def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
     written = values(dump.parent)
-    written |= {"layer1.0": written["layer1.1"], "layer1.1": written["layer1.0"], "act": written["layer1.0"].clip(0)}
+    written |= {
+        "layer1.0": written["layer1.1"],
+        "layer1.1": written["layer1.0"],
+        "act": written["layer1.0"].clip(0),
+    }
     for name, value in written.items():
         np.save(dump / f"{name}.npy", value)
     found, places = compared(dump)
@@ -128,8 +142,11 @@ def test_dots_in_names_of_headerless_files(dump: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "place"), [("", []), ("w2", [["#1"]])])
-def test_axes_in_an_order_that_no_value_confirms(fault: str, place: list[list[str]], dump: Path) -> None:
-    """Images have channels last, attention has not: behind a fault each of its tensors was said to add an error."""
+def test_axes_in_an_order_that_no_value_confirms(
+    fault: str, place: list[list[str]], dump: Path
+) -> None:
+    """Images have channels last, attention has not: behind a fault each of its tensors was said to
+    add an error."""
     (dump / "Result_0").mkdir()
     for name, value in values(dump.parent, fault).items():
         stored = value.transpose(0, 2, 3, 1) if name in IMAGES else value
@@ -163,12 +180,18 @@ def test_msprobe_writes_npy(dump: Path) -> None:
         }
     (dump / "dump.json").write_text(json.dumps({"data": calls}), encoding="utf-8")
     found = recording.open(dump)
-    assert found.format == "msprobe" and [e.label for e in found] == [name.removesuffix(".forward") for name in calls]
-    assert all(np.array_equal(e.read(), value) for e, value in zip(found, written.values(), strict=True))
+    assert found.format == "msprobe" and [e.label for e in found] == [
+        name.removesuffix(".forward") for name in calls
+    ]
+    assert all(
+        np.array_equal(e.read(), value) for e, value in zip(found, written.values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("command", ["compare", "bisect"])
-def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: Path, command: str) -> None:
+def test_an_export_is_judged_without_the_floor_of_approximate_kernels(
+    tmp_path: Path, command: str
+) -> None:
     """A GroupNorm whose epsilon was lost moved its tensor by 1.7e-3: another line was named."""
     text = """g (float[1, 4, 8] x) => (float[1, 4, 8] y) {{
         a = InstanceNormalization <epsilon = {}> (x, one, zero)
@@ -181,7 +204,9 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: 
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 4, 8), np.float32))
     (tmp_path / "rec").mkdir()
     names = ["a", "b", "y"]
-    for name, value in evaluate(tapped(module, names), {"x": np.load(tmp_path / "x.npy")}, names).items():
+    for name, value in evaluate(
+        tapped(module, names), {"x": np.load(tmp_path / "x.npy")}, names
+    ).items():
         np.save(tmp_path / f"rec/{name}.npy", value)
     words = (command, "m.onnx", "--recorded", "rec", "-i", "x.npy", "--json")
     assert subcut(*words, cwd=tmp_path).code == 0, "a device's kernels may do so"
@@ -192,10 +217,11 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: 
 
 
 def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
-    """A Cast to float16 and back made all that is behind it a claim of float16: an export that has one was right."""
+    """A Cast to float16 and back made all that is behind it a claim of float16: an export that has
+    one was right."""
     text = """g (float[4, 16] x) => (float[4, 16] y) {
         a = Mul (x, two) h = Cast <to = 10> (a) b = Cast <to = 1> (h) m = Transpose <perm = [1, 0]> (b)
-        n = Transpose <perm = [1, 0]> (m) y = Sigmoid (n) }"""
+        n = Transpose <perm = [1, 0]> (m) y = Sigmoid (n) }"""  # noqa: E501
     model = text_models.model(text, two=np.float32(1.7))
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     x = np.random.default_rng(0).standard_normal((4, 16), np.float32)
@@ -206,8 +232,12 @@ def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
         for name, value in {"a": a, "m": b.T, "y": 1 / (1 + np.exp(-b))}.items():
             np.save(tmp_path / folder / f"{name}.npy", value)
         if module:
-            (tmp_path / folder / "manifest.json").write_text('{"schema": "subcut.torch/1"}', encoding="utf-8")
-        done = subcut("compare", "m.onnx", "--recorded", folder, "-i", "x.npy", "--json", cwd=tmp_path)
+            (tmp_path / folder / "manifest.json").write_text(
+                '{"schema": "subcut.torch/1"}', encoding="utf-8"
+            )
+        done = subcut(
+            "compare", "m.onnx", "--recorded", folder, "-i", "x.npy", "--json", cwd=tmp_path
+        )
         (found,) = done.document["recordings"]
         return (
             done.code,
@@ -216,16 +246,23 @@ def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
         )
 
     a = x * np.float32(1.7)
-    assert compare(a, a, "without") == (1, "m", "the model casts it to a narrower type (h), the recording does not")
+    assert compare(a, a, "without") == (
+        1,
+        "m",
+        "the model casts it to a narrower type (h), the recording does not",
+    )
     assert compare(a, a, "device", module=False)[0] == 0, "a runtime may keep float32 between Casts"
     narrow = a.astype(np.float16)
-    narrow[0, 0] = np.nextafter(narrow[0, 0], np.float16(9))  # between two of its steps both are right
+    narrow[0, 0] = np.nextafter(
+        narrow[0, 0], np.float16(9)
+    )  # between two of its steps both are right
     assert compare(a, narrow.astype(np.float32), "with")[0] == 0
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_a_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> None:
-    """Only the planted node is named; which tensors the entries behind it hold is told by the nodes."""
+    """Only the planted node is named; which tensors the entries behind it hold is told by the
+    nodes."""
     written = values(dump.parent, "w2")
     order = np.random.default_rng(0).permutation(len(written))
     for k, value in enumerate(written.values()):
@@ -235,14 +272,19 @@ def test_a_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> 
     assert found.status is Status.FAIL and len(found.rows) >= 10
 
 
-@pytest.mark.parametrize("text", [b"", b"garbage", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order'"])
+@pytest.mark.parametrize(
+    "text", [b"", b"garbage", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order'"]
+)
 def test_one_unreadable_file_is_left_out_by_name(dump: Path, text: bytes) -> None:
     for name, value in values(dump.parent, "w2").items():
         np.save(dump / f"{name}.npy", value)
     (dump / "rows.npy").write_bytes(text)
     found, places = compared(dump)
     assert places == [["#1"]] and len(found.rows) == 11
-    assert any("1 of 12 recorded tensors could not be read: " in note and "rows.npy" in note for note in found.notes)
+    assert any(
+        "1 of 12 recorded tensors could not be read: " in note and "rows.npy" in note
+        for note in found.notes
+    )
     for name in ("act", "last"):
         (dump / f"{name}.npy").write_bytes(text)
     with pytest.raises(InputError, match="cannot read"):
@@ -252,7 +294,8 @@ def test_one_unreadable_file_is_left_out_by_name(dump: Path, text: bytes) -> Non
 def test_a_table_of_statistics_says_what_it_is(dump: Path) -> None:
     (dump / "layers.csv").write_text("layer,min,max,mean\nconv1,0,1,0.5\n", encoding="ascii")
     with pytest.raises(
-        InputError, match=r"layers.csv holds statistics of tensors \(max, mean, min\), not their values"
+        InputError,
+        match=r"layers.csv holds statistics of tensors \(max, mean, min\), not their values",
     ):
         recording.open(dump)
 
@@ -277,14 +320,27 @@ FEED_FORWARD = """g (float[1, 6, 16] x) => (float[1, 8] out)
 
 
 def feed_forward(folder: Path, fault: bool = False) -> dict[str, Array]:
-    """All tensors of a small network whose nodes a runtime fuses, with the weights of `h` rolled where it is at fault;
-    the right model and an input lie in the folder then."""
+    """All tensors of a small network whose nodes a runtime fuses, with the weights of `h` rolled
+    where it is at fault; the right model and an input lie in the folder then."""
     draw = np.random.default_rng(0).standard_normal
-    shapes = {"w0": (16, 16), "b0": (16,), "w1": (16, 24), "b1": (24,), "w2": (24, 16), "b2": (16,), "w3": (16, 8)}
-    weights: dict[str, Any] = {
-        n: (draw(s) / (40 if n in ("w2", "b2") else 4)).astype(np.float32) for n, s in shapes.items()
+    shapes = {
+        "w0": (16, 16),
+        "b0": (16,),
+        "w1": (16, 24),
+        "b1": (24,),
+        "w2": (24, 16),
+        "b2": (16,),
+        "w3": (16, 8),
     }
-    numbers: dict[str, Any] = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
+    weights: dict[str, Any] = {
+        n: (draw(s) / (40 if n in ("w2", "b2") else 4)).astype(np.float32)
+        for n, s in shapes.items()
+    }
+    numbers: dict[str, Any] = {
+        "root": np.float32(2**0.5),
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+    }
     text_models.save(folder / "m.onnx", FEED_FORWARD, **weights, **numbers)
     x = draw((1, 6, 16)).astype(np.float32)
     np.save(folder / "x.npy", x)
@@ -296,7 +352,8 @@ def feed_forward(folder: Path, fault: bool = False) -> dict[str, Array]:
 
 
 def test_numbered_blobs_of_fused_nodes_are_found_behind_a_fault(dump: Path) -> None:
-    """As ncnn's of a model that pnnx converted: GELU and MatMul with Add are one layer each, and Split copies."""
+    """As ncnn's of a model that pnnx converted: GELU and MatMul with Add are one layer each, and
+    Split copies."""
     written = feed_forward(dump.parent, fault=True)
     for number, name in enumerate(("first", "wide", "act", "narrow", "sum", "sum", "mean", "out")):
         np.save(dump / f"{number}.npy", written[name])
@@ -316,11 +373,14 @@ def test_an_output_of_few_numbers_is_found_where_it_is_the_same(dump: Path) -> N
 
 
 def test_a_stranger_is_no_summand_though_the_sum_is_near(dump: Path) -> None:
-    """It is small beside the other summand, so whatever it holds the sum is nearly the recorded one."""
+    """It is small beside the other summand, so whatever it holds the sum is nearly the recorded
+    one."""
     written = feed_forward(dump.parent, fault=True)
     for number, name in enumerate(("first", "sum", "mean", "out")):
         np.save(dump / f"{number}.npy", written[name])
-    np.save(dump / "9.npy", np.random.default_rng(7).standard_normal((1, 6, 16)).astype(np.float32) / 50)
+    np.save(
+        dump / "9.npy", np.random.default_rng(7).standard_normal((1, 6, 16)).astype(np.float32) / 50
+    )
     found, places = compared(dump)
     assert [*found.rows] == ["first", "sum", "mean", "out"]
     assert len(places) == 1 and "#2" in places[0]

@@ -50,7 +50,10 @@ def _quantized(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 @pytest.fixture
 def told(
-    model: onnx.ModelProto, values: dict[str, dict[str, Array]], tmp_path: Path, reference: Reference
+    model: onnx.ModelProto,
+    values: dict[str, dict[str, Array]],
+    tmp_path: Path,
+    reference: Reference,
 ) -> Callable[..., tuple[RecordedDocument, str]]:
     """The document of recordings in this order, by label, and which of them is narrowed down."""
     onnx.save(model, tmp_path / "net.onnx")
@@ -59,18 +62,27 @@ def told(
         for label, kind in kinds.items():
             if kind:
                 kept = values[kind.removesuffix("-")]
-                left = {n: n for k, n in enumerate(kept) if not kind.endswith("-") or k < WRONG or k > WRONG + 1}
+                left = {
+                    n: n
+                    for k, n in enumerate(kept)
+                    if not kind.endswith("-") or k < WRONG or k > WRONG + 1
+                }
                 device.save(kept, device.fed(), device.Dumps(left), tmp_path / label)
                 if kind == "foreign":
                     (tmp_path / label / "data.npy").unlink()
-        folders = tuple(RecordedFolder(tmp_path / n, precision="int8" if n in INT8 else "") for n in kinds)
+        folders = tuple(
+            RecordedFolder(tmp_path / n, precision="int8" if n in INT8 else "") for n in kinds
+        )
         graph = load(tmp_path / "net.onnx")
         with (
             open_runs(graph, RecordingOptions(folders), Feeding()) as recorded,
             recorded.open_judge(graph, reference, tmp_path / "out") as (judge, runs),
         ):
             compared = compare_runs(judge, runs)
-            return document(judge, compared, judge.model.tensors(), "noise"), to_narrow(compared).run.name
+            return (
+                document(judge, compared, judge.model.tensors(), "noise"),
+                to_narrow(compared).run.name,
+            )
 
     return tell
 
@@ -79,15 +91,23 @@ def _first(model: onnx.ModelProto) -> str:
     return f"{model.graph.node[WRONG].output[0]} (Conv)"
 
 
-def test_the_board_departs_from_what_agrees(told: Callable[..., Any], model: onnx.ModelProto) -> None:
+def test_the_board_departs_from_what_agrees(
+    told: Callable[..., Any], model: onnx.ModelProto
+) -> None:
     found, narrowed = told(float="right", quantized="right8", board="wrong8")
-    assert found.says == (
-        f"float and quantized agree with the reference; board departs from quantized first at {_first(model)}"
+    assert (
+        found.says
+        == "float and quantized agree with the reference; board departs from quantized first at"
+        f" {_first(model)}"
     )
     assert [run.precision for run in found.recordings] == ["fp32", "int8", "int8"]
     assert (found.exit_code, narrowed) == (1, "board")
     row = next(r for r in found.rows if r.tensor == model.graph.node[WRONG].output[0])
-    assert [t.beside.status.value if t and t.beside else None for t in row.runs] == [None, "agree", "fail"]
+    assert [t.beside.status.value if t and t.beside else None for t in row.runs] == [
+        None,
+        "agree",
+        "fail",
+    ]
     assert [t.before for t in row.runs if t] == ["", "float", "quantized"]
     assert row.odd_one_out == "board"
 
@@ -97,38 +117,53 @@ def test_a_board_that_is_equal_to_a_wrong_simulator_has_inherited(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
     found, narrowed = told(float="right", quantized="wrong8", board="wrong8")
-    assert found.says == (
-        f"float agrees with the reference; quantized departs from float first at {_first(model)}; "
+    assert (
+        found.says == "float agrees with the reference; quantized departs from float first at"
+        f" {_first(model)}; "
         "board gives what quantized gives"
     )
     assert (found.exit_code, narrowed, len(found.departures)) == (1, "quantized", 1)
 
 
 @pytest.mark.slow
-def test_all_wrong_alike_speaks_against_what_they_share(told: Callable[..., Any], model: onnx.ModelProto) -> None:
+def test_all_wrong_alike_speaks_against_what_they_share(
+    told: Callable[..., Any], model: onnx.ModelProto
+) -> None:
     found, narrowed = told(float="wrong", quantized="wrong8", board="wrong8")
-    assert found.says.startswith(f"all 3 recordings give the same, other than the reference from {_first(model)} on: ")
+    assert found.says.startswith(
+        f"all 3 recordings give the same, other than the reference from {_first(model)} on: "
+    )
     assert (found.exit_code, narrowed, found.odd_one_out) == (1, "float", "reference")
 
 
-def test_two_that_go_wrong_each_in_its_way(told: Callable[..., Any], values: dict[str, dict[str, Array]]) -> None:
-    values["other"] = {n: v if k < 46 else v * 3 for k, (n, v) in enumerate(values["wrong"].items())}
+def test_two_that_go_wrong_each_in_its_way(
+    told: Callable[..., Any], values: dict[str, dict[str, Array]]
+) -> None:
+    values["other"] = {
+        n: v if k < 46 else v * 3 for k, (n, v) in enumerate(values["wrong"].items())
+    }
     found, _ = told(float="wrong", simulator="other")
     assert found.says.startswith("float departs from the reference first at ")
     assert "; simulator departs from float first at " in found.says
     assert [departure.before for departure in found.departures] == ["reference", "float"]
 
 
-def test_missing_and_unread_are_never_right(told: Callable[..., Any], tmp_path: Path, model: onnx.ModelProto) -> None:
+def test_missing_and_unread_are_never_right(
+    told: Callable[..., Any], tmp_path: Path, model: onnx.ModelProto
+) -> None:
     found, narrowed = told(float="right", quantized="", board="wrong8")
     assert "float agrees with the reference; quantized is unresolved: no folder " in found.says
-    assert found.says.endswith(f"board departs from float first at {_first(model)}, of which quantized tells nothing")
+    assert found.says.endswith(
+        f"board departs from float first at {_first(model)}, of which quantized tells nothing"
+    )
     assert narrowed == "board"
     (tmp_path / "float" / "block0_conv0_output_0.npy").write_bytes(b"\x93NUMPY")
     found, _ = told(float="", board="right8")
     assert found.exit_code == 5
     assert [run.status.value for run in found.recordings] == ["unresolved", "agree"]
-    assert found.says.startswith("board agrees with the reference; float is unresolved: not compared: block0_conv0")
+    assert found.says.startswith(
+        "board agrees with the reference; float is unresolved: not compared: block0_conv0"
+    )
 
 
 @pytest.mark.slow
@@ -136,18 +171,28 @@ def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
     found, _ = told(float="right", quantized="right8-", board="wrong8")
-    assert found.says.endswith(f"board departs from float first at {_first(model)}, of which quantized tells nothing")
+    assert found.says.endswith(
+        f"board departs from float first at {_first(model)}, of which quantized tells nothing"
+    )
 
 
 @pytest.mark.slow
-def test_what_int8_may_hide_is_said(told: Callable[..., Any], values: dict[str, dict[str, Array]]) -> None:
-    drift = {n: v if k < 40 else v * np.float32(1.04) for k, (n, v) in enumerate(values["right8"].items())}
+def test_what_int8_may_hide_is_said(
+    told: Callable[..., Any], values: dict[str, dict[str, Array]]
+) -> None:
+    drift = {
+        n: v if k < 40 else v * np.float32(1.04)
+        for k, (n, v) in enumerate(values["right8"].items())
+    }
     found, _ = told(float="right", quantized="right8", board="right8")
     assert found.says == "float, quantized and board agree with the reference"
     values["drift"] = drift
     found, _ = told(float="right", quantized="right8", board="drift")
     assert found.exit_code == 0
-    assert "but board moves away from quantized at " in found.says and "int8 explains as well as a fault" in found.says
+    assert (
+        "but board moves away from quantized at " in found.says
+        and "int8 explains as well as a fault" in found.says
+    )
 
 
 @pytest.mark.slow
@@ -178,12 +223,26 @@ def test_remoteness() -> None:
     assert remoteness(reference, reference, after) == np.inf
 
 
-def test_labels_and_precisions_of_each(model: onnx.ModelProto, tmp_path: Path, told: Callable[..., Any]) -> None:
+def test_labels_and_precisions_of_each(
+    model: onnx.ModelProto, tmp_path: Path, told: Callable[..., Any]
+) -> None:
     told(float="right", board="right8")
-    done = subcut("bisect", "net.onnx", "--recorded", "x86=float", "--recorded", "npu:int8=board", cwd=tmp_path)
-    assert done.code == 0 and done.out.startswith("x86 and npu agree with the reference\nrecorded  x86  npy: ")
+    done = subcut(
+        "bisect",
+        "net.onnx",
+        "--recorded",
+        "x86=float",
+        "--recorded",
+        "npu:int8=board",
+        cwd=tmp_path,
+    )
+    assert done.code == 0 and done.out.startswith(
+        "x86 and npu agree with the reference\nrecorded  x86  npy: "
+    )
     assert re_lines(done.out, "recorded") == ["x86 fp32", "npu int8"]
-    twice = subcut("compare", "net.onnx", "--recorded", "a=float", "--recorded", "a=board", cwd=tmp_path)
+    twice = subcut(
+        "compare", "net.onnx", "--recorded", "a=float", "--recorded", "a=board", cwd=tmp_path
+    )
     assert twice.code == 2 and "'a' is given twice" in twice.err
     odd = subcut("compare", "net.onnx", "--recorded", "a:int4=float", cwd=tmp_path)
     assert odd.code == 2 and "precision 'int4' is unknown" in odd.err
@@ -191,7 +250,11 @@ def test_labels_and_precisions_of_each(model: onnx.ModelProto, tmp_path: Path, t
 
 def re_lines(text: str, head: str) -> list[str]:
     """The second and the last word of lines that begin so."""
-    return [f"{line.split()[1]} {line.split()[-1]}" for line in text.splitlines() if line.startswith(head)]
+    return [
+        f"{line.split()[1]} {line.split()[-1]}"
+        for line in text.splitlines()
+        if line.startswith(head)
+    ]
 
 
 def test_a_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
@@ -201,6 +264,9 @@ def test_a_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     words = [str(tmp_path / "a=b"), "c:fp16=d=e"]
     options = recording_options(RecordedOptions(recorded=words), RuntimeOptions(), InputOptions())
-    assert options.folders == (RecordedFolder(tmp_path / "a=b"), RecordedFolder(Path("d=e"), "c", "fp16"))
+    assert options.folders == (
+        RecordedFolder(tmp_path / "a=b"),
+        RecordedFolder(Path("d=e"), "c", "fp16"),
+    )
     with pytest.raises(UsageError):
         recording_options(RecordedOptions(recorded=["a:fp8=b"]), RuntimeOptions(), InputOptions())

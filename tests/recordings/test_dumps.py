@@ -1,4 +1,5 @@
-"""Dumps of other tools: each format is recognised, read and, where possible, written; damage ends in an error.
+"""Dumps of other tools: each format is recognised, read and, where possible, written; damage ends
+in an error.
 
 Covers `recordings.recording` and all formats in `recordings.dumps`.
 """
@@ -53,10 +54,18 @@ from tests.helpers.made_dumps import DUMPFILE, FORMATS, MADE, ONE, OURS, copied,
 Array = npt.NDArray[Any]
 
 HERE = ROOT
-SAMPLES = HERE / "../shared/samples"  # with files of others, which are never copied into the project
+SAMPLES = (
+    HERE / "../shared/samples"
+)  # with files of others, which are never copied into the project
 WRITERS = [f for f in FORMATS if hasattr(plugins.load("dumps", f), "write")]
-NAMES = st.sampled_from(["x", "conv1", "/blk/Add_output_0", "Identity:0", "a.b", "relu-1-in-0-x", "Σ/x"])
-FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NAMES = st.sampled_from(
+    ["x", "conv1", "/blk/Add_output_0", "Identity:0", "a.b", "relu-1-in-0-x", "Σ/x"]
+)
+FEW = settings(
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def some(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
@@ -76,7 +85,9 @@ def some(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
 def small(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
     """Values that text of six digits holds."""
     rng = np.random.default_rng(seed)
-    return (rng.integers(-100, 100, shape) / (64 if "float" in dtype else 1)).astype(tensors.np_dtype(dtype))
+    return (rng.integers(-100, 100, shape) / (64 if "float" in dtype else 1)).astype(
+        tensors.np_dtype(dtype)
+    )
 
 
 def sample(path: str) -> Path:
@@ -91,7 +102,8 @@ def values(found: recording.Recording, side: str = "") -> dict[str, Array]:
     return {e.name: e.read() for e in found if not e.missing and e.side == side}
 
 
-# ------------------------------------------------------------------------------------------------ each format, made
+# ------------------------------------------------------------------------------------------------
+# each format, made
 
 
 def dump(head: dict[str, Any], data: bytes, length: int | None = None) -> bytes:
@@ -124,7 +136,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return out
 
 
-# ------------------------------------------------------------------------------------------------ the contract
+# ------------------------------------------------------------------------------------------------
+# the contract
 
 
 @pytest.mark.parametrize("word", FORMATS)
@@ -172,7 +185,13 @@ def test_an_empty_folder_and_junk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is empty") as e:
         recording.open(tmp_path)
     assert "--dump-format" in e.value.hint and "ascend" in e.value.hint
-    for name, content in {"a.txt": b"hello", "b.json": b"{}", "c": b"\x00", "d.npz": b"PK", "e.csv": b"a,1"}.items():
+    for name, content in {
+        "a.txt": b"hello",
+        "b.json": b"{}",
+        "c": b"\x00",
+        "d.npz": b"PK",
+        "e.csv": b"a,1",
+    }.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="5 files, none of a known format"):
         recording.open(tmp_path)
@@ -192,19 +211,26 @@ def test_what_may_be_two_formats(tmp_path: Path) -> None:
     assert recording.open(tmp_path, "tnn").format == "tnn"
 
 
-# ------------------------------------------------------------------------------------------------ there and back
+# ------------------------------------------------------------------------------------------------
+# there and back
 
 
 @FEW
 @given(st.sampled_from(WRITERS), NAMES, st.lists(st.integers(0, 4), max_size=4), st.data())
 def test_what_is_written_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, word: str, name: str, dims: list[int], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    word: str,
+    name: str,
+    dims: list[int],
+    data: st.DataObject,
 ) -> None:
     module = plugins.load("dumps", word)
     dtype = data.draw(st.sampled_from(module.HOLDS))
     shape = tuple(dims)
     exact = word not in ("tnn",) and not (word == "text" and dtype == "float16")
-    value = (some if exact and word not in ("text", "mnn") else small)(dtype, shape, data.draw(st.integers(0, 9)))
+    value = (some if exact and word not in ("text", "mnn") else small)(
+        dtype, shape, data.draw(st.integers(0, 9))
+    )
     folder = tmp_path_factory.mktemp("d")
     given = {name: value, "other": value}
     known = DumpHints({n: TensorSpec(dtype, shape) for n in given})
@@ -222,7 +248,9 @@ def test_what_is_written_comes_back(
     if word == "ascend" and not shape:
         back = back.reshape(())  # a shape of no dimensions is how it says "flat"
     assert (back.dtype, back.shape) == (value.dtype, value.shape)
-    assert back.tolist() == value.tolist() if dtype == "string" else back.tobytes() == value.tobytes()
+    assert (
+        back.tolist() == value.tolist() if dtype == "string" else back.tobytes() == value.tobytes()
+    )
 
 
 def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
@@ -239,7 +267,8 @@ def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
         recording.write({"../x": ONE}, tmp_path / "m", "mnn")
 
 
-# ------------------------------------------------------------------------------------------------ samples
+# ------------------------------------------------------------------------------------------------
+# samples
 
 
 def test_rknn() -> None:
@@ -273,7 +302,9 @@ def test_mnn() -> None:
     assert found["data"].shape == (1, 3, 16, 16) and found["logits"].shape == (5,)
     known = recording.hints_of(graph.load(OURS / "mnn/test.onnx"))
     shaped = {e.name: e.read() for e in recording.open(OURS / "mnn", hints=known)}
-    session = onnxruntime.InferenceSession(OURS / "mnn/test.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        OURS / "mnn/test.onnx", providers=["CPUExecutionProvider"]
+    )
     (logits,) = session.run(["logits"], {"data": shaped["data"]})
     assert shaped["logits"].shape == (1, 5) and np.abs(shaped["logits"] - logits).max() < 1e-5
 
@@ -284,9 +315,18 @@ def test_mnn_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "_blk_Add_output_0_0").write_text("3\t4\n")
     found = recording.open(tmp_path, hints=DumpHints({"conv1": TensorSpec("float32", (2, 2))}))
     fed, made = sorted(found, key=lambda e: e.role)
-    assert (found.format, fed.node, fed.role, made.node) == ("mnn", "conv1", "input", "_blk_Add_output_0")
-    assert np.array_equal(fed.read(), np.array([[0.5, 1], [-2e-05, np.nan]], np.float32), equal_nan=True)
-    assert {e.node: tuple(WrittenNames(["/blk/Add_output_0"], found.plain).meant_by(e)) for e in found} == {
+    assert (found.format, fed.node, fed.role, made.node) == (
+        "mnn",
+        "conv1",
+        "input",
+        "_blk_Add_output_0",
+    )
+    assert np.array_equal(
+        fed.read(), np.array([[0.5, 1], [-2e-05, np.nan]], np.float32), equal_nan=True
+    )
+    assert {
+        e.node: tuple(WrittenNames(["/blk/Add_output_0"], found.plain).meant_by(e)) for e in found
+    } == {
         "conv1": (),
         "_blk_Add_output_0": ("/blk/Add_output_0",),
     }
@@ -313,8 +353,18 @@ def test_tnn(folder: Path) -> None:
     assert found.format == "tnn" and all(e.step == 1e-9 for e in found)
     first = found.entries[0]
     last = found.entries[-1]
-    assert (first.node, first.role, first.tensor, first.read().shape) == ("conv1", "input", "data", (1, 3, 16, 16))
-    assert (last.node, last.role, last.tensor, last.read().shape) == ("logits", "output", "logits", (1, 5))
+    assert (first.node, first.role, first.tensor, first.read().shape) == (
+        "conv1",
+        "input",
+        "data",
+        (1, 3, 16, 16),
+    )
+    assert (last.node, last.role, last.tensor, last.read().shape) == (
+        "logits",
+        "output",
+        "logits",
+        (1, 5),
+    )
     written = WrittenNames(["/blk/Add_output_0", "relu4", "gap"], found.plain)
     names = {e.name: tuple(written.meant_by(e)) for e in found}
     assert names["_blk_Add_output_0"] == ("/blk/Add_output_0",) and names["relu4"] == ("relu4",)
@@ -335,7 +385,9 @@ def test_tnn_checked(tmp_path: Path) -> None:
     (tmp_path / "device_conv1.txt").write_text("0.5\nnan\n")
     found = recording.open(tmp_path)
     assert [(e.side, e.tensor) for e in found] == [("cpu", "conv1"), ("device", "conv1")]
-    assert np.array_equal(found.entries[1].read(), np.array([0.5, np.nan], np.float32), equal_nan=True)
+    assert np.array_equal(
+        found.entries[1].read(), np.array([0.5, np.nan], np.float32), equal_nan=True
+    )
 
 
 def test_ascend() -> None:
@@ -385,17 +437,27 @@ def test_ascend_with_its_json(tmp_path: Path) -> None:
     (tmp_path / old).write_bytes(dump({"blobs": [blob], "op_name": "a/b"}, bytes(256)))
     (tmp_path / new).write_bytes(dump({"blobs": [blob], "op_name": "a/b"}, values.tobytes()))
     (made,) = recording.open(tmp_path)
-    assert (made.file, made.originals, made.original_index, made.fused) == (new, ("/net/b",), 1, ("a", "b"))
+    assert (made.file, made.originals, made.original_index, made.fused) == (
+        new,
+        ("/net/b",),
+        1,
+        ("a", "b"),
+    )
     assert np.array_equal(made.read(), values.reshape(1, 2, 2, 16).transpose(0, 3, 1, 2)[:, :3])
     assert nano == old
 
 
 def test_ascend_mapping_and_odd_files(tmp_path: Path) -> None:
     blob = ("output", {"size": 8, "shape": (2,)})
-    (tmp_path / "12345").write_bytes(dump({"blobs": [blob]}, np.array([1, 2], np.float32).tobytes()))
+    (tmp_path / "12345").write_bytes(
+        dump({"blobs": [blob]}, np.array([1, 2], np.float32).tobytes())
+    )
     (tmp_path / "mapping.csv").write_text(f"12345,Conv2D.{'n' * 240}.3.0.1585884515795667\n")
     (tmp_path / "Opdebug.Node_OpDebug.3.0.1585884515795667").write_bytes(b"junk")
-    strange = [("output", {"size": 2, "type": 33, "shape": (2,)}), ("output", {"size": 4, "type": 27, "shape": (2,)})]
+    strange = [
+        ("output", {"size": 2, "type": 33, "shape": (2,)}),
+        ("output", {"size": 4, "type": 27, "shape": (2,)}),
+    ]
     content = dump({"blobs": strange}, b"ab\x80\x3f\x00\x40")
     (tmp_path / "Relu.strange.4.0.1585884515795667").write_bytes(content)
     found = {e.target: e for e in recording.open(tmp_path)}
@@ -419,9 +481,18 @@ def test_ascend_converted(tmp_path: Path) -> None:
     np.save(tmp_path / f"{DUMPFILE}.output.1.NHWC.npy", ONE)
     found = {e.file: e for e in recording.open(tmp_path)}
     first, second, third, fourth = (found[k] for k in sorted(found))
-    assert (second.role, second.layout, second.shape, second.node) == ("input", "NC1HWC0", shape, "conv1")
+    assert (second.role, second.layout, second.shape, second.node) == (
+        "input",
+        "NC1HWC0",
+        shape,
+        "conv1",
+    )
     assert second.read().shape == (1, 16, 2, 2)
-    assert (first.node, first.dtype, first.read().astype(float).tolist()) == ("Conv2D-op12", "bfloat16", [1.0])
+    assert (first.node, first.dtype, first.read().astype(float).tolist()) == (
+        "Conv2D-op12",
+        "bfloat16",
+        [1.0],
+    )
     assert np.array_equal(third.read(), ONE)
     assert np.array_equal(fourth.read(), ONE.transpose(0, 3, 1, 2))
 
@@ -432,7 +503,11 @@ def test_qnn(tmp_path: Path) -> None:
         (ONE + k).transpose(0, 2, 3, 1).tofile(tmp_path / f"Result_{k}/_blk_Add_output_0.raw")
     ONE.astype(np.uint8).tofile(tmp_path / "Result_0/conv1_native.raw")
     known = DumpHints(
-        {"/blk/Add_output_0": TensorSpec("int64", (1, 2, 3, 4)), "conv1": TensorSpec("float32", (1, 2, 3, 4))}, "NHWC"
+        {
+            "/blk/Add_output_0": TensorSpec("int64", (1, 2, 3, 4)),
+            "conv1": TensorSpec("float32", (1, 2, 3, 4)),
+        },
+        "NHWC",
     )
     found = recording.open(tmp_path, hints=known)
     assert [e.side for e in found] == ["Result_0", "Result_0", "Result_1"]
@@ -450,13 +525,25 @@ def test_qnn(tmp_path: Path) -> None:
 
 def test_horizon(tmp_path: Path) -> None:
     ONE.tofile(tmp_path / "model_infer_output_0__prob.bin")
-    np.zeros((1, 4, 4, 8), np.int8).tofile(tmp_path / "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin")
-    (tmp_path / "layer-10-Dequantize-replaced_fc1000_1_HzDequantize-output-0-fc.txt").write_text("0.5\n")
+    np.zeros((1, 4, 4, 8), np.int8).tofile(
+        tmp_path / "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin"
+    )
+    (tmp_path / "layer-10-Dequantize-replaced_fc1000_1_HzDequantize-output-0-fc.txt").write_text(
+        "0.5\n"
+    )
     (tmp_path / "layer-9-Dequantize-x-output-0-x.txt").write_text("3\n")
-    listed = {"name": "data", "file": "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin", "dtype": "int8",
-              "shape": [1, 3, 4, 3], "aligned": [1, 4, 4, 8], "layout": "NHWC"}  # fmt: skip
+    listed = {
+        "name": "data",
+        "file": "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin",
+        "dtype": "int8",
+        "shape": [1, 3, 4, 3],
+        "aligned": [1, 4, 4, 8],
+        "layout": "NHWC",
+    }
     (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed]}))
-    found = recording.open(tmp_path, hints=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))}))
+    found = recording.open(
+        tmp_path, hints=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))})
+    )
     data, nine, ten, prob = found
     assert (data.node, data.role, data.tensor) == ("ResNet-18_subgraph_0", "input", "data")
     assert data.load().shape == (1, 3, 4, 3) and data.read().shape == (1, 3, 3, 4)
@@ -474,10 +561,20 @@ def test_horizon_without_a_manifest(tmp_path: Path) -> None:
 def test_openvino(tmp_path: Path) -> None:
     (tmp_path / "#10_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 5))
     (tmp_path / "#2_Reorder__blk_x_in1.ieb").write_bytes(ieb(ONE.astype(ml_dtypes.bfloat16), 3))
-    (tmp_path / "#11_Result_y_out0.ieb").write_text("f32 2D shape: 1 2 (2) by address7f00\n1\n-0.5\n")
+    (tmp_path / "#11_Result_y_out0.ieb").write_text(
+        "f32 2D shape: 1 2 (2) by address7f00\n1\n-0.5\n"
+    )
     second, tenth, text = recording.open(tmp_path)
-    assert (second.node, second.role, second.index, second.dtype) == ("_blk_x", "input", 1, "bfloat16")
-    assert np.array_equal(tenth.read(), ONE) and second.read().astype(int).tolist() == ONE.astype(int).tolist()
+    assert (second.node, second.role, second.index, second.dtype) == (
+        "_blk_x",
+        "input",
+        1,
+        "bfloat16",
+    )
+    assert (
+        np.array_equal(tenth.read(), ONE)
+        and second.read().astype(int).tolist() == ONE.astype(int).tolist()
+    )
     assert text.read().tolist() == [[1, -0.5]]
     (tmp_path / "#10_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 4))  # today's numbers
     assert [e.dtype for e in recording.open(tmp_path)][:2] == ["float16", "float32"]
@@ -498,7 +595,11 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     blocked = layouts.from_model(ONE, "NC1HWC0")
     blocked.tofile(tmp_path / "d/x.bin")
     entry = next(
-        iter(recording.open(tmp_path / "d", hints=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")))
+        iter(
+            recording.open(
+                tmp_path / "d", hints=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")
+            )
+        )
     )
     assert entry.shape == blocked.shape and np.array_equal(entry.read(), ONE)
 
@@ -508,11 +609,15 @@ def test_padded_rows(tmp_path: Path) -> None:
     rows[..., :5] = np.arange(30).reshape(2, 3, 5)
     rows.tofile(tmp_path / "a.bin")
     listed = {"name": "a", "file": "a.bin", "dtype": "int16", "shape": [2, 3, 5]}
-    (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed | {"aligned": [2, 3, 8]}]}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"tensors": [listed | {"aligned": [2, 3, 8]}]})
+    )
     (entry,) = recording.open(tmp_path)
     assert np.array_equal(entry.read(), np.arange(30).reshape(2, 3, 5))
     for lie in ([2, 3, 9], [2, 3], [2, 3, 4]):
-        (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed | {"aligned": lie}]}))
+        (tmp_path / "manifest.json").write_text(
+            json.dumps({"tensors": [listed | {"aligned": lie}]})
+        )
         with pytest.raises(InputError, match=r"a\.bin"):
             recording.open(tmp_path).entries[0].read()
 
@@ -522,7 +627,10 @@ def test_golden_names(tmp_path: Path) -> None:
     np.save(tmp_path / "brain.npy", np.array([0x3F80], np.uint16))
     np.savez(tmp_path / "more.npz", **{"a/b": ONE, "c": ONE[0]})
     np.savez_compressed(tmp_path / "packed.npz", z=np.zeros(100_000))
-    found = {e.name: e for e in recording.open(tmp_path, hints=DumpHints({"brain": TensorSpec("bfloat16", (1,))}))}
+    found = {
+        e.name: e
+        for e in recording.open(tmp_path, hints=DumpHints({"brain": TensorSpec("bfloat16", (1,))}))
+    }
     assert (found["res2a:output:1"].node, found["res2a:output:1"].index) == ("res2a", 1)
     assert found["brain"].read().dtype == ml_dtypes.bfloat16
     assert np.array_equal(found["a/b"].read(), ONE) and found["z"].read().shape == (100_000,)
@@ -531,7 +639,9 @@ def test_golden_names(tmp_path: Path) -> None:
 def test_large_files_are_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", ONE)
     with (tmp_path / "big.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 38,)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 38,)}
+        )
         file.truncate(file.tell() + (4 << 38))  # 1 TiB that takes no disk, and no memory either
     big = recording.open(tmp_path).entries[0].read()
     assert big.shape == (1 << 38,) and float(big[-1]) == 0
@@ -541,13 +651,22 @@ def test_large_files_are_mapped(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "x.npy"), ONE), "the file is what it was"
 
 
-# ------------------------------------------------------------------------------------------------ text
+# ------------------------------------------------------------------------------------------------
+# text
 
 
 def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Path) -> None:
-    np.savetxt(tmp_path / "said.csv", ONE.reshape(6, 4), delimiter=",", header="Array shape: (1, 2, 3, 4)", fmt="%.4f")
+    np.savetxt(
+        tmp_path / "said.csv",
+        ONE.reshape(6, 4),
+        delimiter=",",
+        header="Array shape: (1, 2, 3, 4)",
+        fmt="%.4f",
+    )
     np.savetxt(tmp_path / "known.tsv", ONE.reshape(6, 4), delimiter="\t")
-    np.savetxt(tmp_path / "row.csv", np.zeros((1, 90_000)), delimiter=",")  # one line, longer than what is read at once
+    np.savetxt(
+        tmp_path / "row.csv", np.zeros((1, 90_000)), delimiter=","
+    )  # one line, longer than what is read at once
     (tmp_path / "profile.csv").write_text("layer,time,flops\nconv1,2,3\n")
     hints = DumpHints({"known": TensorSpec("float32", ONE.shape)})
     found = {e.name: e for e in recording.open(tmp_path, hints=hints)}
@@ -581,7 +700,8 @@ def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
     assert np.array_equal(found["y"].read(), ONE.reshape(-1)) and found["y"].step == 1e-3
 
 
-# ------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------------
+# damage
 
 
 def npy_header(text: bytes) -> bytes:
@@ -596,16 +716,29 @@ def promised(size: int, *shape: int, length: int | None = None) -> bytes:
 
 def listed(said: dict[str, Any]) -> bytes:
     """A manifest that says this of a file, itself."""
-    return json.dumps({"tensors": [{"name": "x", "file": "manifest.json", "dtype": "float32", **said}]}).encode()
+    return json.dumps(
+        {"tensors": [{"name": "x", "file": "manifest.json", "dtype": "float32", **said}]}
+    ).encode()
 
 
-NEVER = (1 << 40, 1 << 40)  # dimensions of an array of no elements, which numpy refuses all the same
+NEVER = (
+    1 << 40,
+    1 << 40,
+)  # dimensions of an array of no elements, which numpy refuses all the same
 TENSOR = helper.make_tensor("x", 1, [1], [1.0]).SerializeToString()
 BLOB = "#1_X_y_out0.ieb"
 LIES: list[tuple[str, str, bytes]] = [
-    ("npy", "x.npy", npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999,), }")),
+    (
+        "npy",
+        "x.npy",
+        npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999,), }"),
+    ),
     ("npy", "x.npy", npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }")),
-    ("npy", "x.npy", npy_header(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + b"\x80\x04N."),
+    (
+        "npy",
+        "x.npy",
+        npy_header(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + b"\x80\x04N.",
+    ),
     ("ascend", DUMPFILE, promised(1 << 50, 1 << 48)),
     ("ascend", DUMPFILE, promised(4, 1, length=1 << 60)),
     ("ascend", DUMPFILE, promised(4, 1 << 40)),
@@ -613,17 +746,33 @@ LIES: list[tuple[str, str, bytes]] = [
     ("openvino", BLOB, ieb(ONE, 5)[:80]),
     ("onnx-pb", "input_0.pb", TENSOR.replace(b"\x08\x01", b"\x08\xff\xff\xff\xff\xff\x7f", 1)),
     ("onnx-pb", "input_0.pb", b"\x08\x01\x10\x01\x22\xff\xff\xff\x7f"),
-    ("polygraphy", "o.json", b'{"lst": [["r", [{"outputs": {"x": {"values": {"array": "k05VTVBZAQB2AHsn"}}}}]]]}'),
+    (
+        "polygraphy",
+        "o.json",
+        b'{"lst": [["r", [{"outputs": {"x": {"values": {"array": "k05VTVBZAQB2AHsn"}}}}]]]}',
+    ),
     ("polygraphy", "o.json", b'{"lst": [["r", [{"outputs": {"x": '),
     ("tnn", "00000-a-out-0-b-dims-99999999-99999999.txt", b"1.0\n"),
     ("tnn", "t.txt", b"1\nx 2 100000 100000 0\n1.0\n"),
     ("mnn", "input.json", b'{"inputs": [{"name": "x", "shape": ["a"]}], "outputs": []}'),
-    ("raw", "manifest.json", b'{"tensors": [{"name": "x", "file": "manifest.json", "dtype": "int9"}]}'),
+    (
+        "raw",
+        "manifest.json",
+        b'{"tensors": [{"name": "x", "file": "manifest.json", "dtype": "int9"}]}',
+    ),
     ("raw", "manifest.json", b'{"tensors": [{"file": "manifest.json"}]}'),
-    ("npy", "x.npy", npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (0, %d, %d), }" % NEVER)),
+    (
+        "npy",
+        "x.npy",
+        npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (0, %d, %d), }" % NEVER),
+    ),
     ("ascend", DUMPFILE, promised(0, 0, *NEVER)),
     ("openvino", BLOB, ieb(ONE[:0], 4).replace(struct.pack("<3I", 2, 3, 4), b"\xff" * 12)),
-    ("onnx-pb", "input_0.pb", TensorProto(name="x", data_type=1, dims=(0, *NEVER)).SerializeToString()),
+    (
+        "onnx-pb",
+        "input_0.pb",
+        TensorProto(name="x", data_type=1, dims=(0, *NEVER)).SerializeToString(),
+    ),
     ("raw", "manifest.json", listed({"shape": (0, *NEVER)})),
     ("raw", "manifest.json", listed({"shape": (0, 1), "aligned": (0, 1 << 70)})),
     ("text", "x.txt", b"1.0\n" * 2000 + b"one\n"),
@@ -653,7 +802,8 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("word", FORMATS)
 def test_fuzzed_bytes(word: str, made: dict[str, Path], tmp_path: Path) -> None:
-    """Every file of each sample, damaged in many ways: values, or an error of ours; never another."""
+    """Every file of each sample, damaged in many ways: values, or an error of ours; never
+    another."""
     rng = np.random.default_rng(len(word))
     source = scan(made[word])
     chosen = [n for n in source.names if source.sizes[n] < 20_000][:4]
@@ -698,9 +848,15 @@ def survive(folder: Path, word: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", FORMATS)
-@settings(max_examples=examples(48), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(48),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.binary(max_size=400), st.integers(0, 10))
-def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int) -> None:
+def test_random_bytes(
+    word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int
+) -> None:
     names = scan(made[word]).names
     folder = tmp_path / "d"
     folder.mkdir(exist_ok=True)
@@ -712,7 +868,8 @@ def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content:
 
 @pytest.mark.slow
 def test_damage_of_every_kind_takes_neither_long_nor_memory() -> None:
-    """A short run of `damage`, in a process with a limit: contents and names, 10 folders of each format."""
+    """A short run of `damage`, in a process with a limit: contents and names, 10 folders of each
+    format."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.helpers.damaged_dumps", "10"],
         cwd=ROOT,

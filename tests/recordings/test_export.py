@@ -40,9 +40,17 @@ def exported(
     source: Path, *formats: str, dtype: str = "", layout: str = "", to: str = "out"
 ) -> dict[str, dict[str, Any]]:
     """Export beside the source; the manifest's entries by file, each with its bytes."""
-    done = export(source, ResultPlace(source.parent, to), formats or ("bin",), Forms(TensorFormat(dtype, layout)))
+    done = export(
+        source,
+        ResultPlace(source.parent, to),
+        formats or ("bin",),
+        Forms(TensorFormat(dtype, layout)),
+    )
     assert manifest(done.path) == done.manifest
-    return {f["file"]: f | {"bytes": (done.path / f["file"]).read_bytes()} for f in done.manifest["exported"]}
+    return {
+        f["file"]: f | {"bytes": (done.path / f["file"]).read_bytes()}
+        for f in done.manifest["exported"]
+    }
 
 
 def ramp(*shape: int) -> npt.NDArray[np.float32]:
@@ -50,15 +58,20 @@ def ramp(*shape: int) -> npt.NDArray[np.float32]:
     return (np.arange(np.prod(shape)) % 100).reshape(shape).astype(np.float32)
 
 
-# ------------------------------------------------------------------------------------------------ from where
+# ------------------------------------------------------------------------------------------------
+# from where
 
 
 def test_a_case(here: Path) -> None:
     assert subcut("-s", "pool1", "-e", "res2a_relu", cwd=here).code == 0
     case = here / "subcut_out/pool1__res2a_relu"
-    done = subcut("export", case, "-o", "device", "--dtype", "float16", "--layout", "nhwc", cwd=here)
+    done = subcut(
+        "export", case, "-o", "device", "--dtype", "float16", "--layout", "nhwc", cwd=here
+    )
     assert done.code == 0
-    for line, name in zip(done.out.splitlines(), ("inputs/conv1.bin ", "outputs/res2a.bin"), strict=False):
+    for line, name in zip(
+        done.out.splitlines(), ("inputs/conv1.bin ", "outputs/res2a.bin"), strict=False
+    ):
         assert line.startswith(f"{name}  float16  1×")
         assert "NHWC  max error " in line
     assert done.out.endswith("\n2 files in device/\n")
@@ -73,9 +86,22 @@ def test_a_case(here: Path) -> None:
         "NHWC",
     )
 
-    words = ("export", "device", "-o", "back", "--dtype", "float32", "--layout", "NCHW", "--format", "npy")
+    words = (
+        "export",
+        "device",
+        "-o",
+        "back",
+        "--dtype",
+        "float32",
+        "--layout",
+        "NCHW",
+        "--format",
+        "npy",
+    )
     assert subcut(*words, cwd=here).code == 0
-    assert np.array_equal(np.load(here / "back/inputs/conv1.npy"), exact.astype(np.float16).astype(np.float32))
+    assert np.array_equal(
+        np.load(here / "back/inputs/conv1.npy"), exact.astype(np.float16).astype(np.float32)
+    )
 
 
 def test_a_dump_of_several_samples(here: Path) -> None:
@@ -120,7 +146,8 @@ def test_into_the_source_again_and_again(tmp_path: Path) -> None:
         assert sorted(tree(source)) == ["out/manifest.json", "out/x.bin", "out/x.npy", "x.npy"]
 
 
-# ------------------------------------------------------------------------------------------------ there and back
+# ------------------------------------------------------------------------------------------------
+# there and back
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (2, 3, 4, 5, 6), (1, 1, 1, 1), (0, 2, 3, 4)])
@@ -139,17 +166,42 @@ def test_nhwc_float16_and_back(shape: tuple[int, ...], tmp_path: Path) -> None:
 def test_other_ranks_have_no_layout(shape: tuple[int, ...], tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(*shape))
     entry = exported(tmp_path / "mine", layout="NHWC")["x.bin"]
-    assert (entry["bytes"], entry["shape"], entry["layout"]) == (ramp(*shape).tobytes(), list(shape), "")
+    assert (entry["bytes"], entry["shape"], entry["layout"]) == (
+        ramp(*shape).tobytes(),
+        list(shape),
+        "",
+    )
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     st.sampled_from(
-        ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint64", "bool"]
-    ).flatmap(lambda kind: arrays.arrays(kind, arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))),
+        [
+            "float16",
+            "float32",
+            "float64",
+            "int8",
+            "uint8",
+            "int16",
+            "int32",
+            "int64",
+            "uint64",
+            "bool",
+        ]
+    ).flatmap(
+        lambda kind: arrays.arrays(
+            kind, arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
+        )
+    ),
     st.sampled_from(["", "NHWC", "NCHW"]),
 )
-def test_without_a_type_nothing_changes_but_the_order(tmp_path: Path, value: Array, layout: str) -> None:
+def test_without_a_type_nothing_changes_but_the_order(
+    tmp_path: Path, value: Array, layout: str
+) -> None:
     here = tmp_path / str(len(list(tmp_path.iterdir())))
     folder_of(here / "mine", x=value)
     there = exported(here / "mine", "bin", layout=layout, to="there")["x.bin"]
@@ -157,15 +209,26 @@ def test_without_a_type_nothing_changes_but_the_order(tmp_path: Path, value: Arr
     other = {"": "", "NHWC": "NCHW", "NCHW": "NHWC"}[layout]
     back = exported(here / "there", "npy", layout=other, to="back")["x.npy"]
     found = np.load(here / "back/x.npy")
-    assert (found.dtype, found.shape, found.tobytes()) == (value.dtype, value.shape, value.tobytes())
+    assert (found.dtype, found.shape, found.tobytes()) == (
+        value.dtype,
+        value.shape,
+        value.tobytes(),
+    )
     assert back["shape"] == list(value.shape)
 
 
 def test_types_that_numpy_lacks(tmp_path: Path) -> None:
     """bfloat16 and int4 as a model makes them; on disk as bits, the true type in the manifest."""
-    casts = {"brain": TensorProto.BFLOAT16, "nibble": TensorProto.INT4, "tiny": TensorProto.FLOAT8E4M3FN}
+    casts = {
+        "brain": TensorProto.BFLOAT16,
+        "nibble": TensorProto.INT4,
+        "tiny": TensorProto.FLOAT8E4M3FN,
+    }
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="first")]
-    nodes += [helper.make_node("Cast", ["r"], [name], name=f"to_{name}", to=to) for name, to in casts.items()]
+    nodes += [
+        helper.make_node("Cast", ["r"], [name], name=f"to_{name}", to=to)
+        for name, to in casts.items()
+    ]
     graph = helper.make_graph(
         nodes,
         "casts",
@@ -179,31 +242,50 @@ def test_types_that_numpy_lacks(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     plain = exported(tmp_path / "d", "npy", dtype="float32", to="plain")
     for name in casts:
-        assert np.array_equal(np.load(tmp_path / f"plain/{name}.npy"), np.arange(7, dtype=np.float32))
+        assert np.array_equal(
+            np.load(tmp_path / f"plain/{name}.npy"), np.arange(7, dtype=np.float32)
+        )
         assert plain[f"{name}.npy"]["loss"] == "nothing lost"
     raw = exported(tmp_path / "d", "bin", to="raw")
     assert raw["brain.bin"]["bytes"] == np.arange(7).astype(ml_dtypes.bfloat16).tobytes()
     assert raw["nibble.bin"]["bytes"] == bytes([0x10, 0x32, 0x54, 0x06])
     exported(tmp_path / "raw", "npy", dtype="float32", to="back")
     for name in casts:
-        assert np.array_equal(np.load(tmp_path / f"back/{name}.npy"), np.arange(7, dtype=np.float32))
+        assert np.array_equal(
+            np.load(tmp_path / f"back/{name}.npy"), np.arange(7, dtype=np.float32)
+        )
 
 
-# ------------------------------------------------------------------------------------------------ codes and blocks
+# ------------------------------------------------------------------------------------------------
+# codes and blocks
 
 
 def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
-    """real = (code - zero) * scale; a value beyond the range is clipped and counted; --tensor is for its tensors."""
-    folder_of(tmp_path / "mine", data=np.array([-1.0, 0, 0.035, 2.0, 9.0], np.float32), mask=np.array([0, 1]))
+    """real = (code - zero) * scale; a value beyond the range is clipped and counted; --tensor is
+    for its tensors."""
+    folder_of(
+        tmp_path / "mine",
+        data=np.array([-1.0, 0, 0.035, 2.0, 9.0], np.float32),
+        mask=np.array([0, 1]),
+    )
     words = ("export", "mine", "-o", "there", "--tensor", "d*=int8:scale=0.02:zero=-3")
     done = subcut(*words, cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0].split("  ") == [
-        "data.bin", "int8:scale=0.02:zero=-3", "5", "", "max error 5.0e-03 of 9; 1 of 5 values overflow"
-    ]  # fmt: skip
+        "data.bin",
+        "int8:scale=0.02:zero=-3",
+        "5",
+        "",
+        "max error 5.0e-03 of 9; 1 of 5 values overflow",
+    ]
     assert np.fromfile(tmp_path / "there/data.bin", np.int8).tolist() == [-53, -3, -1, 97, 127]
     data, mask = manifest(tmp_path / "there")["exported"]
-    assert (data["scale"], data["zero_point"], mask["dtype"], "scale" in mask) == (0.02, -3, "int64", False)
+    assert (data["scale"], data["zero_point"], mask["dtype"], "scale" in mask) == (
+        0.02,
+        -3,
+        "int64",
+        False,
+    )
     back = exported(tmp_path / "there", "npy", dtype="float32", to="back")["data.npy"]
     assert np.load(tmp_path / "back/data.npy").tolist() == pytest.approx([-1.0, 0, 0.04, 2.0, 2.6])
     assert "scale" not in back
@@ -213,7 +295,8 @@ def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 130), ("int8", 2)])
 def test_codes_of_the_models_own_quantizer(dtype: str, zero: int, tmp_path: Path) -> None:
-    """The model stores uint8; int8 has its zero point 128 lower. What the model does not quantize is rounded."""
+    """The model stores uint8; int8 has its zero point 128 lower. What the model does not quantize
+    is rounded."""
     constants = [("s", np.float32(0.5)), ("z", np.uint8(130))]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -222,22 +305,42 @@ def test_codes_of_the_models_own_quantizer(dtype: str, zero: int, tmp_path: Path
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
     weights = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants]
     graph = helper.make_graph(nodes, "q", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), tmp_path / "q.onnx")
-    folder_of(tmp_path / "mine", x=np.array([-64.5, 0, 1, 70], np.float32), other=ramp(2), at=np.array([300]))
-    done = subcut("export", "mine", "-o", "out", "--dtype", dtype, "--model", "q.onnx", cwd=tmp_path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), tmp_path / "q.onnx"
+    )
+    folder_of(
+        tmp_path / "mine",
+        x=np.array([-64.5, 0, 1, 70], np.float32),
+        other=ramp(2),
+        at=np.array([300]),
+    )
+    done = subcut(
+        "export", "mine", "-o", "out", "--dtype", dtype, "--model", "q.onnx", cwd=tmp_path
+    )
     assert done.code == 0, done.err
     codes = np.fromfile(tmp_path / "out/x.bin", dtype).astype(int) - np.iinfo(dtype).min
     assert codes.tolist() == [1, 130, 132, 255]
     listed = {f["name"]: f for f in manifest(tmp_path / "out")["exported"]}
     assert (listed["x"]["scale"], listed["x"]["zero_point"]) == (0.5, zero)
     assert "scale" not in listed["other"] and "scale" not in listed["at"]
-    given = subcut("export", "mine", "-o", "given", "--model", "q.onnx", "--tensor", "x=int8:scale=1", cwd=tmp_path)
+    given = subcut(
+        "export",
+        "mine",
+        "-o",
+        "given",
+        "--model",
+        "q.onnx",
+        "--tensor",
+        "x=int8:scale=1",
+        cwd=tmp_path,
+    )
     assert "x.bin      int8:scale=1:zero=0" in given.out
 
 
 @pytest.mark.parametrize(("dtype", "block"), [("float16", 16), ("int8", 32)])
 def test_blocks_of_channels_and_back(dtype: str, block: int, tmp_path: Path) -> None:
-    """(N, C, H, W): channel c stands in block c // C0 at c % C0, the last block is filled with zeros."""
+    """(N, C, H, W): channel c stands in block c // C0 at c % C0, the last block is filled with
+    zeros."""
     value = ramp(1, 35, 2, 3)
     folder_of(tmp_path / "own", x=value, y=ramp(2, 3), z=ramp(1, 2, 3, 4, 5))
     there = exported(tmp_path / "own", "npy", dtype=dtype, layout="NC1HWC0", to="there")
@@ -263,7 +366,9 @@ def test_a_layout_per_tensor(tmp_path: Path) -> None:
     assert listed == {"a": ("float16", "NHWC"), "b": ("float16", "NCHW")}
 
 
-@pytest.mark.parametrize("form", ["x=int8:scale=0", "x=uint8:scale=0.1:zero=300", "x=NHWC:NCHW", "z=int8", "x=int9"])
+@pytest.mark.parametrize(
+    "form", ["x=int8:scale=0", "x=uint8:scale=0.1:zero=300", "x=NHWC:NCHW", "z=int8", "x=int9"]
+)
 def test_a_form_that_is_none_is_refused(form: str, tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2))
     refused(subcut("export", "mine", "-o", "out", "--tensor", form, cwd=tmp_path))
@@ -272,14 +377,18 @@ def test_a_form_that_is_none_is_refused(form: str, tmp_path: Path) -> None:
 
 def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2))
-    assert subcut("export", "mine", "-o", "out", "--tensor", "x=int8:scale=0.5", cwd=tmp_path).code == 0
+    assert (
+        subcut("export", "mine", "-o", "out", "--tensor", "x=int8:scale=0.5", cwd=tmp_path).code
+        == 0
+    )
     before = (tmp_path / "out/manifest.json").read_bytes()
     program, *words = shlex.split(manifest(tmp_path / "out")["command"])
     assert program == "subcut" and subcut(*words, cwd=tmp_path).code == 0
     assert (tmp_path / "out/manifest.json").read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------------ losses
+# ------------------------------------------------------------------------------------------------
+# losses
 
 
 @pytest.mark.parametrize(
@@ -291,15 +400,24 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
         ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], "nothing lost"),
         ([1e-9, 1], "float16", [0, 1], "max error 1.0e-09 of 1; 1 of 2 values vanish to 0"),
         ([0, 255, 7], "uint8", [0, 255, 7], "nothing lost"),
-        ([-3, 300, 0.4, 1.6], "uint8", [0, 255, 0, 2], "max error 4.0e-01 of 300; 2 of 4 values overflow; 1 of 4 values vanish to 0"),  # noqa: E501
+        (
+            [-3, 300, 0.4, 1.6],
+            "uint8",
+            [0, 255, 0, 2],
+            "max error 4.0e-01 of 300; 2 of 4 values overflow; 1 of 4 values vanish to 0",
+        ),
         ([np.nan, np.inf, 5], "uint8", [0, 255, 5], "2 of 3 values are invalid"),
         ([-200, 127], "int8", [-128, 127], "1 of 2 values overflow"),
     ],
-)  # fmt: skip
-def test_losses_are_counted(values: list[float], dtype: str, becomes: list[float], loss: str, tmp_path: Path) -> None:
+)
+def test_losses_are_counted(
+    values: list[float], dtype: str, becomes: list[float], loss: str, tmp_path: Path
+) -> None:
     folder_of(tmp_path / "mine", x=np.array(values, np.float32))
     entry = exported(tmp_path / "mine", dtype=dtype)["x.bin"]
-    assert np.array_equal(np.frombuffer(entry["bytes"], dtype), np.array(becomes, dtype), equal_nan="float" in dtype)
+    assert np.array_equal(
+        np.frombuffer(entry["bytes"], dtype), np.array(becomes, dtype), equal_nan="float" in dtype
+    )
     assert entry["loss"] == loss
 
 
@@ -314,11 +432,14 @@ def test_texts_are_left_out(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2), words=np.array(["a", "bc"]))
     done = subcut("export", "mine", "-o", "out", cwd=tmp_path)
     assert done.code == 0
-    assert done.out == "x.bin  float32  2\nleft out: words: texts have no other form\n1 file in out/\n"
+    assert (
+        done.out == "x.bin  float32  2\nleft out: words: texts have no other form\n1 file in out/\n"
+    )
     assert manifest(tmp_path / "out")["left_out"] == ["words: texts have no other form"]
 
 
-# ------------------------------------------------------------------------------------------------ refusals
+# ------------------------------------------------------------------------------------------------
+# refusals
 
 
 def refused(done: Done) -> str:
@@ -346,7 +467,10 @@ def test_what_cannot_be_exported_is_refused(here: Path) -> None:
     ("content", "says"),
     [
         (b"", "cannot read"),
-        (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9", "cannot read"),
+        (
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9",
+            "cannot read",
+        ),
         (b"\x80\x04N.", "cannot read"),
     ],
 )
@@ -358,7 +482,9 @@ def test_a_damaged_file(content: bytes, says: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("value", [np.array([{}]), np.array(["2020-01-01"], "datetime64[D]"), np.zeros(2, "f4,i4")])
+@pytest.mark.parametrize(
+    "value", [np.array([{}]), np.array(["2020-01-01"], "datetime64[D]"), np.zeros(2, "f4,i4")]
+)
 def test_arrays_of_other_things(value: Array, tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=value)
     with pytest.raises(InputError, match=r"x.npy"):
@@ -398,12 +524,21 @@ def test_json(tmp_path: Path) -> None:
     assert found["exported"] == manifest(tmp_path / "out")["exported"]
 
 
-# ------------------------------------------------------------------------------------------------ of other tools
+# ------------------------------------------------------------------------------------------------
+# of other tools
 
 
 @pytest.mark.parametrize(
     ("word", "count"),
-    [("ascend", 2), ("rknn", 26), ("mnn", 2), ("polygraphy", 9), ("tnn", 10), ("qnn", 1), ("horizon", 2)],
+    [
+        ("ascend", 2),
+        ("rknn", 26),
+        ("mnn", 2),
+        ("polygraphy", 9),
+        ("tnn", 10),
+        ("qnn", 1),
+        ("horizon", 2),
+    ],
 )
 def test_export_is_the_vendors_converter(word: str, count: int, tmp_path: Path) -> None:
     source = tmp_path / "made"
@@ -427,7 +562,16 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
         and done.out.endswith(f"2 files in {Path('dump/out')}/\n")
     )
     again = subcut(
-        "export", "dump", "-o", "dump/out", "--format", "npy", "--dump-format", "ascend", "--force", cwd=tmp_path
+        "export",
+        "dump",
+        "-o",
+        "dump/out",
+        "--format",
+        "npy",
+        "--dump-format",
+        "ascend",
+        "--force",
+        cwd=tmp_path,
     )
     assert again.code == 0, again.err
     wrong = subcut("export", "dump", "-o", "o", "--dump-format", "ascnd", cwd=tmp_path)
@@ -442,7 +586,17 @@ def test_export_of_headerless_files(here: Path) -> None:
     value.transpose(0, 2, 3, 1).tofile(here / "d/Result_0/conv1.raw")
     np.zeros(3, np.uint8).tofile(here / "d/Result_0/strange_native.raw")
     done = subcut(
-        "export", "d", "-o", "out", "--format", "npy", "--model", "resnet50.onnx", "--dump-layout", "nhwc", cwd=here
+        "export",
+        "d",
+        "-o",
+        "out",
+        "--format",
+        "npy",
+        "--model",
+        "resnet50.onnx",
+        "--dump-layout",
+        "nhwc",
+        cwd=here,
     )
     assert done.code == 0, done.err
     assert (
@@ -455,7 +609,8 @@ def test_export_of_headerless_files(here: Path) -> None:
 @pytest.mark.parametrize("layout", ["NHWC", "NC1HWC0"])
 @pytest.mark.parametrize("form", ["float32", "float16", "int8:scale=1"])
 def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_path: Path) -> None:
-    """Of three sizes and 40 channels: neither the order of axes nor the size of a block follows from the file's."""
+    """Of three sizes and 40 channels: neither the order of axes nor the size of a block follows
+    from the file's."""
     value = ramp(1, 40, 3, 5)
     folder_of(tmp_path / "mine", x=value)
     for kind in ("bin", "npy"):
@@ -463,7 +618,9 @@ def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_pa
         assert subcut(*words, cwd=tmp_path).code == 0
     (entry,) = recording.open(tmp_path / "bin").entries
     read = entry.read()
-    np.testing.assert_array_equal(read if entry.scale is None else entry.scale.dequantize(read), value)
+    np.testing.assert_array_equal(
+        read if entry.scale is None else entry.scale.dequantize(read), value
+    )
     (entry,) = recording.open(tmp_path / "npy").entries
     assert (entry.scale is None) == ("scale" not in form)
 

@@ -63,7 +63,10 @@ def test_the_deviation_hides_what_is_small() -> None:
 
 
 @LAW
-@given(st.lists(st.tuples(ANY, ANY), min_size=1, max_size=8), st.sampled_from([np.float64, np.float32, np.float16]))
+@given(
+    st.lists(st.tuples(ANY, ANY), min_size=1, max_size=8),
+    st.sampled_from([np.float64, np.float32, np.float16]),
+)
 @example([(INF, 1.0)], np.float32)
 @example([(1e300, -1e300), (1.0, NAN)], np.float64)
 def test_any_two_arrays_have_ten_cells(pairs: list[tuple[float, float]], dtype: Any) -> None:
@@ -81,7 +84,9 @@ def test_any_two_arrays_have_ten_cells(pairs: list[tuple[float, float]], dtype: 
 
 def test_zeros_are_as_in_msaccucmp() -> None:
     assert found([0, 0], [0, 0])[COSINE] == 1.0
-    assert math.isnan(float(found([0, 0], [1, 2])[COSINE])) and math.isnan(float(found([1, 2], [0, 0])[COSINE]))
+    assert math.isnan(float(found([0, 0], [1, 2])[COSINE])) and math.isnan(
+        float(found([1, 2], [0, 0])[COSINE])
+    )
     assert found([1, 2], [0, 0])["RelativeEuclideanDistance"] == 0.0
     assert found([1, 2], [0, 0])["MeanRelativeError"] == 0.0
 
@@ -96,7 +101,9 @@ def test_both_sides_are_cast_to_float32() -> None:
     assert found([2**24 + 1, 0], [2**24, 0], np.int64)["MaxAbsoluteError"] == 0.0
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn, np.complex64, np.uint8])
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn, np.complex64, np.uint8]
+)
 def test_any_numbers_do(dtype: Any) -> None:
     assert found([1, 2, 3], [1, 2, 1], dtype)["MaxAbsoluteError"] == 2.0
     assert found([True, False], [True, True], bool)["MaxAbsoluteError"] == 1.0
@@ -135,7 +142,9 @@ def test_a_limit_itself_is_not_beyond() -> None:
     for name, value in GOOD.items():
         sign = -1 if name == COSINE else 1
         assert beyond({**GOOD, name: float(value) + sign * 2e-6}), name
-        assert not beyond({**GOOD, name: float(value) + sign * 4e-7}), "six decimals are all that is known"
+        assert not beyond({**GOOD, name: float(value) + sign * 4e-7}), (
+            "six decimals are all that is known"
+        )
 
 
 def test_nan_is_not_beyond() -> None:
@@ -146,7 +155,16 @@ def test_nan_is_not_beyond() -> None:
 
 
 LINE = AccuracyRow(
-    4, "Conv2D", "c1", "float16", "conv1", "float32", "c1:output:0", (1, 8), False, found([1, 2], [1, 3])
+    4,
+    "Conv2D",
+    "c1",
+    "float16",
+    "conv1",
+    "float32",
+    "c1:output:0",
+    (1, 8),
+    False,
+    found([1, 2], [1, 3]),
 )
 
 
@@ -158,14 +176,18 @@ def row(line: AccuracyRow) -> dict[str, str]:
 def test_a_row_has_the_columns_of_the_head() -> None:
     assert len(HEAD) == 25 and HEAD.count("DataType") == HEAD.count("Address") == 2
     assert HEAD[11:21] == ALGORITHMS
-    assert cells(LINE)[:11] == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
+    assert (
+        cells(LINE)[:11] == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
+    )
     assert cells(LINE)[11:13] == ["0.989949", "1.000000"]
     assert cells(LINE)[21:] == ["", "NO", "NO", "YES"]
     assert row(LINE)["StandardDeviation"] == "(1.500;0.500),(2.000;1.000)"
 
 
 def test_an_op_of_the_device_alone_has_nan_cells() -> None:
-    line = AccuracyRow(5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor")
+    line = AccuracyRow(
+        5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor"
+    )
     assert cells(line)[9:21] == ["NaN"] * 12
     assert cells(line)[21:] == ["no golden tensor", "YES", "NO", "NO"]
 
@@ -184,7 +206,9 @@ def test_the_reason_is_the_lines_or_the_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["=1+2", "+a", "-a", "@a", "\t=a", "\r=a", "\x1b=a"])
 def test_no_name_starts_a_formula(name: str) -> None:
-    line = replace(LINE, op_type=name, mine=name, golden=name, tensor_index=f"{name}:output:0", reason=name)
+    line = replace(
+        LINE, op_type=name, mine=name, golden=name, tensor_index=f"{name}:output:0", reason=name
+    )
     shown = cells(line)
     assert not any(cell.startswith(FORMULA) for cell in shown)
     assert sum(cell.startswith("'") for cell in shown) == 5
@@ -195,12 +219,24 @@ def test_a_negative_number_stays_a_number() -> None:
 
 
 @LAW
-@given(st.text(), st.text(), st.none() | st.lists(st.integers(0, 9)).map(tuple), st.none() | st.booleans(), TWO)
+@given(
+    st.text(),
+    st.text(),
+    st.none() | st.lists(st.integers(0, 9)).map(tuple),
+    st.none() | st.booleans(),
+    TWO,
+)
 def test_any_row_is_read_back(
-    name: str, reason: str, shape: tuple[int, ...] | None, overflow: bool | None, pairs: list[tuple[float, float]]
+    name: str,
+    reason: str,
+    shape: tuple[int, ...] | None,
+    overflow: bool | None,
+    pairs: list[tuple[float, float]],
 ) -> None:
     values = found(*zip(*pairs, strict=True))
-    made = cells(AccuracyRow(0, name, name, name, name, name, name, shape, overflow, values, reason))
+    made = cells(
+        AccuracyRow(0, name, name, name, name, name, name, shape, overflow, values, reason)
+    )
     out = io.StringIO()
     csv.writer(out).writerow(made)
     (back,) = csv.reader(io.StringIO(out.getvalue()))
@@ -230,10 +266,19 @@ def test_float16_overflows_at_its_largest_number() -> None:
 def lines(*cosines: float) -> list[AccuracyRow]:
     """Of a model whose first op is its input."""
     return [
-        AccuracyRow(k, "Relu" if k else "Data", f"op{k}", "float16", f"g{k}", "float32", f"op{k}:output:0",
-             values={COSINE: cosine}, is_input=not k)
+        AccuracyRow(
+            k,
+            "Relu" if k else "Data",
+            f"op{k}",
+            "float16",
+            f"g{k}",
+            "float32",
+            f"op{k}:output:0",
+            values={COSINE: cosine},
+            is_input=not k,
+        )
         for k, cosine in enumerate(cosines)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -262,12 +307,19 @@ def test_an_overflow_is_told_first() -> None:
     some = lines(0.5, 0.5, NAN)
     some[2] = replace(some[2], overflow=True)
     advice = advise(some)
-    assert (advice.kind, advice.verdict, advice.tensor) == ("FP16 Overflow", "PROBLEM", "op2:output:0")
+    assert (advice.kind, advice.verdict, advice.tensor) == (
+        "FP16 Overflow",
+        "PROBLEM",
+        "op2:output:0",
+    )
     some[1] = replace(some[1], overflow=False)
     assert advise(some).tensor == "op2:output:0"
 
 
 def test_a_name_in_the_advice_is_clean() -> None:
-    some = [replace(line, mine="a\x1b[31m\n", tensor_index="a\x1b\n:output:0") for line in lines(1.0, 0.5, 0.5)]
+    some = [
+        replace(line, mine="a\x1b[31m\n", tensor_index="a\x1b\n:output:0")
+        for line in lines(1.0, 0.5, 0.5)
+    ]
     for one in (some, [replace(some[1], is_input=True)], [replace(some[1], overflow=True)]):
         assert not {"\x1b", "\n"} & set(advise(one).says)

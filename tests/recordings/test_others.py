@@ -1,4 +1,5 @@
-"""Dumps by another hand: names, shapes and orders of axes that this project's own writers do not make.
+"""Dumps by another hand: names, shapes and orders of axes that this project's own writers do not
+make.
 
 Covers `recordings.matching.names`, `recordings.matching.matched`, `recordings.matching.match`,
 `recordings.matching.fit`; the formats trtexec, torch, msprobe and safetensors.
@@ -65,7 +66,9 @@ def wrong(others: Path) -> dict[str, Array]:
     model = onnx.load(others / "resnet.onnx")
     node = next(n for n in model.graph.node if n.name == FAULTY)
     weight = next(t for t in model.graph.initializer if t.name == node.input[1])
-    weight.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(weight), 1, 0).copy(), weight.name))
+    weight.CopyFrom(
+        numpy_helper.from_array(np.roll(numpy_helper.to_array(weight), 1, 0).copy(), weight.name)
+    )
     return _values(model, others)
 
 
@@ -99,13 +102,17 @@ def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
         ):
             (run,) = runs.limit_samples(found, len(judge.model.values.samples))
             done = compare_run(judge, run)
-            places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
+            places = [
+                [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)
+            ]
             return Found(done, places)
 
     return compare
 
 
-def written(folder: Path, tensors: Mapping[str, Array], name: Callable[[str], str] = safe_name) -> Path:
+def written(
+    folder: Path, tensors: Mapping[str, Array], name: Callable[[str], str] = safe_name
+) -> Path:
     for tensor, value in tensors.items():
         path = folder / f"{name(tensor)}.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,36 +120,48 @@ def written(folder: Path, tensors: Mapping[str, Array], name: Callable[[str], st
     return folder
 
 
-# ---------------------------------------------------------------------------------------------------- names
+# ------------------------------------------------------------ names
 
 
 def test_names_that_others_give(others: Path) -> None:
     graph = load(others / "resnet.onnx")
-    names = ModelNames(graph, [n for i in range(len(graph.nodes)) for n in graph.makes[i]], lambda n: safe_name(n))
+    names = ModelNames(
+        graph, [n for i in range(len(graph.nodes)) for n in graph.makes[i]], lambda n: safe_name(n)
+    )
     assert names.likely("/Concat_output_0-rs")[0] == "/Concat_output_0"
     assert names.likely("layer1.1.conv2")[0] == f"{FAULTY}_output_0"
-    assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0", "a container is its last child"
+    assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0", (
+        "a container is its last child"
+    )
     assert names.likely("fc")[0] == "logits"
 
 
 def test_axes_that_a_toolkit_adds_or_folds() -> None:
     value = np.arange(60.0).reshape(1, 3, 20)
     turned = value.transpose(2, 1, 0)[None]
-    assert any(np.array_equal(way.apply(turned), value) for way in alignments(turned.shape, (1, 3, 20)))
+    assert any(
+        np.array_equal(way.apply(turned), value) for way in alignments(turned.shape, (1, 3, 20))
+    )
     head = np.arange(120.0).reshape(3, 4, 10)
     joined = head.transpose(1, 0, 2).reshape(1, 12, 1, 10)
     assert any(np.array_equal(way.apply(joined), head) for way in foldings(joined.size, head.shape))
     blocks = np.zeros((1, 2, 5, 6, 16))
-    assert [way.apply(blocks).shape for way in alignments(blocks.shape, (1, 24, 5, 6))] == [(1, 24, 5, 6)]
+    assert [way.apply(blocks).shape for way in alignments(blocks.shape, (1, 24, 5, 6))] == [
+        (1, 24, 5, 6)
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------ folders
 
 
 @pytest.mark.slow
-def test_rknn_matches_nearly_all_and_the_interval_is_small(others: Path, compared: Callable[..., Found]) -> None:
+def test_rknn_matches_nearly_all_and_the_interval_is_small(
+    others: Path, compared: Callable[..., Found]
+) -> None:
     healthy = compared(others / "vit", "vit.onnx", fed=False).run
-    assert len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
+    assert (
+        len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
+    )
     faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
     assert len(faulty.run.matched[0].matches) >= 35
     assert faulty.places == [["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1"]]
@@ -151,9 +170,12 @@ def test_rknn_matches_nearly_all_and_the_interval_is_small(others: Path, compare
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "matched", "nodes"),
-    [("mnn", 15, [FAULTY]), ("ieb_old", 14, [FAULTY, "/layer1/layer1.1/Add"]),
-     ("c_plain", 11, [FAULTY, "/layer1/layer1.1/Add"])],
-)  # fmt: skip
+    [
+        ("mnn", 15, [FAULTY]),
+        ("ieb_old", 14, [FAULTY, "/layer1/layer1.1/Add"]),
+        ("c_plain", 11, [FAULTY, "/layer1/layer1.1/Add"]),
+    ],
+)
 def test_fused_names_of_others(
     folder: str, matched: int, nodes: list[str], others: Path, compared: Callable[..., Found]
 ) -> None:
@@ -163,19 +185,33 @@ def test_fused_names_of_others(
 
 
 @pytest.mark.slow
-def test_torch_modules(wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]) -> None:
-    """A container holds its last child's value, a BatchNorm its folded Conv's, as values tell; behind the fault they
-    tell nothing."""
-    scopes = {"stem": "/stem/Conv_output_0", "layer1.0": "/layer1/layer1.0/act_1/Relu_output_0", "fc": "logits",
-              "layer1.0.bn1": "/layer1/layer1.0/conv1/Conv_output_0", "head": "/head/Conv_output_0",
-              "layer1.0.bn2": "/layer1/layer1.0/conv2/Conv_output_0",
-              "layer1.1.bn1": "/layer1/layer1.1/conv1/Conv_output_0", "pool": "/pool/MaxPool_output_0"}  # fmt: skip
-    recorded = {name: wrong[tensor] for name, tensor in scopes.items()} | {"layer1.1.bn2": wrong[f"{FAULTY}_output_0"]}
+def test_torch_modules(
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """A container holds its last child's value, a BatchNorm its folded Conv's, as values tell;
+    behind the fault they tell nothing."""
+    scopes = {
+        "stem": "/stem/Conv_output_0",
+        "layer1.0": "/layer1/layer1.0/act_1/Relu_output_0",
+        "fc": "logits",
+        "layer1.0.bn1": "/layer1/layer1.0/conv1/Conv_output_0",
+        "head": "/head/Conv_output_0",
+        "layer1.0.bn2": "/layer1/layer1.0/conv2/Conv_output_0",
+        "layer1.1.bn1": "/layer1/layer1.1/conv1/Conv_output_0",
+        "pool": "/pool/MaxPool_output_0",
+    }
+    recorded = {name: wrong[tensor] for name, tensor in scopes.items()} | {
+        "layer1.1.bn2": wrong[f"{FAULTY}_output_0"]
+    }
     rng = np.random.default_rng(0)
-    noise: Array = np.asarray(rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32)  # what the BatchNorm read
+    noise: Array = np.asarray(
+        rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32
+    )  # what the BatchNorm read
     recorded |= {"layer1.1.conv2": noise}
     found = compared(written(tmp_path / "dump", recorded, str))
-    assert {n: m.entry.name for n, m in found.run.matched[0].matches.items()} == {t: n for n, t in scopes.items()}
+    assert {n: m.entry.name for n, m in found.run.matched[0].matches.items()} == {
+        t: n for n, t in scopes.items()
+    }
     (place,) = found.places
     assert place[:2] == ["/layer1/layer1.1/act/Relu", FAULTY]
 
@@ -184,13 +220,18 @@ def test_torch_modules(wrong: dict[str, Array], tmp_path: Path, compared: Callab
 def test_what_a_tool_saves_of_its_own(
     values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
-    """Weights in the tool's order of axes, and more helpers than tensors: a healthy run agrees all the same."""
-    weights = {w.name: numpy_helper.to_array(w) for w in onnx.load(others / "resnet.onnx").graph.initializer}
+    """Weights in the tool's order of axes, and more helpers than tensors: a healthy run agrees all
+    the same."""
+    weights = {
+        w.name: numpy_helper.to_array(w)
+        for w in onnx.load(others / "resnet.onnx").graph.initializer
+    }
     saved = {f"kernel_{k}": w.T for k, w in enumerate(weights.values()) if w.ndim == 4}
     helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
     run = compared(written(tmp_path / "dump", values | saved | helpers)).run
-    assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {f"the weight {n}" for n in weights
-                                                                       if weights[n].ndim == 4}  # fmt: skip
+    assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {
+        f"the weight {n}" for n in weights if weights[n].ndim == 4
+    }
     assert not run.notes and exit_code([run]) == 0
 
 
@@ -198,7 +239,8 @@ def test_what_a_tool_saves_of_its_own(
 def test_a_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
     wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
-    """Behind the fault MNN's X_raster_0 is not a X where X itself is there and holds the Relu behind it."""
+    """Behind the fault MNN's X_raster_0 is not a X where X itself is there and holds the Relu
+    behind it."""
     convs = [n for n in wrong if n.endswith("conv1/Conv_output_0")]
     fused = {n: wrong[n.replace("conv1/Conv", "act/Relu")] for n in convs}
     kept = {n: v for n, v in wrong.items() if n not in convs and "act/Relu" not in n}
@@ -232,12 +274,17 @@ def test_a_relu_that_quantization_dropped_holds_what_it_read(
 
 
 @pytest.mark.slow
-def test_one_value_under_two_names(values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]) -> None:
-    """It is matched once, the other one is said to be its copy; a model of which so little is known does not agree."""
+def test_one_value_under_two_names(
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """It is matched once, the other one is said to be its copy; a model of which so little is known
+    does not agree."""
     value = values["/stem/Conv_output_0"]
     found = compared(written(tmp_path / "dump", {"q1": value, "q2": value}))
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
-    assert [left.why for left in found.run.left_out(Reason.NOTHING)] == ["a copy of /stem/Conv_output_0"]
+    assert [left.why for left in found.run.left_out(Reason.NOTHING)] == [
+        "a copy of /stem/Conv_output_0"
+    ]
     assert exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
 
 
@@ -251,7 +298,9 @@ def test_each_iteration_is_judged_against_its_own_input(
     runs_of = [{n: v for n, v in recorded.items() if n != "data"} for recorded in (values, second)]
     iterations = [{"outputs": {n: _lazy(v) for n, v in outputs.items()}} for outputs in runs_of]
     (tmp_path / "dump").mkdir()
-    (tmp_path / "dump/outputs.json").write_text(json.dumps({"lst": [["onnxrt-runner-N0", iterations]]}))
+    (tmp_path / "dump/outputs.json").write_text(
+        json.dumps({"lst": [["onnxrt-runner-N0", iterations]]})
+    )
     (tmp_path / "dump/inputs.json").write_text(
         json.dumps([{"data": _lazy(x)["values"]} for x in (values["data"], other)])
     )
@@ -263,7 +312,12 @@ def _lazy(value: Array) -> dict[str, Any]:
     """An array as Polygraphy writes it."""
     buffer = io.BytesIO()
     np.save(buffer, value)
-    return {"values": {"array": base64.b64encode(buffer.getvalue()).decode(), "polygraphy_class": "ndarray"}}
+    return {
+        "values": {
+            "array": base64.b64encode(buffer.getvalue()).decode(),
+            "polygraphy_class": "ndarray",
+        }
+    }
 
 
 @pytest.mark.slow
@@ -288,16 +342,29 @@ def test_one_digit_is_too_few_to_agree(
     assert any("printed in steps of 0.1: too few digits" in row.why for row in rows)
 
 
-# ---------------------------------------------------------------------------------------------------- formats
+# ------------------------------------------------------------ formats
 
 
 @pytest.mark.parametrize(
     ("folder", "format", "names"),
-    [("trtexec", "trtexec", {"logits", "/Flatten_output_0", "/gap/GlobalAveragePool_output_0"}),
-     ("msprobe", "msprobe", {"fc:output:0", "gap:output:0", "head:output:0", "act_2:output:0",
-                             "Functional.linear.0:output:0"})],
-)  # fmt: skip
-def test_files_of_the_tools_are_read(folder: str, format: str, names: set[str], others: Path) -> None:
+    [
+        ("trtexec", "trtexec", {"logits", "/Flatten_output_0", "/gap/GlobalAveragePool_output_0"}),
+        (
+            "msprobe",
+            "msprobe",
+            {
+                "fc:output:0",
+                "gap:output:0",
+                "head:output:0",
+                "act_2:output:0",
+                "Functional.linear.0:output:0",
+            },
+        ),
+    ],
+)
+def test_files_of_the_tools_are_read(
+    folder: str, format: str, names: set[str], others: Path
+) -> None:
     found = recording.open(others / folder)
     assert found.format == format and {e.name for e in found} == names
     assert all(np.isfinite(e.read()).all() and e.read().shape == e.shape for e in found)
@@ -324,17 +391,33 @@ def _saved(path: Path, pickled: bytes, storages: Mapping[str, bytes]) -> Path:
     return path
 
 
-def _tensor(key: str, shape: tuple[int, ...], strides: tuple[int, ...], kind: str = "FloatStorage") -> bytes:
+def _tensor(
+    key: str, shape: tuple[int, ...], strides: tuple[int, ...], kind: str = "FloatStorage"
+) -> bytes:
     """The opcodes of a tensor as torch writes them."""
-    storage = b"(" + pickle.dumps("storage", 2)[2:-1] + f"ctorch\n{kind}\n".encode() + pickle.dumps(key, 2)[2:-1]
-    start = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + pickle.dumps("cpu", 2)[2:-1] + b"K\x06tQ"
+    storage = (
+        b"("
+        + pickle.dumps("storage", 2)[2:-1]
+        + f"ctorch\n{kind}\n".encode()
+        + pickle.dumps(key, 2)[2:-1]
+    )
+    start = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n("
+        + storage
+        + pickle.dumps("cpu", 2)[2:-1]
+        + b"K\x06tQ"
+    )
     words = b"".join(pickle.dumps(part, 2)[2:-1] for part in (0, shape, strides, False))
     return start + words + b"ccollections\nOrderedDict\n)RtR"
 
 
 def test_a_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32)
-    _saved(tmp_path / "act.pt", b"\x80\x02" + _tensor("0", (3, 2), (1, 3)) + b".", {"0": values.tobytes()})
+    _saved(
+        tmp_path / "act.pt",
+        b"\x80\x02" + _tensor("0", (3, 2), (1, 3)) + b".",
+        {"0": values.tobytes()},
+    )
     (entry,) = recording.open(tmp_path / "act.pt")
     assert (entry.name, entry.dtype) == ("act", "float32")
     assert np.array_equal(entry.read(), values.reshape(2, 3).T)
@@ -345,10 +428,17 @@ def test_a_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "pickled",
-    [b"\x80\x02cos\nsystem\n(U\x04exittR.", b"\x80\x02cos\nsystem\n" + pickle.dumps(("exit",), 2)[2:-1] + b"R.",
-     b"\x80\x02.", b"\x80\x02K\x01", b"", b"\x80\x02" + _tensor("0", (1 << 40,), (0,)) + b".",
-     b"\x80\x02" + _tensor("0", (7,), (1,)) + b".", b"\x80\x02" + _tensor("1", (6,), (1,)) + b"."],
-)  # fmt: skip
+    [
+        b"\x80\x02cos\nsystem\n(U\x04exittR.",
+        b"\x80\x02cos\nsystem\n" + pickle.dumps(("exit",), 2)[2:-1] + b"R.",
+        b"\x80\x02.",
+        b"\x80\x02K\x01",
+        b"",
+        b"\x80\x02" + _tensor("0", (1 << 40,), (0,)) + b".",
+        b"\x80\x02" + _tensor("0", (7,), (1,)) + b".",
+        b"\x80\x02" + _tensor("1", (6,), (1,)) + b".",
+    ],
+)
 def test_anything_else_in_a_pt_is_refused(pickled: bytes, tmp_path: Path) -> None:
     _saved(tmp_path / "x.pt", pickled, {"0": bytes(24)})
     with pytest.raises(InputError, match=r"x\.pt"):
@@ -357,13 +447,21 @@ def test_anything_else_in_a_pt_is_refused(pickled: bytes, tmp_path: Path) -> Non
 
 
 def test_safetensors(tmp_path: Path) -> None:
-    header = json.dumps({"__metadata__": {"a": "b"}, "x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
-                         "h": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}}).encode()  # fmt: skip
+    header = json.dumps(
+        {
+            "__metadata__": {"a": "b"},
+            "x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+            "h": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]},
+        }
+    ).encode()
     data = np.arange(4, dtype=np.float32).tobytes() + bytes(6)
     path = tmp_path / "layers.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
     found = {e.name: e for e in recording.open(path)}
-    assert np.array_equal(found["x"].read(), [[0, 1], [2, 3]]) and found["h"].read().dtype.name == "bfloat16"
+    assert (
+        np.array_equal(found["x"].read(), [[0, 1], [2, 3]])
+        and found["h"].read().dtype.name == "bfloat16"
+    )
     path.write_bytes((1 << 60).to_bytes(8, "little") + header)
     with pytest.raises(InputError, match="its header says"):
         recording.open(path)
@@ -373,7 +471,10 @@ def test_an_npz_of_any_writer(tmp_path: Path) -> None:
     """numpy itself writes members with ZIP64, whose version another writer does not have."""
     buffer = io.BytesIO()
     np.save(buffer, np.zeros(3))
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("x.npy", "w", force_zip64=True) as member:
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w") as archive,
+        archive.open("x.npy", "w", force_zip64=True) as member,
+    ):
         member.write(buffer.getvalue())
     assert [e.name for e in recording.open(tmp_path / "a.npz")] == ["x"]
 
@@ -391,12 +492,15 @@ def test_node_dumps_of_onnxruntime_say_the_tensors_names(tmp_path: Path) -> None
 
 
 def test_horizon_layers_are_exported(others: Path) -> None:
-    found = recording.open(others / "horizon", hints=recording.hints_of(load(others / "resnet.onnx")))
+    found = recording.open(
+        others / "horizon", hints=recording.hints_of(load(others / "resnet.onnx"))
+    )
     assert sorted(e.role for e in found) == ["input", "output", "output"]
     assert all(e.read().size for e in found)
 
 
-# ------------------------------------------------------------------------------------------------ from their sources
+# ------------------------------------------------------------------------------------------------
+# from their sources
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -407,7 +511,9 @@ def test_ncnns_text_has_a_shape(depth: int, tmp_path: Path) -> None:
     (entry,) = recording.open(tmp_path)
     assert (entry.tensor, entry.shape, entry.step) == ("conv1", shape, 1e-6)
     assert np.abs(entry.read() - value).max() <= 5e-7 * 1.1
-    (tmp_path / "conv1.txt").write_text(producers.ncnn_text(value)[: -len(" 0.123456\n" + "-" * 24)])
+    (tmp_path / "conv1.txt").write_text(
+        producers.ncnn_text(value)[: -len(" 0.123456\n" + "-" * 24)]
+    )
     with pytest.raises(InputError, match=r"conv1\.txt|none of a known format"):
         recording.open(tmp_path)
 
@@ -442,7 +548,9 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS]
+)
 def test_a_tools_own_form_leads_to_the_wrong_node(
     name: str, wrong: dict[str, Array], compared: Callable[..., Found], tmp_path: Path
 ) -> None:

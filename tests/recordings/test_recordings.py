@@ -1,7 +1,8 @@
 """Recordings against a model: matching, judging, intervals, cases.
 
-Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`, `recordings.compare`,
-`recordings.document`, `recordings.interval`, `recordings.cut` and `recordings.result_folder`.
+Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`,
+`recordings.compare`, `recordings.document`, `recordings.interval`, `recordings.cut` and
+`recordings.result_folder`.
 """
 
 from __future__ import annotations
@@ -48,9 +49,15 @@ def made() -> onnx.ModelProto:
 
 @pytest.fixture
 def fifty(tmp_path: Path, made: onnx.ModelProto) -> Callable[..., Path]:
-    """A folder with net.onnx and the dumps of one run of the device: all of them, node `wrong` off."""
+    """A folder with net.onnx and the dumps of one run of the device: all of them, node `wrong`
+    off."""
 
-    def make(wrong: int | None = None, kind: device.Kind = device.KINDS[0], name: str = "dump", seed: int = 0) -> Path:
+    def make(
+        wrong: int | None = None,
+        kind: device.Kind = device.KINDS[0],
+        name: str = "dump",
+        seed: int = 0,
+    ) -> Path:
         onnx.save(made, tmp_path / "net.onnx")
         data = device.fed()
         left = device.dumps(made, kind, seed)
@@ -79,18 +86,23 @@ def statuses(done: Done, run: int = 0) -> dict[str, str]:
     return {n: c["in_place"]["status"] for n, c in cells(done, run).items() if c and c["in_place"]}
 
 
-# ------------------------------------------------------------------------------------------------ real recordings
+# ------------------------------------------------------------------------------------------------
+# real recordings
 
 
 @pytest.mark.slow
 def test_rknn_names_the_side_that_differs(tmp_path: Path) -> None:
-    done = compared(tmp_path, "--recorded", str(DUMPS / "rknn"), "--precision", "fp32", model=str(TINY))
+    done = compared(
+        tmp_path, "--recorded", str(DUMPS / "rknn"), "--precision", "fp32", model=str(TINY)
+    )
     assert done.code == 1
     assert [r["name"] for r in done.document["recordings"]] == ["rknn:golden", "rknn:simulator"]
     assert set(statuses(done, 0).values()) == {"agree"}
     assert done.document["odd_one_out"] == "rknn:simulator"
     held = compared(tmp_path, "--recorded", str(DUMPS / "rknn"), model=str(TINY))
-    assert held.code == 0 and held.document["precision"] == "int8", "its names say that the simulator computes in int8"
+    assert held.code == 0 and held.document["precision"] == "int8", (
+        "its names say that the simulator computes in int8"
+    )
     assert set(statuses(held, 1).values()) == {"agree"}
     assert not held.document["odd_one_out"]
 
@@ -98,7 +110,9 @@ def test_rknn_names_the_side_that_differs(tmp_path: Path) -> None:
 def test_tnn_and_mnn_dumps_agree(tmp_path: Path) -> None:
     later = {"relu2", "/blk/conv3_output_0", "/blk/Add_output_0", "relu4", "gap", "flat", "logits"}
     for folder, seen in (("tnn", later), ("mnn", {"logits"})):
-        done = compared(tmp_path, "--recorded", str(DUMPS / folder), "--criterion", "tnn", model=str(TINY))
+        done = compared(
+            tmp_path, "--recorded", str(DUMPS / folder), "--criterion", "tnn", model=str(TINY)
+        )
         assert done.code == 0, done.err
         assert statuses(done) == dict.fromkeys(seen, "agree")
 
@@ -110,10 +124,13 @@ def test_a_dump_of_another_model_is_noticed(tmp_path: Path) -> None:
     assert "res2a" in done.document["error"]["what"] and "conv1" in done.document["error"]["what"]
 
 
-# ------------------------------------------------------------------------------------------------ in place, alone
+# ------------------------------------------------------------------------------------------------
+# in place, alone
 
 
-def test_a_wrong_layer_is_the_first_bad_tensor(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_a_wrong_layer_is_the_first_bad_tensor(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty(wrong=17)
     done = compared(here, "--recorded", "dump")
     names = [n.output[0] for n in made.graph.node]
@@ -122,11 +139,18 @@ def test_a_wrong_layer_is_the_first_bad_tensor(fifty: Callable[..., Path], made:
     assert {n for n in names if found[n] == "agree"} == set(names[:17]), "all behind it is wrong"
     assert done.document["recordings"][0]["first_bad"] == names[17]
     alone = {n: c["alone"] and c["alone"]["status"] for n, c in cells(done).items()}
-    assert alone == {n: "fail" if n == names[17] else "agree" if n in names[18:] else None for n in names}
-    assert f"first bad tensor  {names[17]}" in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
+    assert alone == {
+        n: "fail" if n == names[17] else "agree" if n in names[18:] else None for n in names
+    }
+    assert (
+        f"first bad tensor  {names[17]}"
+        in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
+    )
 
 
-def test_a_second_fault_behind_the_first_is_seen(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_a_second_fault_behind_the_first_is_seen(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty(wrong=12)
     names = [n.output[0] for n in made.graph.node]
     folder = here / "dump"
@@ -153,7 +177,10 @@ def test_without_a_fault_all_agree(fifty: Callable[..., Path]) -> None:
         document = json.loads((here / "subcut_out" / name / "run.json").read_text(encoding="utf-8"))
         assert not problem(document), "as the schema says"
         page = (here / "subcut_out" / name / "report.html").read_text(encoding="utf-8")
-        assert "right: 50 recorded tensors agree" in page and document["report"] == f"subcut_out/{name}/report.html"
+        assert (
+            "right: 50 recorded tensors agree" in page
+            and document["report"] == f"subcut_out/{name}/report.html"
+        )
 
 
 def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:
@@ -163,10 +190,13 @@ def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:
     assert "not seen" in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
 
 
-# ------------------------------------------------------------------------------------------------ matching
+# ------------------------------------------------------------------------------------------------
+# matching
 
 
-def test_a_fused_name_is_repaired_and_said(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_a_fused_name_is_repaired_and_said(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty(kind=device.KINDS[2])
     done = compared(here, "--recorded", "dump")
     left = device.dumps(made, device.KINDS[2])
@@ -179,7 +209,9 @@ def test_a_fused_name_is_repaired_and_said(fifty: Callable[..., Path], made: onn
         assert found[tensor]["note"] == f"the recording calls it {name}: fused, by its values"
 
 
-def test_names_that_the_model_does_not_have_are_matched_by_value(fifty: Callable[..., Path]) -> None:
+def test_names_that_the_model_does_not_have_are_matched_by_value(
+    fifty: Callable[..., Path],
+) -> None:
     here = fifty()
     for k, file in enumerate(sorted((here / "dump").glob("*.npy"))):
         if file.stem != "data":
@@ -190,7 +222,9 @@ def test_names_that_the_model_does_not_have_are_matched_by_value(fifty: Callable
     assert {c["matched_by"] for c in cells(done).values()} == {"value"}
 
 
-def test_of_two_with_the_same_value_the_other_is_a_copy(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_of_two_with_the_same_value_the_other_is_a_copy(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty()
     name = made.graph.node[4].output[0]
     file = here / "dump" / f"{name.replace('/', '_')}.npy"
@@ -204,7 +238,9 @@ def test_of_two_with_the_same_value_the_other_is_a_copy(fifty: Callable[..., Pat
 
 
 @pytest.mark.parametrize("given", [(), ("--dump-layout", "NHWC")])
-def test_headerless_files_with_channels_last(fifty: Callable[..., Path], given: tuple[str, ...]) -> None:
+def test_headerless_files_with_channels_last(
+    fifty: Callable[..., Path], given: tuple[str, ...]
+) -> None:
     here = fifty(wrong=31)
     (here / "raw" / "Result_0").mkdir(parents=True)
     for name, value in tensors(here / "dump").items():
@@ -214,7 +250,9 @@ def test_headerless_files_with_channels_last(fifty: Callable[..., Path], given: 
     assert found == ["agree"] * 31 + ["fail"] * 19
 
 
-def test_quantized_values_without_a_scale_are_unresolved(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_quantized_values_without_a_scale_are_unresolved(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty()
     name = made.graph.node[3].output[0]
     file = here / "dump" / f"{name.replace('/', '_')}.npy"
@@ -233,7 +271,9 @@ def test_another_shape_is_unresolved(fifty: Callable[..., Path], made: onnx.Mode
     assert "1×3×5" in cells(done)[name]["why"]
 
 
-def test_texts_under_the_name_of_numbers_are_unresolved(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_texts_under_the_name_of_numbers_are_unresolved(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty()
     name = made.graph.node[3].output[0]
     file = here / "dump" / f"{name.replace('/', '_')}.npy"
@@ -243,13 +283,15 @@ def test_texts_under_the_name_of_numbers_are_unresolved(fifty: Callable[..., Pat
     assert "another type" in cells(done)[name]["why"]
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(seed=st.integers(0, 10**6))
 def test_law_what_is_matched_holds_that_tensor(
     seed: int, made: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory, reference: Reference
 ) -> None:
-    """Some names are lost, some belong to another tensor's values: what is matched has the right values, or is said to
-    be wrong; nothing that is right is called wrong."""
+    """Some names are lost, some belong to another tensor's values: what is matched has the right
+    values, or is said to be wrong; nothing that is right is called wrong."""
     dice = np.random.default_rng(seed)
     folder = tmp_path_factory.mktemp("law")
     onnx.save(made, folder / "net.onnx")
@@ -263,7 +305,9 @@ def test_law_what_is_matched_holds_that_tensor(
         np.save(folder / "dump" / f"{word}.npy", value)
     graph = load(folder / "net.onnx")
     with (
-        open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
+        open_runs(
+            graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()
+        ) as recorded,
         recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
         (found,) = compare.match_run(judge, runs[0])
@@ -273,7 +317,8 @@ def test_law_what_is_matched_holds_that_tensor(
     assert len(found.matches) + len(found.left_out) == len(kept) + 1
 
 
-# ------------------------------------------------------------------------------------------------ what is judged
+# ------------------------------------------------------------------------------------------------
+# what is judged
 
 
 def test_the_printed_digits_raise_no_alarm(tmp_path: Path, made: onnx.ModelProto) -> None:
@@ -327,12 +372,15 @@ def test_align_output_and_all(fifty: Callable[..., Path], made: onnx.ModelProto)
     assert outputs.code == 1
     stopped = compared(here, "--recorded", "dump", "--align", "all")
     assert list(statuses(stopped)) == names[:10]
-    assert subcut("compare", "net.onnx", "--recorded", "dump", "--align", "inputs", cwd=here).code == 2
+    assert (
+        subcut("compare", "net.onnx", "--recorded", "dump", "--align", "inputs", cwd=here).code == 2
+    )
     some = compared(here, "--recorded", "dump", "--at", "/block0/*")
     assert list(cells(some)) == names[:5]
 
 
-# ------------------------------------------------------------------------------------------------ several runs
+# ------------------------------------------------------------------------------------------------
+# several runs
 
 
 @pytest.mark.slow
@@ -345,7 +393,10 @@ def test_three_runs_name_the_odd_one_out(fifty: Callable[..., Path], made: onnx.
     row = next(r for r in done.document["rows"] if r["odd_one_out"])
     assert row["tensor"] == made.graph.node[25].output[0]
     done = subcut("compare", "net.onnx", "--recorded", "simulator", "--recorded", "board", cwd=here)
-    says = f"simulator agrees with the reference; board departs from simulator first at {row['tensor']} (Conv)"
+    says = (
+        "simulator agrees with the reference; board departs from simulator first at"
+        f" {row['tensor']} (Conv)"
+    )
     assert done.out.startswith(f"{says}\n") and "FAIL, unlike simulator" in done.out
 
 
@@ -408,7 +459,9 @@ def test_several_samples_are_several_runs(tmp_path: Path, made: onnx.ModelProto)
     assert "out holds 2 samples, the input is 1 sample: the first is compared" in one.err
 
 
-def test_msaccucmp_columns_and_its_advisor(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_msaccucmp_columns_and_its_advisor(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty(wrong=17)
     folder = here / "dump"
     name = made.graph.node[30].output[0].replace("/", "_")
@@ -439,7 +492,8 @@ def test_csv_has_a_line_per_tensor(fifty: Callable[..., Path]) -> None:
     assert alone[17]["status"] == "fail" and len(alone) == device.LAYERS
 
 
-# ------------------------------------------------------------------------------------------------ handing on
+# ------------------------------------------------------------------------------------------------
+# handing on
 
 
 def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
@@ -456,8 +510,12 @@ def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProt
     assert f"subcut export {case.relative_to(here)}" in done.out
     again = subcut("replay", case, "-c", "ort", cwd=here)
     assert again.code == 0, "onnxruntime computes it right"
-    assert subcut("bisect", "net.onnx", "--recorded", "dump", cwd=here).code == 1, "its own result is replaced"
-    exported = subcut("export", case, "-o", "board", "--dtype", "float16", "--layout", "NHWC", cwd=here)
+    assert subcut("bisect", "net.onnx", "--recorded", "dump", cwd=here).code == 1, (
+        "its own result is replaced"
+    )
+    exported = subcut(
+        "export", case, "-o", "board", "--dtype", "float16", "--layout", "NHWC", cwd=here
+    )
     assert exported.code == 0
 
 
@@ -469,7 +527,9 @@ def test_with_a_candidate_the_recording_says_where_to_look(fifty: Callable[..., 
     plain = subcut(*words, "-i", "dump/data.npy", cwd=here)
     told = subcut(*words, "--recorded", "dump", "--force", cwd=here)
     assert told.code == plain.code == 1
-    assert [f["nodes"] for f in told.document["findings"]] == [f["nodes"] for f in plain.document["findings"]]
+    assert [f["nodes"] for f in told.document["findings"]] == [
+        f["nodes"] for f in plain.document["findings"]
+    ]
 
 
 def test_recording_and_lint_are_weights_of_the_search(
@@ -489,17 +549,31 @@ def test_recording_and_lint_are_weights_of_the_search(
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
 
 
-def test_a_cut_fed_with_what_was_recorded(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_a_cut_fed_with_what_was_recorded(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty(wrong=12)
     names = [n.output[0] for n in made.graph.node]
-    done = subcut("cut", "net.onnx", "-s", "/block3/conv15", "-e", "/block3/relu19", "--recorded", "dump", cwd=here)
+    done = subcut(
+        "cut",
+        "net.onnx",
+        "-s",
+        "/block3/conv15",
+        "-e",
+        "/block3/relu19",
+        "--recorded",
+        "dump",
+        cwd=here,
+    )
     assert done.code == 0, done.err
     case = here / "subcut_out" / "block3_conv15__block3_relu19"
     manifest = json.loads((case / "manifest.json").read_text())
     values = tensors(here / "dump")
 
     def stored(role: str) -> dict[str, Array]:
-        return {t["name"]: np.load(case / t["samples"][0]["files"][0]["file"]) for t in manifest[role]}
+        return {
+            t["name"]: np.load(case / t["samples"][0]["files"][0]["file"]) for t in manifest[role]
+        }
 
     assert {n: v.tobytes() for n, v in stored("inputs").items()} == {
         names[14]: values[names[14].replace("/", "_")].tobytes()
@@ -511,7 +585,14 @@ def test_a_cut_fed_with_what_was_recorded(fifty: Callable[..., Path], made: onnx
     assert "what the reference makes of the recorded inputs" in done.out
     log = (case / "log.txt").read_text()
     assert all(
-        word in log for word in ("Dump Layer: ", "Output File: ", "Input File: ", "Export Layer: ", "Recorded: ")
+        word in log
+        for word in (
+            "Dump Layer: ",
+            "Output File: ",
+            "Input File: ",
+            "Export Layer: ",
+            "Recorded: ",
+        )
     )
 
 
@@ -521,16 +602,30 @@ def test_a_result_that_is_read_as_a_recording_is_not_replaced(fifty: Callable[..
     assert subcut(*words, "-i", "dump/data.npy", "--dump", "all", cwd=here).code == 0
     read = here / "subcut_out" / "block3_conv15__block3_relu19"
     before = sorted(p.name for p in read.rglob("*"))
-    done = subcut(*words, "--recorded", read / "dump_data", "-i", "dump/data.npy", "--force", cwd=here)
+    done = subcut(
+        *words, "--recorded", read / "dump_data", "-i", "dump/data.npy", "--force", cwd=here
+    )
     assert done.code == 2
     assert "it holds what is read" in done.err
     assert sorted(p.name for p in read.rglob("*")) == before
 
 
-def test_a_cut_that_the_recording_cannot_feed(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_a_cut_that_the_recording_cannot_feed(
+    fifty: Callable[..., Path], made: onnx.ModelProto
+) -> None:
     here = fifty()
     (here / "dump" / f"{made.graph.node[14].output[0].replace('/', '_')}.npy").unlink()
-    done = subcut("cut", "net.onnx", "-s", "/block3/conv15", "-e", "/block3/relu19", "--recorded", "dump", cwd=here)
+    done = subcut(
+        "cut",
+        "net.onnx",
+        "-s",
+        "/block3/conv15",
+        "-e",
+        "/block3/relu19",
+        "--recorded",
+        "dump",
+        cwd=here,
+    )
     assert done.code == 2
     assert "the recording holds no '/block2/relu14_output_0'" in done.err
     assert "--start /block2/relu14" in done.err
@@ -564,20 +659,27 @@ def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[
     assert done.code == 74
 
 
-# ------------------------------------------------------------------------------------------------ what looks alike
+# ------------------------------------------------------------------------------------------------
+# what looks alike
 
 
 def seen_in(
-    reference: Reference, model: onnx.ModelProto, folder: Path, then: Callable[[], object] = lambda: None
+    reference: Reference,
+    model: onnx.ModelProto,
+    folder: Path,
+    then: Callable[[], object] = lambda: None,
 ) -> tuple[RunComparison, int, list[tuple[int, ...]]]:
-    """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals).
+    """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its
+    intervals).
 
     `then`: what happens to the files before their values are read.
     """
     onnx.save(model, folder / "net.onnx")
     graph = load(folder / "net.onnx")
     with (
-        open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
+        open_runs(
+            graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()
+        ) as recorded,
         recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
         then()
@@ -596,17 +698,29 @@ def cube(*ops: str, names: Sequence[str] = ()) -> onnx.ModelProto:
         reads = [last]
         name = names[k] if names else f"t{k}"
         if op == "Conv":
-            weights.append(onnx.numpy_helper.from_array(dice.normal(size=(6, 6, 1, 1)).astype(np.float32), f"w{k}"))
+            weights.append(
+                onnx.numpy_helper.from_array(
+                    dice.normal(size=(6, 6, 1, 1)).astype(np.float32), f"w{k}"
+                )
+            )
             reads.append(f"w{k}")
         nodes.append(onnx.helper.make_node(op, reads, [name], f"n{k}"))
         last = name
-    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 6, 6, 6]) for n in ("data", last)]
+    ends = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 6, 6, 6])
+        for n in ("data", last)
+    ]
     graph = onnx.helper.make_graph(nodes, "cube", ends[:1], ends[1:], weights)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+    )
 
 
-def kept(model: onnx.ModelProto, folder: Path, turned: bool = False, flat: bool = False) -> dict[str, Array]:
-    """What a healthy device keeps of a cube, in `folder`/dump; `turned`: its layers with channels last."""
+def kept(
+    model: onnx.ModelProto, folder: Path, turned: bool = False, flat: bool = False
+) -> dict[str, Array]:
+    """What a healthy device keeps of a cube, in `folder`/dump; `turned`: its layers with channels
+    last."""
     data = np.random.default_rng(1).normal(size=(1, 6, 6, 6)).astype(np.float32)
     names = [n.output[0] for n in model.graph.node]
     values = evaluate(device_model(model, names), {"data": data}, names) | {"data": data}
@@ -622,12 +736,16 @@ def device_model(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProt
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.output[:]
-    made.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in names)
+    made.graph.output.extend(
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in names
+    )
     return made
 
 
 @pytest.mark.parametrize(("turned", "flat"), [(True, False), (False, True), (True, True)])
-def test_a_healthy_cube_agrees_in_each_layout(turned: bool, flat: bool, tmp_path: Path, reference: Reference) -> None:
+def test_a_healthy_cube_agrees_in_each_layout(
+    turned: bool, flat: bool, tmp_path: Path, reference: Reference
+) -> None:
     model = cube("Conv", "Relu", "Conv", "Sigmoid")
     kept(model, tmp_path, turned, flat)
     found, code, places = seen_in(reference, model, tmp_path)
@@ -635,7 +753,9 @@ def test_a_healthy_cube_agrees_in_each_layout(turned: bool, flat: bool, tmp_path
     assert len(found.rows) == 4 and found.inputs["data"].agreeing
 
 
-def test_names_that_are_written_alike_hold_the_nearest(tmp_path: Path, reference: Reference) -> None:
+def test_names_that_are_written_alike_hold_the_nearest(
+    tmp_path: Path, reference: Reference
+) -> None:
     """Of `a/b` and `a.b` one was dumped; `c_d` has the very name of a file that `c/d` left."""
     model = cube("Conv", "Sigmoid", "Conv", "Tanh", names=("a/b", "a.b", "c/d", "c_d"))
     values = kept(model, tmp_path)
@@ -646,11 +766,17 @@ def test_names_that_are_written_alike_hold_the_nearest(tmp_path: Path, reference
     np.save(tmp_path / "dump" / "c_d~2.npy", values["c_d"])
     found, code, _ = seen_in(reference, model, tmp_path)
     assert code == 0
-    assert {n: row.match.entry.name for n, row in found.rows.items()} == {"a.b": "a_b", "c/d": "c_d", "c_d": "c_d~2"}
+    assert {n: row.match.entry.name for n, row in found.rows.items()} == {
+        "a.b": "a_b",
+        "c/d": "c_d",
+        "c_d": "c_d~2",
+    }
 
 
 @pytest.mark.parametrize("wrong", range(1, 5))
-def test_a_node_that_was_left_out_does_not_vanish(wrong: int, tmp_path: Path, reference: Reference) -> None:
+def test_a_node_that_was_left_out_does_not_vanish(
+    wrong: int, tmp_path: Path, reference: Reference
+) -> None:
     """The device hands on what came in: its value is the neighbour's."""
     ops = ["Conv", "Relu", "Conv", "Sigmoid", "Conv"]
     model = cube(*ops)
@@ -677,7 +803,9 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     model = cube("Sigmoid", "Tanh", "Relu")
     random = onnx.helper.make_node("RandomNormalLike", ["t0"], ["drawn"], "drawn")
     add = onnx.helper.make_node("Add", ["t0", "drawn"], ["sum"], "sum")
-    constant = onnx.helper.make_node("Constant", [], ["c"], "c", value_floats=[float(k) for k in range(6)])
+    constant = onnx.helper.make_node(
+        "Constant", [], ["c"], "c", value_floats=[float(k) for k in range(6)]
+    )
     more = onnx.helper.make_node("Mul", ["sum", "c"], ["product"], "product")
     model.graph.node[1].input[0] = "product"
     for k, node in enumerate((random, add, constant, more), 1):
@@ -691,7 +819,8 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     assert not found.left_out(Reason.UNMATCHED) and not found.notes
 
 
-# ------------------------------------------------------------------------------------------------ what cannot be read
+# ------------------------------------------------------------------------------------------------
+# what cannot be read
 
 
 @pytest.mark.slow
@@ -706,9 +835,17 @@ def test_more_files_than_may_be_open(command: str, tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "dump" / "t99.npy", np.load(tmp_path / "dump" / "t99.npy") + 1)
     words = (command, "m.onnx", "--recorded", "dump", "--json")
-    done = subcut(*words, cwd=tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    done = subcut(
+        *words,
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    )
     assert done.code == 1, done
-    assert [done.document["recordings"][0][key] for key in ("wrong", "compared", "unread")] == [1, 100, 0]
+    assert [done.document["recordings"][0][key] for key in ("wrong", "compared", "unread")] == [
+        1,
+        100,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("names", ["known", "unknown"])
@@ -720,16 +857,21 @@ def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference:
     found, code, _ = seen_in(reference, model, tmp_path, then=lost.unlink)
     assert (code, len(found.left_out(Reason.UNREADABLE)), len(found.failing)) == (5, 1, 0)
     (note,) = found.notes
-    assert re.match(r"1 of 4 recorded tensors could not be read: cannot read .*(t1|blob).npy: ", note)
+    assert re.match(
+        r"1 of 4 recorded tensors could not be read: cannot read .*(t1|blob).npy: ", note
+    )
 
 
-# ------------------------------------------------------------------------------------------------ at length
+# ------------------------------------------------------------------------------------------------
+# at length
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", device.KINDS[:1], ids=lambda kind: kind.name)
-def test_a_fault_in_each_third_layer(kind: device.Kind, made: onnx.ModelProto, reference: Reference) -> None:
+def test_a_fault_in_each_third_layer(
+    kind: device.Kind, made: onnx.ModelProto, reference: Reference
+) -> None:
     layers = range(0, device.LAYERS, 3)
     results = [tried(reference, made, kind, layer, 0) for layer in layers]
     assert [right for right, _ in results] == [True] * len(layers)
@@ -737,10 +879,16 @@ def test_a_fault_in_each_third_layer(kind: device.Kind, made: onnx.ModelProto, r
 
 def test_a_recording_of_constants_alone_tells_nothing(tmp_path: Path) -> None:
     text = "g (float[1,64] x) => (float[1,64] y) { [a] a = Sub(x, nine) [b] y = Relu(a) }"
-    (tmp_path / "m.onnx").write_bytes(text_models.model(text, nine=np.array([9], np.float32)).SerializeToString())
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32))
+    (tmp_path / "m.onnx").write_bytes(
+        text_models.model(text, nine=np.array([9], np.float32)).SerializeToString()
+    )
+    np.save(
+        tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    )
     (tmp_path / "dump").mkdir()
     np.save(tmp_path / "dump/y.npy", np.zeros((1, 64), np.float32))
     for command in ("bisect", "compare"):
-        done = subcut(command, "m.onnx", "--recorded", "dump", "-i", "x.npy", "--json", cwd=tmp_path)
+        done = subcut(
+            command, "m.onnx", "--recorded", "dump", "-i", "x.npy", "--json", cwd=tmp_path
+        )
         assert (done.code, done.document["recordings"][0]["status"]) == (5, "unresolved")

@@ -1,5 +1,5 @@
-"""A small device: fed other values than the reference, files laid out otherwise than the user says, names that the user
-or another run of the tool explains.
+"""A small device: fed other values than the reference, files laid out otherwise than the user says,
+names that the user or another run of the tool explains.
 
 Covers `recordings.wrong_input`, `recordings.run_comparison`.
 """
@@ -45,16 +45,24 @@ def net(wrong: str = "") -> onnx.ModelProto:
     for name in NAMES:
         if name in ("stem", "mid"):
             kernel = dice.normal(size=(6, channels, 3, 3)).astype(np.float32)
-            weights.append(onnx.numpy_helper.from_array(np.roll(kernel, name == wrong, 0).copy(), f"w_{name}"))
-            nodes.append(onnx.helper.make_node("Conv", [last, f"w_{name}"], [name], name, pads=[1] * 4))
+            weights.append(
+                onnx.numpy_helper.from_array(np.roll(kernel, name == wrong, 0).copy(), f"w_{name}")
+            )
+            nodes.append(
+                onnx.helper.make_node("Conv", [last, f"w_{name}"], [name], name, pads=[1] * 4)
+            )
             channels = 6
         else:
             nodes.append(onnx.helper.make_node("Relu", [last], [name], name))
         last = name
-    ends = [onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, SHAPE),
-            onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, (1, 6, 12, 10))]  # fmt: skip
+    ends = [
+        onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, SHAPE),
+        onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, (1, 6, 12, 10)),
+    ]
     graph = onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+    )
 
 
 def image() -> Array:
@@ -64,11 +72,15 @@ def image() -> Array:
     return np.asarray(colours, np.float32)[None]
 
 
-def recorded(folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Array], object] = np.save) -> None:
+def recorded(
+    folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Array], object] = np.save
+) -> None:
     """What a device leaves in `folder`/dump that computes all tensors from `fed`."""
     model = net(wrong)
     del model.graph.output[:]
-    model.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES)
+    model.graph.output.extend(
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES
+    )
     (folder / "dump").mkdir(exist_ok=True)
     for name, value in evaluate(model, {"data": np.ascontiguousarray(fed)}, NAMES).items():
         keep(folder / "dump" / name, value)
@@ -85,7 +97,9 @@ def seen(
     onnx.save(net(), folder / "net.onnx")
     np.save(folder / "x.npy", image())
     graph = load(folder / "net.onnx")
-    options = RecordingOptions((RecordedFolder(folder / "dump"),), layout=layout, tensor_map=tensor_map or {})
+    options = RecordingOptions(
+        (RecordedFolder(folder / "dump"),), layout=layout, tensor_map=tensor_map or {}
+    )
     feeding = Feeding((str(folder / "x.npy"),))
     with (
         open_runs(graph, options, feeding) as recorded,
@@ -93,13 +107,17 @@ def seen(
     ):
         found = compare_run(judge, runs[-1])
         then(found)
-        return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)]
+        return found, [
+            [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)
+        ]
 
 
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=pytest.mark.slow if k else ()) for k, how in enumerate(MISREAD)]
 )
-def test_a_misread_input_is_named_and_no_node_blamed(how: str, tmp_path: Path, reference: Reference) -> None:
+def test_a_misread_input_is_named_and_no_node_blamed(
+    how: str, tmp_path: Path, reference: Reference
+) -> None:
     recorded(tmp_path, MISREAD[how](image()))
     found, places = seen(reference, tmp_path)
     assert found.wrong_input == f"your input is {how}" and places == [] and not found.failing
@@ -109,9 +127,14 @@ def test_a_misread_input_is_named_and_no_node_blamed(how: str, tmp_path: Path, r
 def test_what_is_saved_is_what_was_compared(tmp_path: Path, reference: Reference) -> None:
     """Not the reference's values of the user's input."""
     recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()))
-    found, _ = seen(reference, tmp_path, then=lambda found: [
-        np.testing.assert_allclose(pair.given, pair.reference, atol=1e-4) for pair in value_pairs(found, NAMES)
-    ])  # fmt: skip
+    found, _ = seen(
+        reference,
+        tmp_path,
+        then=lambda found: [
+            np.testing.assert_allclose(pair.given, pair.reference, atol=1e-4)
+            for pair in value_pairs(found, NAMES)
+        ],
+    )
     assert found.wrong_input
 
 
@@ -140,7 +163,10 @@ def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
 def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), "mid", lambda path, value: value.tofile(path.with_suffix(".bin")))
     found, places = seen(reference, tmp_path, "NHWC")
-    assert found.notes[0] == "the files are laid out as the model is, not as --dump-layout says: read so"
+    assert (
+        found.notes[0]
+        == "the files are laid out as the model is, not as --dump-layout says: read so"
+    )
     assert places == [["mid"]] and not found.wrong_input
 
 
@@ -150,11 +176,15 @@ def test_without_the_model_s_output_nothing_agrees(tmp_path: Path, reference: Re
     (tmp_path / "dump/other.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
     assert exit_code([found]) == 5 and not found.failing
-    assert found.notes == ["3 of 4 tensors were compared, the model's output out was not",
-                           "files of other kinds were left out: 1 .dat"]  # fmt: skip
+    assert found.notes == [
+        "3 of 4 tensors were compared, the model's output out was not",
+        "files of other kinds were left out: 1 .dat",
+    ]
 
 
-def test_where_most_files_are_of_no_known_kind_nothing_agrees(tmp_path: Path, reference: Reference) -> None:
+def test_where_most_files_are_of_no_known_kind_nothing_agrees(
+    tmp_path: Path, reference: Reference
+) -> None:
     recorded(tmp_path, image())
     for name in ("stem", "act", "mid"):
         (tmp_path / f"dump/{name}.npy").unlink()
@@ -164,7 +194,7 @@ def test_where_most_files_are_of_no_known_kind_nothing_agrees(tmp_path: Path, re
     assert exit_code([found]) == 5 and found.notes[0].startswith("only 1 of 6 recorded tensors")
 
 
-# ---------------------------------------------------------------------------------------------------- given names
+# ------------------------------------------------------------ given names
 
 
 def renamed(path: Path, value: Array) -> None:
@@ -188,9 +218,11 @@ def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Ref
 
 @pytest.mark.parametrize(
     ("tensor_map", "says"),
-    [({"mit": "layer_2"}, "--map: no tensor 'mit' in net.onnx"),
-     ({"mid": "layer_22"}, "--map: nothing recorded is called 'layer_22'")],
-)  # fmt: skip
+    [
+        ({"mit": "layer_2"}, "--map: no tensor 'mit' in net.onnx"),
+        ({"mid": "layer_22"}, "--map: nothing recorded is called 'layer_22'"),
+    ],
+)
 def test_a_name_in_the_map_that_is_nowhere(
     tensor_map: dict[str, str], says: str, tmp_path: Path, reference: Reference
 ) -> None:
@@ -200,11 +232,23 @@ def test_a_name_in_the_map_that_is_nowhere(
     assert caught.value.what == says and caught.value.nearest
 
 
-def test_what_values_confirm_on_one_side_holds_on_the_other(tmp_path: Path, reference: Reference) -> None:
-    """The names say nothing, and behind the fault the values do not: those of the golden side do."""
+def test_what_values_confirm_on_one_side_holds_on_the_other(
+    tmp_path: Path, reference: Reference
+) -> None:
+    """The names say nothing, and behind the fault the values do not: those of the golden side
+    do."""
     for side, wrong in (("golden", ""), ("simulator", "mid")):
         (tmp_path / "dump" / side).mkdir(parents=True)
-        recorded(tmp_path, image(), wrong, lambda path, value, s=side: renamed(path.parent / s / path.name, value))  # type: ignore[misc]
+        recorded(
+            tmp_path,
+            image(),
+            wrong,
+            lambda path, value, s=side: renamed(path.parent / s / path.name, value),  # type: ignore[misc]
+        )
     found, places = seen(reference, tmp_path)
-    assert found.run.name == "dump:simulator" and list(found.rows) == list(NAMES) and places == [["mid"]]
+    assert (
+        found.run.name == "dump:simulator"
+        and list(found.rows) == list(NAMES)
+        and places == [["mid"]]
+    )
     assert "as in dump:golden" in found.rows["mid"].match.note

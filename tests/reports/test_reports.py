@@ -1,8 +1,9 @@
-"""Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own.
+"""Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line
+of its own.
 
-Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`, `reports.model_explorer`,
-`results`, `results.bisect`, `results.common`, `results.compare`, `results.recorded`, `results.sweep` and
-`commands.report`.
+Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`,
+`reports.model_explorer`, `results`, `results.bisect`, `results.common`, `results.compare`,
+`results.recorded`, `results.sweep` and `commands.report`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def render(form: str, document: dict[str, Any]) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------------- contract
+# ------------------------------------------------------------ contract
 
 
 @pytest.mark.turns(3)
@@ -68,7 +69,9 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
     document = ALL[name]()
     text = render(form, document)
     assert document == ALL[name](), "a report changes nothing"
-    assert text == render(form, json.loads(json.dumps(document))), "the same again, also once it was a file"
+    assert text == render(form, json.loads(json.dumps(document))), (
+        "the same again, also once it was a file"
+    )
     assert text.endswith("\n") and not text.endswith("\n\n")
     assert not CONTROL.search(text)
     text.encode()
@@ -83,7 +86,10 @@ def test_any_names(names: list[str]) -> None:
         for form in FORMS:
             assert not CONTROL.search(render(form, document))
         ET.fromstring(render("junit", document))
-        stubs = {("text", ("x", "y")), ("text", ("class", "x", "y"))}  # equal names make one tensor with many readers
+        stubs = {
+            ("text", ("x", "y")),
+            ("text", ("class", "x", "y")),
+        }  # equal names make one tensor with many readers
         assert tags(render("html", document)) <= tags(render("html", build(PLAIN))) | stubs
 
 
@@ -93,7 +99,7 @@ def test_every_form_names_a_file_of_its_own() -> None:
     assert {"html", "md", "csv", "junit", "model-explorer", "text"} <= set(FORMS)
 
 
-# ---------------------------------------------------------------------------------------------------- schema
+# ------------------------------------------------------------ schema
 
 
 @cache
@@ -121,16 +127,22 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
             yield from ({**value, key: one} for one in [change, *changed(value[key], change)])
     elif isinstance(value, list):
         for k, one in enumerate(value[:2]):
-            yield from ([*value[:k], other, *value[k + 1 :]] for other in [change, *changed(one, change)])
+            yield from (
+                [*value[:k], other, *value[k + 1 :]] for other in [change, *changed(one, change)]
+            )
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("change", [None, "text", [], *(pytest.param(c, marks=pytest.mark.rare) for c in (-1.5, True))])
+@pytest.mark.parametrize(
+    "change", [None, "text", [], *(pytest.param(c, marks=pytest.mark.rare) for c in (-1.5, True))]
+)
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
     document = ALL[name]()
     valid = validator(type_of(document["schema"])).is_valid
-    document |= {key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document}
+    document |= {
+        key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document
+    }
     others = list(changed(document, change))
     step = max(1, len(others) // examples(100))
     for other in others[:: step + 1 - step % 2]:  # odd: of each kind of place some
@@ -152,7 +164,7 @@ def test_a_departure_is_named() -> None:
     assert problem({**RUNS["agree"](), "trials": True}).startswith("trials: ")
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -179,7 +191,7 @@ def test_precision_or_bug_is_told_wherever_it_is_known(form: str) -> None:
     assert "Precision or bug" not in render(form, document)
 
 
-# ---------------------------------------------------------------------------------------------------- HTML
+# ------------------------------------------------------------ HTML
 
 
 class Page(HTMLParser):
@@ -196,7 +208,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tag = tag
-        self.tags.add((tag, tuple(name for name, _ in attrs if name != "title")))  # only a shortened name has one
+        self.tags.add(
+            (tag, tuple(name for name, _ in attrs if name != "title"))
+        )  # only a shortened name has one
         self.values += [(name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:
@@ -217,7 +231,9 @@ def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
         links = {value for name, value in values if name == "href"}
         assert links and all(re.fullmatch("#[a-z]+(-[0-9]+)?", link) for link in links)
     assert all(
-        "javascript:" not in value for name, value in page.values if name not in ("title", "aria-label", "data-key")
+        "javascript:" not in value
+        for name, value in page.values
+        if name not in ("title", "aria-label", "data-key")
     )
     text = render("html", RUNS["hostile"]())
     assert text.lower().count("<script") == 1 and f"<script>{SCRIPT}</script>" in text
@@ -227,7 +243,11 @@ def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     for build in ALL.values():
         page = Page(render("html", build()))
-        loads = [value for name, value in page.values if name in ("href", "src", "data", "action", "xlink:href")]
+        loads = [
+            value
+            for name, value in page.values
+            if name in ("href", "src", "data", "action", "xlink:href")
+        ]
         assert all(value.startswith("#") for value in loads)
         assert not {"link", "img", "iframe", "object", "form"} & {tag for tag, _ in page.tags}
         digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -251,28 +271,39 @@ def test_every_link_leads_to_a_place_of_the_page() -> None:
         assert {value[1:] for name, value in values if name == "href"} <= set(places)
 
 
-@pytest.mark.parametrize("name", ["culprit", "compared", "interval-several", "recorded-several", "agree"])
+@pytest.mark.parametrize(
+    "name", ["culprit", "compared", "interval-several", "recorded-several", "agree"]
+)
 def test_the_whole_network_is_drawn_and_leads_to_its_tensors(name: str) -> None:
-    """Once for a screen and once for a phone; the groups of what was found are open, errors are bars and numbers."""
+    """Once for a screen and once for a phone; the groups of what was found are open, errors are
+    bars and numbers."""
     values = Page(text := render("html", ALL[name]())).values
     assert {value for name, value in values if name == "href" and value.startswith("#tensor-")}
-    assert text.count('class="wide screen"') and text.count('class="wide screen"') == text.count('class="wide phone"')
+    assert text.count('class="wide screen"') and text.count('class="wide screen"') == text.count(
+        'class="wide phone"'
+    )
     keys = [value for name, value in values if name == "data-key"]
     assert ("#4" in keys and "down" in keys) or not ALL[name]().get("findings")
     document = ALL[name]()
     del document["model"]["network"]
-    assert problem(document) == "" and 'id="network"' not in render("html", document), "documents of before"
+    assert problem(document) == "" and 'id="network"' not in render("html", document), (
+        "documents of before"
+    )
     document["model"]["network"] = {**ALL[name]()["model"]["network"], "ops": ["Conv"]}
     assert 'id="network"' not in render("html", document), "lists that do not belong together"
 
 
 def test_the_search_is_replayed_in_the_drawing() -> None:
-    """A character per box and step: asked (a capital), failed alone, agreed alone, wrong in place."""
+    """A character per box and step: asked (a capital), failed alone, agreed alone, wrong in
+    place."""
     document = RUNS["culprit"]()
     text = render("html", document)
     steps = re.findall('data-steps="([^"]+)"', text)
     assert len(steps) == 2
-    boxes = [re.findall('class="box [^"]*" data-key="([^"]*)"', part) for part in text.split("data-steps=")[1:]]
+    boxes = [
+        re.findall('class="box [^"]*" data-key="([^"]*)"', part)
+        for part in text.split("data-steps=")[1:]
+    ]
     for states, keys in zip(steps, boxes, strict=True):
         rows = states.split(" ")
         assert len(rows) == len(document["steps"])
@@ -300,11 +331,15 @@ def test_a_fault_that_reading_hides_is_said_in_the_chart() -> None:
 def test_a_page_of_a_large_network_stays_small() -> None:
     """1,000 nodes with long names, all wrong: under 2 MB."""
     nodes = [
-        runs.Node(f"/encoder/layer.{i // 20}/attention/self/MatMul_{i}", "MatMul", (f"t{i}",), f"t{i + 1}")
+        runs.Node(
+            f"/encoder/layer.{i // 20}/attention/self/MatMul_{i}", "MatMul", (f"t{i}",), f"t{i + 1}"
+        )
         for i in range(1000)
     ]
     rows = runs.profile(lambda i: 0.1, nodes)
-    text = render("html", runs.run([runs.finding("culprit", [500, 501], nodes)], nodes, profile=rows))
+    text = render(
+        "html", runs.run([runs.finding("culprit", [500, 501], nodes)], nodes, profile=rows)
+    )
     assert len(text.encode()) < 2_000_000 and "#tensor-501" in text
 
 
@@ -312,18 +347,25 @@ def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
     document = RUNS["culprit"]()
     del document["model"]["network"]
     page = Page(render("html", document))
-    said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
+    said = [
+        text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")
+    ]
     assert said[0] == headline(document)
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
     assert boxes.count("box node found") == 2 and len(boxes) > 4
-    assert ("text", "MaxPool #5") in page.said and ("text", "pad/Pad") in page.said and ("text", "✗") in page.said
+    assert (
+        ("text", "MaxPool #5") in page.said
+        and ("text", "pad/Pad") in page.said
+        and ("text", "✗") in page.said
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- Markdown
+# ------------------------------------------------------------ Markdown
 
 
 def test_markdown_holds_names_in_code() -> None:
-    """Read by another's parser: what is not code has no link, no picture, no HTML but ours, and names nobody."""
+    """Read by another's parser: what is not code has no link, no picture, no HTML but ours, and
+    names nobody."""
     from markdown_it import MarkdownIt
 
     tokens = MarkdownIt("commonmark").enable("table").parse(render("md", RUNS["hostile"]()))
@@ -338,13 +380,27 @@ def test_markdown_holds_names_in_code() -> None:
     }
     assert {t.content for t in inline if t.type == "html_inline"} <= {"<code>", "</code>"}
     html = [t.content for t in tokens if t.type == "html_block"]
-    assert len(html) == 2 and html[0].startswith("<details>\n<summary>") and html[1] == "</details>\n"
+    assert (
+        len(html) == 2 and html[0].startswith("<details>\n<summary>") and html[1] == "</details>\n"
+    )
     codes = {t.content.strip() for t in inline if t.type == "code_inline"}
-    assert {"```", "@SUM(1+1)*cmd|' /C calc'!A0", "\\|`", "a|b``c`", "{{ 7 * 7 }}{% for %}"} <= codes
+    assert {
+        "```",
+        "@SUM(1+1)*cmd|' /C calc'!A0",
+        "\\|`",
+        "a|b``c`",
+        "{{ 7 * 7 }}{% for %}",
+    } <= codes
     inside = 0
     for token in inline:
-        inside += {"<code>": 1, "</code>": -1}.get(token.content, 0) if token.type == "html_inline" else 0
-        assert token.type != "text" or inside or not re.search("@someone|alert|HYPERLINK", token.content), token.content
+        inside += (
+            {"<code>": 1, "</code>": -1}.get(token.content, 0) if token.type == "html_inline" else 0
+        )
+        assert (
+            token.type != "text"
+            or inside
+            or not re.search("@someone|alert|HYPERLINK", token.content)
+        ), token.content
     widths = [len(list(row)) for row in table_rows(tokens)]
     assert set(widths) == {2, 4, 8}, "no name adds a cell"
 
@@ -375,7 +431,7 @@ def test_code_spans(name: str, span: str, cell: str) -> None:
     assert (code(name), table_code(name)) == (span, cell)
 
 
-# ---------------------------------------------------------------------------------------------------- other forms
+# ------------------------------------------------------------ other forms
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -386,7 +442,9 @@ def test_csv_is_a_table_without_formulas(name: str) -> None:
     assert [kinds.count(k) for k in ("step", "finding", "alone")] == [
         len(document[key]) for key in ("steps", "findings", "alone")
     ]
-    assert all(None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values())
+    assert all(
+        None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values()
+    )
 
 
 def test_csv_has_the_numbers() -> None:
@@ -397,7 +455,11 @@ def test_csv_has_the_numbers() -> None:
         "2",
         "0.011",
     )
-    assert (rows[-1]["kind"], rows[-1]["explains"], rows[-1]["certified"]) == ("culprit", "0.93", "True")
+    assert (rows[-1]["kind"], rows[-1]["explains"], rows[-1]["certified"]) == (
+        "culprit",
+        "0.93",
+        "True",
+    )
 
 
 @pytest.mark.parametrize(
@@ -441,27 +503,37 @@ def test_model_explorer_has_the_profile() -> None:
     values = [t["value"] for t in graph["thresholds"]]
     assert set(results) == {node.label for node in NODES} and values == sorted(values)
     assert results[NODES[9].label] == {"value": 0.02}
-    assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}, "what is not finite"
+    assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}, (
+        "what is not finite"
+    )
 
 
 def test_model_explorer_goes_by_tensor_where_a_node_has_no_name() -> None:
     document = RUNS["agree"]()
-    document["profile"] = [{"index": 3, "node": "#3", "op": "Abs", "tensor": "t3", "error": 0.5, "status": "agree"}]
+    document["profile"] = [
+        {"index": 3, "node": "#3", "op": "Abs", "tensor": "t3", "error": 0.5, "status": "agree"}
+    ]
     document["profile"].append({**document["profile"][0], "node": "many", "tensor": "a"})
-    document["profile"].append({**document["profile"][0], "node": "many", "tensor": "b", "error": 0.7})
+    document["profile"].append(
+        {**document["profile"][0], "node": "many", "tensor": "b", "error": 0.7}
+    )
     document["profile"].append({**document["profile"][0], "node": "no value", "error": None})
     document["model"]["graph"] = ""
     results = json.loads(render("model-explorer", document))["<main>"]["results"]
     assert results == {"t3": {"value": 0.5}, "many": {"value": 0.7}}
 
 
-# ---------------------------------------------------------------------------------------------------- compared
+# ------------------------------------------------------------ compared
 
 
 def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() -> None:
     for form in ("html", "md", "csv"):
         text = html.unescape(render(form, COMPARED["recorded"]()))
-        assert f"{NODES[0].makes}-rs" in text and "transposed (0, 2, 1)" in text and "nothing to compare" in text, form
+        assert (
+            f"{NODES[0].makes}-rs" in text
+            and "transposed (0, 2, 1)" in text
+            and "nothing to compare" in text
+        ), form
 
 
 def test_what_is_next_after_a_comparison_is_as_its_document_says() -> None:
@@ -474,7 +546,9 @@ def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
     document = COMPARED["interval-several"]()
     del document["model"]["network"]
     page = Page(render("html", document))
-    said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
+    said = [
+        text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")
+    ]
     assert said[0] == "float says"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
     assert boxes.count("box node suspect") == 4, "two nodes in each of two places"
@@ -482,7 +556,9 @@ def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
 
 
 def test_what_was_not_seen_is_never_right() -> None:
-    rows = list(csv.DictReader(io.StringIO(render("csv", COMPARED["recorded-several"]()), newline="")))
+    rows = list(
+        csv.DictReader(io.StringIO(render("csv", COMPARED["recorded-several"]()), newline=""))
+    )
     missing = [row["status"] for row in rows if row["column"] == "quant"]
     assert len(missing) == len(NODES) and set(missing) == {"not seen"}
     suite = ET.fromstring(render("junit", COMPARED["recorded-several"]()).encode())[0]
@@ -490,17 +566,23 @@ def test_what_was_not_seen_is_never_right() -> None:
     assert all(cases[f"{node.makes}: quant"].find("skipped") is not None for node in NODES)
     assert cases["verdict"].find("failure") is not None
     unread = ET.fromstring(render("junit", COMPARED["recorded-unread"]()).encode())[0]
-    assert (unread.attrib["errors"], unread.attrib["failures"]) == ("2", "0"), "the verdict, and the unread tensor"
+    assert (unread.attrib["errors"], unread.attrib["failures"]) == ("2", "0"), (
+        "the verdict, and the unread tensor"
+    )
 
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_a_table_of_a_comparison_holds_no_formula(name: str) -> None:
     rows = csv.DictReader(io.StringIO(render("csv", COMPARED[name]()), newline=""))
-    assert all(None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values())
+    assert all(
+        None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values()
+    )
 
 
 def test_model_explorer_takes_the_worst_recording() -> None:
-    results = json.loads(render("model-explorer", COMPARED["recorded-several"]()))["main_graph"]["results"]
+    results = json.loads(render("model-explorer", COMPARED["recorded-several"]()))["main_graph"][
+        "results"
+    ]
     assert results[NODES[4].label] == {"value": 0.6} and results[NODES[0].label] == {"value": 4e-3}
     assert NODES[2].label not in results, "not seen"
 
@@ -517,13 +599,15 @@ def test_markdown_of_a_comparison_holds_names_in_code() -> None:
 
 def test_a_form_that_shows_bisections_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(COMPARED["recorded"]()), encoding="utf-8")
-    (tmp_path / "mine.py").write_text("def render(document):\n    return 'mine\\n'\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text(
+        "def render(document):\n    return 'mine\\n'\n", encoding="utf-8"
+    )
     with pytest.raises(UsageError):
         report(str(tmp_path / "run.json"), str(tmp_path / "mine.py"))
     assert report(str(tmp_path)).text.startswith("float says"), "a folder as well"
 
 
-# ---------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------ command
 
 
 @pytest.fixture
@@ -552,7 +636,9 @@ def test_files_are_written(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "my-form.py").write_text('"""Mine."""\n\n\ndef render(document):\n    return "mine\\n"\n')
+    (tmp_path / "my-form.py").write_text(
+        '"""Mine."""\n\n\ndef render(document):\n    return "mine\\n"\n'
+    )
     report(str(run), str(tmp_path / "my-form.py"), str(tmp_path))
     assert (tmp_path / "report_my_form.txt").read_text(encoding="utf-8") == "mine\n"
 
@@ -560,10 +646,17 @@ def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{", "[1]", '{"schema": "subcut.compare/1"}', '{"schema": "subcut.sweep/1"}', '{"schema": "subcut.cut/1"}',
-        '{"schema": "subcut.bisect/1"}', '{"schema": NaN}', "[" * 100_000, "\udcff",
+        "{",
+        "[1]",
+        '{"schema": "subcut.compare/1"}',
+        '{"schema": "subcut.sweep/1"}',
+        '{"schema": "subcut.cut/1"}',
+        '{"schema": "subcut.bisect/1"}',
+        '{"schema": NaN}',
+        "[" * 100_000,
+        "\udcff",
     ],
-)  # fmt: skip
+)
 def test_a_broken_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
@@ -592,12 +685,14 @@ def test_a_document_is_cleaned_and_not_changed() -> None:
     assert headline(cleaned(document)).isprintable()
 
 
-# ---------------------------------------------------------------------------------------------------- phrases
+# ------------------------------------------------------------ phrases
 
 
 def test_evidence_of_a_switch_is_of_the_schema() -> None:
     document = RUNS["culprit"]()
-    document["findings"][0]["evidence"].append({"kind": "switch", "says": "right with winograd off (winograd=0)"})
+    document["findings"][0]["evidence"].append(
+        {"kind": "switch", "says": "right with winograd off (winograd=0)"}
+    )
     assert problem(document) == "" and "winograd=0" in render("text", document)
 
 
@@ -644,7 +739,13 @@ def test_a_prediction_is_called_unchanged_or_changed() -> None:
 
 def inner(label: str, says: str, **more: Any) -> dict[str, Any]:
     evidence = [{"kind": "conclusion", "says": says}]
-    told = {"kind": "culprit", "signature": "mismatch", "certified": True, "case": None, "evidence": evidence}
+    told = {
+        "kind": "culprit",
+        "signature": "mismatch",
+        "certified": True,
+        "case": None,
+        "evidence": evidence,
+    }
     return {"nodes": [label], "ops": ["Tanh"], **told, **more}
 
 
@@ -655,11 +756,18 @@ def body(name: str, *findings: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["text", "md", "html"])
 def test_the_innermost_certified_findings_give_the_headline_and_the_conclusion(form: str) -> None:
-    """What goes wrong is diluted on its way out of a body, where rounding may seem to explain it."""
+    """What goes wrong is diluted on its way out of a body, where rounding may seem to explain
+    it."""
     document = RUNS["culprit"]()
     (finding,) = document["findings"]
-    deep = body("if1/then_branch", inner("if1/then_branch/tanh", "a bug: full precision is as wrong"))
-    found = body("loop1/body@3", inner("if1", "probably rounding", inside=deep), inner("loop1/body@3/n", "another"))
+    deep = body(
+        "if1/then_branch", inner("if1/then_branch/tanh", "a bug: full precision is as wrong")
+    )
+    found = body(
+        "loop1/body@3",
+        inner("if1", "probably rounding", inside=deep),
+        inner("loop1/body@3/n", "another"),
+    )
     finding["inside"] = found
     assert problem(document) == ""
     text = html.unescape(render(form, document)).replace("`", "")
@@ -700,7 +808,12 @@ def test_the_output_whose_shape_is_wrong_is_named() -> None:
     document = RUNS["culprit"]()
     (finding,) = document["findings"]
     verdict = finding["verdict"]
-    shape = {**verdict["outputs"][0], "name": "present", "why": "1×4 where 4×4 was expected", "signature": "shape"}
+    shape = {
+        **verdict["outputs"][0],
+        "name": "present",
+        "why": "1×4 where 4×4 was expected",
+        "signature": "shape",
+    }
     verdict |= {"why": shape["why"], "outputs": [*verdict["outputs"], shape]}
     worst = finding["worst"]["tensor"]
     assert f"present: {shape['why']}; {worst}: " in render("text", document)
@@ -734,7 +847,9 @@ def test_what_all_findings_look_like_is_one_line(form: str) -> None:
     document = RUNS["culprits"]()
     says = "all 3 findings share one cause: looks like: axes in the order 0,2,3,1"
     for finding in document["findings"]:
-        finding["evidence"] = [{"kind": "likeness", "says": "looks like: axes in the order 0,2,3,1"}]
+        finding["evidence"] = [
+            {"kind": "likeness", "says": "looks like: axes in the order 0,2,3,1"}
+        ]
     assert says in render(form, document).replace("`", "")
     document["findings"][0]["evidence"] = []
     assert "one cause" not in render(form, document)

@@ -1,4 +1,5 @@
-"""One contract for every backend in the folder, then what is special to each. Covers `runtime.backends`."""
+"""One contract for every backend in the folder, then what is special to each. Covers
+`runtime.backends`."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from tests.helpers.run_command import PATIENCE
 from tests.helpers.runs import save_records
 
 HEAVY = frozenset(
-    "numpy onnx onnxruntime networkx PIL ml_dtypes google torch openvino cv2 tract MNN tensorflow".split()
+    "numpy onnx onnxruntime networkx PIL ml_dtypes google torch openvino cv2 tract MNN tensorflow".split()  # noqa: E501
 )
 
 NUMBERS = """g (float[2,3] x, int64[n] i, bool[2] b, bfloat16[2] f, float16[2] h, float c, float[0,2] e)
@@ -48,7 +49,7 @@ NUMBERS = """g (float[2,3] x, int64[n] i, bool[2] b, bfloat16[2] f, float16[2] h
   ho = Add(h, h)
   co = Neg(c)
   eo = Relu(e)
-}"""
+}"""  # noqa: E501
 WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)
 X = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
 FEEDS: dict[str, Any] = {
@@ -71,7 +72,8 @@ EXPECTED = {
     "eo": np.zeros((0, 2), np.float32),
 }
 
-# Inputs of the two models above that a runtime refuses for their element type, by name; the others must be right.
+# Inputs of the two models above that a runtime refuses for their element type, by name; the others
+# must be right.
 REFUSED = {
     "mnn": {"f", "s", "t"},
     "ncnn": {"i", "b", "f", "e", "s", "t"},
@@ -95,7 +97,7 @@ feeds = {i["name"]: tensors.from_bits(np.load(inputs / i["npy"]), i["dtype"]) fo
 found = ort.load(model, {})(feeds)
 for o in manifest["outputs"]:
     np.save(outputs / o["npy"], tensors.to_bits(found[o["name"]], o["dtype"]))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="session")
@@ -105,11 +107,18 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-OF_ONE_MODEL = {"torch", "litert"}  # take no ONNX: tests/origins/torch/test_piece.py, tests/origins/tflite
+OF_ONE_MODEL = {
+    "torch",
+    "litert",
+}  # take no ONNX: tests/origins/torch/test_piece.py, tests/origins/tflite
 
 
-@pytest.fixture(params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"])
-def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple[str, dict[str, str]]:
+@pytest.fixture(
+    params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"]
+)
+def named(
+    request: pytest.FixtureRequest, tmp_path: Path, device: Path
+) -> tuple[str, dict[str, str]]:
     """Each backend with options that it needs; one more is a copy of another, somewhere else."""
     if request.param == "web" and (why := web_runtime.lacking()):
         pytest.skip(why)
@@ -120,13 +129,16 @@ def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple
         copy.write_text(Path(onnx_reference.__file__).read_text())
         return str(copy), {}
     if request.param == "cmd":
-        return "cmd", {"run": shlex.join([sys.executable, str(device), "{model}", "{inputs}", "{outputs}"])}
+        return "cmd", {
+            "run": shlex.join([sys.executable, str(device), "{model}", "{inputs}", "{outputs}"])
+        }
     return str(request.param), {}
 
 
 @pytest.fixture
 def refused(named: tuple[str, dict[str, str]]) -> set[str]:
-    """Inputs that the backend need not take; each has an output of its own, its name with an `o` behind."""
+    """Inputs that the backend need not take; each has an output of its own, its name with an `o`
+    behind."""
     return REFUSED.get(named[0], set())
 
 
@@ -146,11 +158,16 @@ def numbers(tmp_path: Path, refused: set[str]) -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    text = "g (string[n] s, string[] t) => (string[n] so, string[] to) {so = Identity(s) to = Identity(t)}"
+    text = (
+        "g (string[n] s, string[] t) => (string[n] so, string[] to) {so = Identity(s) to ="
+        " Identity(t)}"
+    )
     return text_models.save(tmp_path / "texts.onnx", text)
 
 
-def ask(worker: Worker, folder: Path, feeds: Mapping[str, Value], outputs: Mapping[str, str]) -> dict[str, Value]:
+def ask(
+    worker: Worker, folder: Path, feeds: Mapping[str, Value], outputs: Mapping[str, str]
+) -> dict[str, Value]:
     """Run on values in memory; what came, by name."""
     records = save_records(feeds, folder)
     done = worker.run("m", folder, outputs, records)
@@ -165,7 +182,8 @@ def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------------ the contract
+# ------------------------------------------------------------------------------------------------
+# the contract
 
 
 @pytest.mark.turns(2)
@@ -188,12 +206,18 @@ def test_it_gives_the_right_values_of_every_kind(
             (numbers, taken, given),
         )["s" in refused :]:
             assert worker.load("m", model, options) >= 0
-            same(ask(worker, tmp_path, feeds, {n: f"o{i}" for i, n in enumerate(expected)}), expected)
+            same(
+                ask(worker, tmp_path, feeds, {n: f"o{i}" for i, n in enumerate(expected)}), expected
+            )
         # only what is asked for is written, and the next run has forgotten the last
         negative = {"c": np.array(-2, np.float32)}
-        same(ask(worker, tmp_path, taken | negative, {"co": "last"}), {"co": np.array(2, np.float32)})
+        same(
+            ask(worker, tmp_path, taken | negative, {"co": "last"}), {"co": np.array(2, np.float32)}
+        )
         plain = text_models.save(
-            tmp_path / "plain.onnx", "g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", w=WEIGHT
+            tmp_path / "plain.onnx",
+            "g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }",
+            w=WEIGHT,
         )
         for name, changed in about.switches.items():  # each is a candidate of its own, and as right
             assert name and changed != options and worker.load("m", plain, changed) >= 0
@@ -235,7 +259,8 @@ def test_its_file_says_what_it_is_and_imports_nothing_heavy(name: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "\n"
 
 
-# ------------------------------------------------------------------------------------------------ ort
+# ------------------------------------------------------------------------------------------------
+# ort
 
 
 ONE = "g (float[2] x) => (float[2] y) {t = Identity(x) y = Neg(t)}"
@@ -248,9 +273,7 @@ def one(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"opt": level} for level in ("disable", "basic", "extended", "all")
-    ]
+    [{"opt": level} for level in ("disable", "basic", "extended", "all")]
     + [
         {"threads": "2"},
         {"threads": 1, "fixed": True},
@@ -259,7 +282,7 @@ def one(tmp_path: Path) -> Path:
         {"session.set_denormal_as_zero": "1", "session.intra_op.allow_spinning": "0"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_options_of_onnxruntime(options: dict[str, Any], one: Path) -> None:
     found = ort.load(one, options)({"x": np.array([1, -2], np.float32)})
     same(found, {"y": np.array([-1, 2], np.float32)})
@@ -277,7 +300,9 @@ def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
         onnxruntime.InferenceSession(str(one), settings, providers=["CPUExecutionProvider"])
         left[level] = len(onnx.load(aside).graph.node)
     assert left["disable"] == 2 > left["all"]
-    settings = ort.make_settings({"threads": "3", "session.set_denormal_as_zero": "1", "fixed": "yes"})
+    settings = ort.make_settings(
+        {"threads": "3", "session.set_denormal_as_zero": "1", "fixed": "yes"}
+    )
     assert settings.intra_op_num_threads == 3
     assert settings.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert settings.use_deterministic_compute and not settings.enable_cpu_mem_arena
@@ -300,7 +325,9 @@ def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
         ({"custom_ops": "/nonexistent/ops.so"}, "cannot load /nonexistent/ops.so"),
     ],
 )
-def test_options_that_mean_nothing_to_onnxruntime(options: dict[str, str], says: str, one: Path) -> None:
+def test_options_that_mean_nothing_to_onnxruntime(
+    options: dict[str, str], says: str, one: Path
+) -> None:
     wanted = BackendError if "providers" in options or "custom_ops" in options else UsageError
     with pytest.raises(wanted) as e:
         ort.load(one, options)
@@ -320,14 +347,18 @@ def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
     )
     with pytest.raises(Refused, match=r"^onnxruntime [\d.]+ refuses the model") as e:
         ort.load(unknown, {})
-    assert e.value.hint == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
+    assert (
+        e.value.hint
+        == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
+    )
     with pytest.raises(Refused, match=r"^the reference \(onnxruntime") as e:
         ort.load(unknown, {"fixed": True})
     assert "--no-capture" in e.value.hint
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed"
+    importlib.util.find_spec("onnxruntime_extensions") is None,
+    reason="onnxruntime-extensions is not installed",
 )
 def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
     """In a process of its own: what is loaded stays loaded."""
@@ -344,7 +375,8 @@ def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
     same(found, {"up": np.array(["ABC", "D E"], object)})
 
 
-# ------------------------------------------------------------------------------------------------ onnx-reference
+# ------------------------------------------------------------------------------------------------
+# onnx-reference
 
 
 def test_values_of_onnx_reference(tmp_path: Path) -> None:
@@ -355,7 +387,9 @@ def test_values_of_onnx_reference(tmp_path: Path) -> None:
       rows = Gather <axis = 2> (x, at)
       soft = Softmax <axis = -1> (x)
     }"""
-    model = text_models.save(tmp_path / "m.onnx", text, w=np.array([[[[1, 0], [0, -1]]]], np.float32))
+    model = text_models.save(
+        tmp_path / "m.onnx", text, w=np.array([[[[1, 0], [0, -1]]]], np.float32)
+    )
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
     found: Any = onnx_reference.load(model, {})({"x": x, "at": np.array([3, -4])})
     assert found["pool"].ravel().tolist() == [5, 7, 13, 15]
@@ -375,7 +409,8 @@ def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) 
         worker.load("m", unknown, {})
 
 
-# ------------------------------------------------------------------------------------------------ cmd: the folders
+# ------------------------------------------------------------------------------------------------
+# cmd: the folders
 
 
 @pytest.fixture(autouse=True)
@@ -431,18 +466,27 @@ def some(dtype: str, shape: tuple[int, ...]) -> Any:
     count = math.prod(shape)
     if dtype == "string":
         return np.array([f"t{i}" for i in range(count)], object).reshape(shape)
-    values = np.arange(count) % 2 if dtype in ("bool", "int2", "float8_e8m0fnu") else np.arange(count) % 4
+    values = (
+        np.arange(count) % 2
+        if dtype in ("bool", "int2", "float8_e8m0fnu")
+        else np.arange(count) % 4
+    )
     return (values + (dtype == "float8_e8m0fnu")).reshape(shape).astype(tensors.np_dtype(dtype))
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", every_type())
-def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: Callable[..., str]) -> None:
-    """As .npy and as .bin, copied as they are: what a command is fed and what it gives have one form."""
+def test_every_type_goes_through_the_folders(
+    dtype: str, tmp_path: Path, shell: Callable[..., str]
+) -> None:
+    """As .npy and as .bin, copied as they are: what a command is fed and what it gives have one
+    form."""
     value = some(dtype, (2, 3))
     model = passing(tmp_path / "m.onnx", dtype, [2, 3])
     for kind in ("npy", "bin")[: 1 if dtype == "string" else 2]:
-        copy = shell(f'cp "$2"/in_x*.{kind} "$3"/out_y.{kind}; cp "$2"/* {shlex.quote(str(tmp_path))}')
+        copy = shell(
+            f'cp "$2"/in_x*.{kind} "$3"/out_y.{kind}; cp "$2"/* {shlex.quote(str(tmp_path))}'
+        )
         found = cmd.load(model, {"run": quoted(copy)})({"in/x": value})
         same(found, {"out:y": value})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -452,7 +496,13 @@ def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: 
         fed["bin"] = f"{stem}.bin"
         bits = dtypes.bits_of(dtype)
         assert (tmp_path / f"{stem}.bin").stat().st_size == (6 * bits + 7) // 8
-    given = {"name": "out:y", "dtype": dtype, "shape": [2, 3], "npy": "out_y.npy", "bin": "out_y.bin"}
+    given = {
+        "name": "out:y",
+        "dtype": dtype,
+        "shape": [2, 3],
+        "npy": "out_y.npy",
+        "bin": "out_y.bin",
+    }
     assert manifest == {"schema": "subcut.run/1", "inputs": [fed], "outputs": [given]}
     array = np.load(tmp_path / f"{stem}.npy")
     assert array.dtype.kind in "fiubcU", "no pickles, nothing that numpy does not know"
@@ -468,7 +518,10 @@ def test_a_device_has_tensors_in_another_form(
     value = some("float32", shape)
     model = passing(tmp_path / "m.onnx", "float32", list(shape))
     copy = shell(f'cp "$2"/in_x*.bin "$3"/out_y.bin; cp "$2"/* {shlex.quote(str(tmp_path))}')
-    same(cmd.load(model, {"run": quoted(copy), "inputs": form, "outputs": form})({"in/x": value}), {"out:y": value})
+    same(
+        cmd.load(model, {"run": quoted(copy), "inputs": form, "outputs": form})({"in/x": value}),
+        {"out:y": value},
+    )
     (fed,) = json.loads((tmp_path / "manifest.json").read_text())["inputs"]
     dtype = np.dtype(fed["dtype"]).newbyteorder(">" if "big" in form else "<")
     turned = value.transpose(0, 2, 3, 1) if "NHWC" in form and value.ndim == 4 else value
@@ -493,11 +546,17 @@ def test_a_device_has_tensors_in_another_form(
     ],
 )
 def test_headerless_files_of_open_shapes(
-    dtype: str, dims: list[Any] | None, shape: tuple[int, ...], tmp_path: Path, shell: Callable[..., str]
+    dtype: str,
+    dims: list[Any] | None,
+    shape: tuple[int, ...],
+    tmp_path: Path,
+    shell: Callable[..., str],
 ) -> None:
     value = some(dtype, shape)
     copy = shell('cp "$2"/*.bin "$3"/out_y.bin')
-    found = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(copy)})({"in/x": value})
+    found = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(copy)})(
+        {"in/x": value}
+    )
     same(found, {"out:y": value})
 
 
@@ -519,7 +578,12 @@ def test_headerless_files_of_open_shapes(
     ],
 )
 def test_headerless_files_of_a_wrong_size_are_named(
-    dtype: str, dims: list[Any] | None, size: int, code: str, tmp_path: Path, shell: Callable[..., str]
+    dtype: str,
+    dims: list[Any] | None,
+    size: int,
+    code: str,
+    tmp_path: Path,
+    shell: Callable[..., str],
 ) -> None:
     write = shell(f'head -c {size} /dev/zero > "$3"/out_y.bin')
     run = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(write)})
@@ -530,12 +594,18 @@ def test_headerless_files_of_a_wrong_size_are_named(
 
 
 def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[..., str]) -> None:
-    """Nothing, something else, a damaged file, a folder; and a truth value of another byte than 1."""
+    """Nothing, something else, a damaged file, a folder; and a truth value of another byte than
+    1."""
     model = passing(tmp_path / "m.onnx", "bool", [2])
     value = np.array([True, False])
     assert cmd.load(model, {"run": quoted(shell("true"))})({"in/x": value}) == {}
-    other = shell('touch "$3"/other.npy "$3"/y.bin "$3"/log.txt; mkdir "$3"/out_y.npy "$3"/folder.bin.d')
-    assert cmd.load(model, {"run": quoted(other)})({"in/x": value}) == {"other.npy": None, "y.bin": None}
+    other = shell(
+        'touch "$3"/other.npy "$3"/y.bin "$3"/log.txt; mkdir "$3"/out_y.npy "$3"/folder.bin.d'
+    )
+    assert cmd.load(model, {"run": quoted(other)})({"in/x": value}) == {
+        "other.npy": None,
+        "y.bin": None,
+    }
     broken = shell('echo rubbish > "$3"/out_y.npy')
     with pytest.raises(ModelError, match=r"the output out_y\.npy cannot be read"):
         cmd.load(model, {"run": quoted(broken)})({"in/x": value})
@@ -547,7 +617,9 @@ def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[...
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "string"])
-def test_another_type_than_declared_is_given_as_it_is(dtype: str, tmp_path: Path, shell: Callable[..., str]) -> None:
+def test_another_type_than_declared_is_given_as_it_is(
+    dtype: str, tmp_path: Path, shell: Callable[..., str]
+) -> None:
     """A device that computes in half: the judge says so, through the whole chain."""
     np.save(tmp_path / "half.npy", np.array([1, 2], np.float16))
     copy = shell(f'cp {shlex.quote(str(tmp_path / "half.npy"))} "$3"/out_y.npy')
@@ -571,8 +643,9 @@ def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) 
     path.write_bytes(helper.make_model(graph).SerializeToString())
     copy = tmp_path / "copy.py"
     copy.write_text(
-        "import json, shutil, sys\n_, _, i, o = sys.argv\nm = json.load(open(f'{i}/manifest.json'))\n"
-        "for a, b in zip(m['inputs'], m['outputs']): shutil.copy(f\"{i}/{a['npy']}\", f\"{o}/{b['npy']}\")\n"
+        "import json, shutil, sys\n_, _, i, o = sys.argv\nm ="
+        " json.load(open(f'{i}/manifest.json'))\nfor a, b in zip(m['inputs'], m['outputs']):"
+        " shutil.copy(f\"{i}/{a['npy']}\", f\"{o}/{b['npy']}\")\n"
     )
     feeds: dict[str, Any] = {n: np.array([k], np.float32) for k, n in enumerate(names)}
     found = cmd.load(path, {"run": quoted(sys.executable, str(copy))})(feeds)
@@ -583,7 +656,13 @@ def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) 
     ("text", "name"),
     [
         ("g (float[2] x) => (seq(float[2]) s) {s = SequenceConstruct(x)}", "s"),
-        ("g (seq(float[2]) s) => (float[2] y) {i = Constant <value_int = 0> () y = SequenceAt(s, i)}", "s"),
+        (
+            (
+                "g (seq(float[2]) s) => (float[2] y) {i = Constant <value_int = 0> () y ="
+                " SequenceAt(s, i)}"
+            ),
+            "s",
+        ),
         ("g (optional(float[2]) o) => (float[2] y) {y = OptionalGetElement(o)}", "o"),
     ],
 )
@@ -593,7 +672,8 @@ def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: P
     assert e.value.hint == "cut between plain tensors"
 
 
-# ------------------------------------------------------------------------------------------------ cmd: two steps
+# ------------------------------------------------------------------------------------------------
+# cmd: two steps
 
 
 @pytest.fixture
@@ -618,7 +698,11 @@ def test_what_is_converted_lives_as_long_as_the_model(
     place = '"$1"' if kind == "file" else '"$1"/m'
     run = shell(f'cmp {place} {shlex.quote(str(model))} && cp "$2"/*.npy "$3"/out_y.npy')
     loaded = cmd.load(
-        model, {"convert": quoted(shell(make)), "run": f"{quoted(run)} {{converted}} {{inputs}} {{outputs}}"}
+        model,
+        {
+            "convert": quoted(shell(make)),
+            "run": f"{quoted(run)} {{converted}} {{inputs}} {{outputs}}",
+        },
     )
     for _ in range(2):
         same(loaded(FED), {"out:y": FED["in/x"]})
@@ -645,7 +729,9 @@ def test_what_is_converted_is_removed_when_the_worker_is_killed(
     assert list(temporary.iterdir()) == []
 
 
-def test_places_that_were_not_named_are_the_last_words(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+def test_places_that_were_not_named_are_the_last_words(
+    model: Path, shell: Callable[..., str], tmp_path: Path
+) -> None:
     note = shell(f'for w in "$@"; do echo "${{w##*/}}"; done >> {tmp_path}/words; touch "$3"')
     loaded = cmd.load(model, {"convert": f"{quoted(note)} -a", "run": f"{quoted(note)} -b"})
     assert loaded(FED) == {}
@@ -659,15 +745,27 @@ def test_places_that_were_not_named_are_the_last_words(model: Path, shell: Calla
         "outputs",
     ]
     assert cmd.words_of("run", "a b") == ["a", "b", "{model}", "{inputs}", "{outputs}"]
-    assert cmd.words_of("run", "a b", converted=True) == ["a", "b", "{converted}", "{inputs}", "{outputs}"]
+    assert cmd.words_of("run", "a b", converted=True) == [
+        "a",
+        "b",
+        "{converted}",
+        "{inputs}",
+        "{outputs}",
+    ]
     assert cmd.words_of("convert", "a") == ["a", "{model}", "{converted}"]
     assert cmd.words_of("run", "a --in={inputs}") == ["a", "--in={inputs}"]
 
 
-def test_a_command_line_is_words_and_no_shell(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
-    """Spaces in paths, places inside of words, doubled braces, and all that a shell would understand."""
+def test_a_command_line_is_words_and_no_shell(
+    model: Path, shell: Callable[..., str], tmp_path: Path
+) -> None:
+    """Spaces in paths, places inside of words, doubled braces, and all that a shell would
+    understand."""
     note = shell(f'for w in "$@"; do echo "<$w>"; done > {tmp_path}/words')
-    odd = f"; touch {tmp_path}/hacked $(touch {tmp_path}/hacked) `id` $HOME | > * ~ && ${{other}} {{}}"
+    odd = (
+        f"; touch {tmp_path}/hacked $(touch {tmp_path}/hacked) `id` $HOME | > * ~ && ${{other}}"
+        " {}"
+    )
     rest = "{{x}} 'two words' --m={model} x{inputs}{outputs}y '{model} {model}'"
     loaded = cmd.load(model, {"run": f"{quoted(note)} {odd} {rest}"})
     loaded(FED)
@@ -692,16 +790,23 @@ def test_a_command_line_is_words_and_no_shell(model: Path, shell: Callable[..., 
         ({"run": "true", "convert": 'x "'}, "No closing quotation"),
         ({"run": "true", "convrt": "x"}, "cmd has no setting 'convrt'"),
         ({"run": "true {converted}"}, "run names {converted}, but nothing converts"),
-        ({"run": "true", "convert": "/nonexistent/tool"}, "cannot run /nonexistent/tool: No such file"),
+        (
+            {"run": "true", "convert": "/nonexistent/tool"},
+            "cannot run /nonexistent/tool: No such file",
+        ),
     ],
 )
 def test_commands_that_cannot_be(options: dict[str, str], says: str, model: Path) -> None:
-    with pytest.raises(BackendError if "/nonexistent/tool" in options.values() else UsageError) as e:
+    with pytest.raises(
+        BackendError if "/nonexistent/tool" in options.values() else UsageError
+    ) as e:
         cmd.load(model, options)
     assert says in e.value.what
 
 
-def test_commands_that_cannot_be_run(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+def test_commands_that_cannot_be_run(
+    model: Path, shell: Callable[..., str], tmp_path: Path
+) -> None:
     for command, says, hint in (
         ("no-such-command-anywhere", "No such file", "chmod +x"),
         (shell("true", mode=0o644), "Permission denied", "chmod +x"),
@@ -713,7 +818,9 @@ def test_commands_that_cannot_be_run(model: Path, shell: Callable[..., str], tmp
         assert hint in e.value.hint
 
 
-def test_commands_of_a_project_run_in_its_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_a_project_run_in_its_folder(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     below = tmp_path / "home/below"
     below.mkdir(parents=True)
@@ -725,7 +832,8 @@ def test_commands_of_a_project_run_in_its_folder(model: Path, tmp_path: Path, mo
     assert (home / "where").read_text() == f"{home}\n"
 
 
-# ------------------------------------------------------------------------------------------------ cmd: exit codes
+# ------------------------------------------------------------------------------------------------
+# cmd: exit codes
 
 
 def ended(model: Path, step: str, command: str) -> SubcutError | None:
@@ -806,7 +914,9 @@ def test_a_conversion_that_made_nothing_is_refused(model: Path) -> None:
         cmd.load(model, {"convert": "true", "run": "true {converted}"})
 
 
-def test_the_last_words_of_a_command_are_kept(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+def test_the_last_words_of_a_command_are_kept(
+    model: Path, shell: Callable[..., str], tmp_path: Path
+) -> None:
     crash = shell("echo to the screen; echo and to the other >&2; kill -ABRT $$")
     (tmp_path / "run").mkdir()
     with Worker("cmd", timeout=PATIENCE) as worker:

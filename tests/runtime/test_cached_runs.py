@@ -1,4 +1,5 @@
-"""A run is loaded from the store or started, and its result stored. Covers `runtime.cached_runs`."""
+"""A run is loaded from the store or started, and its result stored. Covers
+`runtime.cached_runs`."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def test_a_result_is_stored_under_the_first_key(store: Store) -> None:
 
 
 def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(store: Store) -> None:
-    keys = {fresh: keys_to_try(lambda fresh: FRESH if fresh else USED, fresh=fresh) for fresh in (False, True)}
+    keys = {
+        fresh: keys_to_try(lambda fresh: FRESH if fresh else USED, fresh=fresh)
+        for fresh in (False, True)
+    }
     load_or_run(store, keys[False], lambda folder: RunResult(build=1.0))
     assert load_or_run(store, keys[True], lambda folder: RunResult(build=2.0))[0].build == 2.0
     assert load_or_run(store, keys[False], never)[0].build == 1.0
@@ -44,7 +48,9 @@ def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(st
     assert load_or_run(store, other, never)[0].build == 2.0
 
 
-def test_a_result_is_not_used_after_a_file_that_was_imported_has_changed(store: Store, tmp_path: Path) -> None:
+def test_a_result_is_not_used_after_a_file_that_was_imported_has_changed(
+    store: Store, tmp_path: Path
+) -> None:
     """Nor lost: for the old contents it is used again."""
     helper = tmp_path / "helper.py"
 

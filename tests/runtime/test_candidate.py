@@ -1,5 +1,6 @@
-"""A SPEC or a table of the project file becomes a candidate. Its identity covers all that its results depend on;
-commands from a project file run only if they are trusted. Covers `runtime.command_line`."""
+"""A SPEC or a table of the project file becomes a candidate. Its identity covers all that its
+results depend on; commands from a project file run only if they are trusted. Covers
+`runtime.command_line`."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def script(path: Path, text: str = "exit 0") -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------ SPEC
+# ------------------------------------------------------------------------------------------------
+# SPEC
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,11 @@ def script(path: Path, text: str = "exit 0") -> Path:
         ("ort:custom_ops=/a,b/c=d.so,opt=all", "ort", {"custom_ops": "/a,b/c=d.so", "opt": "all"}),
         ("onnx-reference", "onnx-reference", {}),
         ("cmd:./run.sh", "cmd", {"run": "./run.sh"}),
-        ("cmd:ssh board './run it.sh' {model}:x,y=z", "cmd", {"run": "ssh board './run it.sh' {model}:x,y=z"}),
+        (
+            "cmd:ssh board './run it.sh' {model}:x,y=z",
+            "cmd",
+            {"run": "ssh board './run it.sh' {model}:x,y=z"},
+        ),
         ("cmd:python a.py", "cmd", {"run": "python a.py"}),
     ],
 )
@@ -78,7 +84,9 @@ def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
         assert (found.timeout, found.memory, found.origin) == (TIMEOUT, None, "")
 
 
-def test_a_misspelt_python_file_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_python_file_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wrong.py").touch()
     with pytest.raises(UnknownName) as raised:
@@ -89,10 +97,25 @@ def test_a_misspelt_python_file_is_answered_with_the_nearest(tmp_path: Path, mon
 @pytest.mark.parametrize(
     "spec",
     [
-        "ortt", "npu", "", ":a=b", "or\x1b[31m", "none.py", "none.py:a=b", "ort:opt", "ort:=3", "ort:a b=3",
-        "ort:opt=all,opt=basic", "cmd:", "cmd", "cmd:  ", "cmd:./run.sh 'x", "cmd:./run.sh {input}", "trtexec",
+        "ortt",
+        "npu",
+        "",
+        ":a=b",
+        "or\x1b[31m",
+        "none.py",
+        "none.py:a=b",
+        "ort:opt",
+        "ort:=3",
+        "ort:a b=3",
+        "ort:opt=all,opt=basic",
+        "cmd:",
+        "cmd",
+        "cmd:  ",
+        "cmd:./run.sh 'x",
+        "cmd:./run.sh {input}",
+        "trtexec",
     ],
-)  # fmt: skip
+)
 def test_a_slip_is_refused_with_a_hint(spec: str) -> None:
     with pytest.raises(UsageError) as e:
         parse(spec)
@@ -100,16 +123,24 @@ def test_a_slip_is_refused_with_a_hint(spec: str) -> None:
 
 
 def test_every_recipe_is_named() -> None:
-    assert sorted(candidate.RECIPES) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem.islower())
+    assert sorted(candidate.RECIPES) == sorted(
+        page.stem for page in DOCS.glob("*.md") if page.stem.islower()
+    )
     for name in set(candidate.RECIPES) - {"litert", "tensorrt"}:  # a backend, a device as well
         with pytest.raises(UsageError, match=rf"docs/candidates/{name}\.md is a recipe for it"):
             parse(name)
     for name in candidate.RECIPES:
-        assert (DOCS / name).is_dir() and "\n[candidates." in (DOCS / f"{name}.md").read_text(), "as the hint says"
-    assert parse("torch", toml('[candidates.torch]\nrun = "./run.sh"\n')).backend == "cmd", "one's own comes first"
+        assert (DOCS / name).is_dir() and "\n[candidates." in (DOCS / f"{name}.md").read_text(), (
+            "as the hint says"
+        )
+    assert parse("torch", toml('[candidates.torch]\nrun = "./run.sh"\n')).backend == "cmd", (
+        "one's own comes first"
+    )
 
 
-@pytest.mark.parametrize("braces", ['\'{"a": 1, "b": {"c": 2}}\'', "'{ print $1 }'", "${HOME}", "{}", "{a,b}", "{{x}}"])
+@pytest.mark.parametrize(
+    "braces", ['\'{"a": 1, "b": {"c": 2}}\'', "'{ print $1 }'", "${HOME}", "{}", "{a,b}", "{{x}}"]
+)
 def test_braces_that_are_no_places(braces: str) -> None:
     assert parse(f"cmd:./run.sh {{model}} {braces}").backend == "cmd"
 
@@ -138,9 +169,17 @@ def test_a_python_file(name: str, home: Path) -> None:
         assert parse(spec).options == {}
 
 
-@given(st.integers(1, 10**6), st.sampled_from("kKmMgGtT"), st.sampled_from(["", "b", "B", "iB", "ib"]), st.booleans())
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from("kKmMgGtT"),
+    st.sampled_from(["", "b", "B", "iB", "ib"]),
+    st.booleans(),
+)
 def test_a_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
-    assert candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}") == number * candidate.UNITS[unit.lower()]
+    assert (
+        candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}")
+        == number * candidate.UNITS[unit.lower()]
+    )
 
 
 @given(st.integers(1, 2**80))
@@ -150,11 +189,15 @@ def test_a_size_in_bytes_is_exact(number: int) -> None:
 
 @given(st.integers(0, 999), st.sampled_from("kmgt"))
 def test_a_broken_size(thousandths: int, unit: str) -> None:
-    assert candidate.parse_memory(f"1.{thousandths:03}{unit}") == (1000 + thousandths) * candidate.UNITS[unit] // 1000
+    assert (
+        candidate.parse_memory(f"1.{thousandths:03}{unit}")
+        == (1000 + thousandths) * candidate.UNITS[unit] // 1000
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "G", "0", "0.0G", "0.2", "-1G", "1e3", "1 G B", "8X", "inf", "nan", "٣G", "8Gi", "1_0"]
+    "text",
+    ["", "G", "0", "0.0G", "0.2", "-1G", "1e3", "1 G B", "8X", "inf", "nan", "٣G", "8Gi", "1_0"],
 )
 def test_no_size(text: str) -> None:
     if text == "8Gi":
@@ -163,7 +206,8 @@ def test_no_size(text: str) -> None:
         candidate.parse_memory(text)
 
 
-# ------------------------------------------------------------------------------------------------ project file
+# ------------------------------------------------------------------------------------------------
+# project file
 
 
 def test_a_table_with_commands(home: Path) -> None:
@@ -179,7 +223,11 @@ def test_a_table_with_commands(home: Path) -> None:
     assert found == Candidate(
         "npu",
         "cmd",
-        {"convert": "./convert.sh", "run": "./run.sh {converted} {inputs} {outputs}", "folder": str(home)},
+        {
+            "convert": "./convert.sh",
+            "run": "./run.sh {converted} {inputs} {outputs}",
+            "folder": str(home),
+        },
         "fp16",
         True,
         90.0,
@@ -189,9 +237,17 @@ def test_a_table_with_commands(home: Path) -> None:
 
 
 def test_a_table_with_a_spec(home: Path) -> None:
-    settings = toml('[candidates."my npu"]\nspec = "ort:opt=basic"\ntimeout = 1.5\n[candidates.ort]\nspec = "ort"\n')
+    settings = toml(
+        '[candidates."my npu"]\nspec = "ort:opt=basic"\ntimeout = 1.5\n[candidates.ort]\nspec ='
+        ' "ort"\n'
+    )
     found = parse("my npu", settings)
-    assert (found.name, found.backend, found.options, found.timeout) == ("my npu", "ort", {"opt": "basic"}, 1.5)
+    assert (found.name, found.backend, found.options, found.timeout) == (
+        "my npu",
+        "ort",
+        {"opt": "basic"},
+        1.5,
+    )
     assert parse("ort", settings).origin == str(home / "subcut.toml")
 
 
@@ -202,7 +258,11 @@ def test_a_table_of_pyproject(home: Path) -> None:
 
 def test_the_form_of_a_commands_tensors_is_declared(home: Path) -> None:
     candidate = parse("cmd[inputs=float16,outputs=big:NHWC]:./run.sh {model}")
-    assert candidate.options == {"run": "./run.sh {model}", "inputs": "float16", "outputs": "big:NHWC"}
+    assert candidate.options == {
+        "run": "./run.sh {model}",
+        "inputs": "float16",
+        "outputs": "big:NHWC",
+    }
     (home / "subcut.toml").write_text('[candidates.npu]\nrun = "./run.sh"\noutputs = "NHWC"\n')
     assert parse("npu", project.load(home)).options["outputs"] == "NHWC"
     with pytest.raises(UnknownName, match="'output'"):
@@ -237,7 +297,9 @@ def test_an_unknown_key_is_answered_with_the_nearest() -> None:
     assert e.value.nearest == ("memory_limit",)
 
 
-def test_what_a_project_file_says_is_relative_to_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_project_file_says_is_relative_to_its_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever folder below it subcut runs in."""
     (home / "mine.py").write_text("")
     (home / "lib").mkdir()
@@ -267,7 +329,9 @@ def test_what_a_project_file_says_is_relative_to_its_folder(home: Path, monkeypa
         parse("py", toml(text, home / "below"))
 
 
-def test_the_default_of_a_project_file_is_the_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_of_a_project_file_is_the_files(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What stands behind `candidate =` was not typed by the user, though it is a SPEC."""
     (home / "below").mkdir()
     settings = toml('candidate = "cmd:./run.sh"\nreference = "cmd:./right.sh"\n')
@@ -278,7 +342,8 @@ def test_the_default_of_a_project_file_is_the_files(home: Path, monkeypatch: pyt
     assert parse("cmd:./other.sh", settings).origin == ""
 
 
-# ------------------------------------------------------------------------------------------------ identity
+# ------------------------------------------------------------------------------------------------
+# identity
 
 
 def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
@@ -289,9 +354,19 @@ def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
     assert base.identity("1") == whole
     assert base.identity("2") != whole
     assert sorted(whole["files"]) == ["./run.sh", "net.json"]
-    for change in ({"timeout": 3.0}, {"memory": 1 << 30}, {"options": {"run": "./run.sh"}}, {"backend": "ort"}):
+    for change in (
+        {"timeout": 3.0},
+        {"memory": 1 << 30},
+        {"options": {"run": "./run.sh"}},
+        {"backend": "ort"},
+    ):
         assert replace(base, **change).identity("1") != whole, change
-    for same in ({"name": "x"}, {"origin": "/x/subcut.toml"}, {"precision": "fp16"}, {"multi": True}):
+    for same in (
+        {"name": "x"},
+        {"origin": "/x/subcut.toml"},
+        {"precision": "fp16"},
+        {"multi": True},
+    ):
         assert replace(base, **same).identity("1") == whole, same
     os.utime(run, (1, 1))
     (home / "notes.txt").write_text("")
@@ -309,7 +384,10 @@ def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
 def test_the_identity_of_a_python_file_and_of_files_among_options(home: Path) -> None:
     for name in ("mine.py", "a.json", "ops.bin"):
         (home / name).write_text("1")
-    base = {spec: parse(spec).identity("") for spec in ("mine.py:config=a.json", "ort:custom_ops=ops.bin")}
+    base = {
+        spec: parse(spec).identity("")
+        for spec in ("mine.py:config=a.json", "ort:custom_ops=ops.bin")
+    }
     for name, changed in (("mine.py", 0), ("a.json", 0), ("ops.bin", 1)):
         (home / name).write_text("2")
         now = {spec: parse(spec).identity("") for spec in base}
@@ -333,7 +411,8 @@ def test_the_identity_of_a_projects_commands_does_not_depend_on_where_one_stands
 
 
 def edited(found: Candidate, file: Path, text: str = "ERR = 2\n") -> bool:
-    """Is the candidate another one, as far as its identity tells, after a file was edited? The edit is undone."""
+    """Is the candidate another one, as far as its identity tells, after a file was edited? The edit
+    is undone."""
     before = found.identity("")
     old = file.read_text()
     file.write_text(text)
@@ -343,15 +422,29 @@ def edited(found: Candidate, file: Path, text: str = "ERR = 2\n") -> bool:
     return now != before
 
 
-REACHED: dict[str, tuple[str, dict[str, str]]] = {  # SPEC → the files there; `code_.py` is the one that is edited
+REACHED: dict[
+    str, tuple[str, dict[str, str]]
+] = {  # SPEC → the files there; `code_.py` is the one that is edited
     "a Python file imports it": ("back.py", {"back.py": "import code_"}),
-    "a Python file imports it by its name": ("back.py", {"back.py": "__import__('co' + 'de_')"}),
-    "a script without suffix": ("cmd:python3 ./run", {"run": "#!/usr/bin/env python3\nimport code_"}),
+    "a Python file imports it by its name": (
+        "back.py",
+        {"back.py": "__import__('co' + 'de_')"},
+    ),
+    "a script without suffix": (
+        "cmd:python3 ./run",
+        {"run": "#!/usr/bin/env python3\nimport code_"},
+    ),
     "python -m": ("cmd:python3 -m code_ {model} {inputs} {outputs}", {}),
-    "python -um of a package": ("cmd:env X=1 python3 -um part", {"part/__main__.py": "import code_"}),
+    "python -um of a package": (
+        "cmd:env X=1 python3 -um part",
+        {"part/__main__.py": "import code_"},
+    ),
     "python -c": ("cmd:python3 -c 'import code_; code_.main()'", {}),
     "sh -c": ("cmd:sh -c './code_.py {model} {inputs} {outputs}'", {}),
-    "a shell script": ("cmd:./run.sh", {"run.sh": 'exec python3 "$(dirname "$0")/code_.py" "$@"'}),
+    "a shell script": (
+        "cmd:./run.sh",
+        {"run.sh": 'exec python3 "$(dirname "$0")/code_.py" "$@"'},
+    ),
 }
 
 
@@ -359,7 +452,12 @@ REACHED: dict[str, tuple[str, dict[str, str]]] = {  # SPEC → the files there; 
 def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> None:
     """Nothing is read for it: all code below the folder of a script counts."""
     spec, files = REACHED[case]
-    for name, text in {**files, "code_.py": "ERR = 1\n", "deep/er/inner.py": "", "notes.txt": ""}.items():
+    for name, text in {
+        **files,
+        "code_.py": "ERR = 1\n",
+        "deep/er/inner.py": "",
+        "notes.txt": "",
+    }.items():
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text(text)
     found = parse(spec)
@@ -367,7 +465,13 @@ def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> 
     assert not edited(found, home / "notes.txt")
 
 
-LEFT_OUT = ("subcut_out/case/a.py", ".git/hook.py", "found/n1/repro.py", "env/a.py", "lib/site-packages/a.py")
+LEFT_OUT = (
+    "subcut_out/case/a.py",
+    ".git/hook.py",
+    "found/n1/repro.py",
+    "env/a.py",
+    "lib/site-packages/a.py",
+)
 
 
 def test_results_and_environments_are_no_code_of_the_users(home: Path) -> None:
@@ -407,7 +511,9 @@ def test_what_a_script_writes_is_no_part_of_the_identity(home: Path) -> None:
 
 
 @pytest.mark.posix("a script without an ending is no program on Windows")
-def test_the_identity_covers_a_program_on_the_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_identity_covers_a_program_on_the_path(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bin").mkdir()
     tool = script(tmp_path / "bin" / "mytool")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -427,7 +533,10 @@ def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -
     candidates = [parse(spec) for spec in (f"cmd:.venv/{PYTHON} run.py", "cmd:./run.sh")]
     before = [found.identity("")["installed"] for found in candidates]
     (library / "tool-1.0.dist-info").rename(library / "tool-1.1.dist-info")
-    assert all(found.identity("")["installed"] != old for found, old in zip(candidates, before, strict=True))
+    assert all(
+        found.identity("")["installed"] != old
+        for found, old in zip(candidates, before, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -446,7 +555,9 @@ def test_what_is_installed_for_an_interpreter(python: str, library: str, tmp_pat
 def test_libraries_of_the_interpreter_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows has its extension modules beside `Lib`."""
     monkeypatch.setattr(sys, "base_prefix", "/python")
-    assert not command_line.is_users(str(Path("/python/DLLs/_bz2.pyd"))) and command_line.is_users("/mine/_bz2.pyd")
+    assert not command_line.is_users(str(Path("/python/DLLs/_bz2.pyd"))) and command_line.is_users(
+        "/mine/_bz2.pyd"
+    )
 
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000, "{model}", "/", "~"])
@@ -455,7 +566,8 @@ def test_words_that_are_no_files(word: str) -> None:
     assert Candidate("x", "ort", {"custom_ops": word}).identity("")["files"] == {}
 
 
-# ------------------------------------------------------------------------------------------------ trust
+# ------------------------------------------------------------------------------------------------
+# trust
 
 
 TABLE = '[candidates.npu]\nrun = "./run.sh {model}"\nconvert = "./convert.sh"\n'
@@ -487,7 +599,9 @@ def trusted(found: Candidate) -> bool:
         return False
 
 
-def test_commands_of_a_project_file_need_trust_once(npu: Callable[..., Candidate], tmp_path: Path) -> None:
+def test_commands_of_a_project_file_need_trust_once(
+    npu: Callable[..., Candidate], tmp_path: Path
+) -> None:
     assert not trusted(npu())
     assert require_trust(npu(), True) == "./convert.sh; ./run.sh {model}"
     assert trusted(npu())
@@ -507,7 +621,9 @@ def test_commands_of_a_project_file_need_trust_once(npu: Callable[..., Candidate
         ("comment", False),
     ],
 )
-def test_after_an_edit_it_is_asked_again(what: str, asked: bool, npu: Callable[..., Candidate], home: Path) -> None:
+def test_after_an_edit_it_is_asked_again(
+    what: str, asked: bool, npu: Callable[..., Candidate], home: Path
+) -> None:
     require_trust(npu(), True)
     changed = {
         "run": TABLE.replace("./run.sh", "./run.sh -f"),
@@ -524,7 +640,9 @@ def test_after_an_edit_it_is_asked_again(what: str, asked: bool, npu: Callable[.
     assert trusted(npu()), "what was trusted before still is"
 
 
-def test_the_same_commands_in_another_file_are_not_trusted(npu: Callable[..., Candidate], home: Path) -> None:
+def test_the_same_commands_in_another_file_are_not_trusted(
+    npu: Callable[..., Candidate], home: Path
+) -> None:
     require_trust(npu(), True)
     (home / "below").mkdir()
     for name in ("run.sh", "convert.sh"):
@@ -572,7 +690,12 @@ NO_HOME = pytest.mark.posix("its folders are those of Linux; on Windows %APPDATA
 
 @pytest.mark.parametrize(
     "kind",
-    ["file in the way", pytest.param("read-only", marks=NO_HOME), "damaged", pytest.param("relative", marks=NO_HOME)],
+    [
+        "file in the way",
+        pytest.param("read-only", marks=NO_HOME),
+        "damaged",
+        pytest.param("relative", marks=NO_HOME),
+    ],
 )
 def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
     kind: str, npu: Callable[..., Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -581,7 +704,9 @@ def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
     if kind == "file in the way":
         config.write_text("")
     elif kind == "read-only":
-        monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/self")  # nobody, not even root, can make folders there
+        monkeypatch.setenv(
+            "XDG_CONFIG_HOME", "/proc/self"
+        )  # nobody, not even root, can make folders there
     elif kind == "damaged":
         (config / "subcut").mkdir(parents=True)
         (config / "subcut/trusted").write_bytes(b"\xff\xfe\n")
@@ -594,7 +719,9 @@ def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
 
 
 @NO_HOME
-def test_without_a_home_it_is_asked_each_time(npu: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_it_is_asked_each_time(
+    npu: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert require_trust(npu(), True)

@@ -34,7 +34,9 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("li
 def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, Any]]]:
     """Values of some tensors, by sample, through the shared reference."""
 
-    def take(g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any) -> list[dict[str, Any]]:
+    def take(
+        g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any
+    ) -> list[dict[str, Any]]:
         above = region.above(g, tensors)
         samples = Feeding(given, **more).plan(g, inputs_needed(g, above, tensors))
         into = tmp_path / f"taken{len(list(tmp_path.iterdir()))}"
@@ -42,7 +44,9 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
         found: list[Captured] = capture_samples(
             reference, g, above, {n: f"t{i}" for i, n in enumerate(tensors)}, samples, into
         )
-        return [{n: load(c.tensors[n], into / str(k)) for n in tensors} for k, c in enumerate(found)]
+        return [
+            {n: load(c.tensors[n], into / str(k)) for n in tensors} for k, c in enumerate(found)
+        ]
 
     return take
 
@@ -57,8 +61,16 @@ QUANTIZED = """g (float[1,3,2,2] x) => (int8[1,3,2,2] y) <float s = {0.00784}, i
 @pytest.mark.parametrize(
     ("text", "values", "said"),
     [
-        (TEXT, [UNIT, UNIT * 255], "input x: b.npy holds values in 0…255, a.npy in 0…1: is one of them"),
-        (QUANTIZED, [UNIT * 255], "input x: a.npy holds values in 0…255, and the model quantizes them to -0.996…1"),
+        (
+            TEXT,
+            [UNIT, UNIT * 255],
+            "input x: b.npy holds values in 0…255, a.npy in 0…1: is one of them",
+        ),
+        (
+            QUANTIZED,
+            [UNIT * 255],
+            "input x: a.npy holds values in 0…255, and the model quantizes them to -0.996…1",
+        ),
         (TEXT, [UNIT * 255, UNIT * 200], ""),
         (TEXT, [UNIT, UNIT * 2 - 1], ""),
         (TEXT, [UNIT, UNIT * 2000], ""),
@@ -66,7 +78,12 @@ QUANTIZED = """g (float[1,3,2,2] x) => (int8[1,3,2,2] y) <float s = {0.00784}, i
     ],
 )
 def test_pixels_for_what_was_fed_as_0_to_1_are_noticed(
-    text: str, values: list[Any], said: str, tmp_path: Path, taken: Take, caplog: pytest.LogCaptureFixture
+    text: str,
+    values: list[Any],
+    said: str,
+    tmp_path: Path,
+    taken: Take,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = tmp_path / "samples"
     folder.mkdir()
@@ -93,12 +110,14 @@ Cases = Callable[..., list[Case]]
 
 def script(case: Case) -> str:
     """What the folder's own script says."""
-    done = subprocess.run([sys.executable, "repro.py"], cwd=case.path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "repro.py"], cwd=case.path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-# ---------------------------------------------------------------------------------------------------- what is run
+# ------------------------------------------------------------ what is run
 
 
 @pytest.fixture
@@ -116,7 +135,7 @@ def branches(tmp_path: Path) -> Graph:
             [bad] z = Gather(a, far)
             [sum] t = ReduceSum(v)
             [unknown] u = acme.Swirl(a, t)
-        }""",
+        }""",  # noqa: E501
         domains=("acme",),
     )
 
@@ -138,7 +157,9 @@ def test_what_fails_when_it_is_run_or_loaded_says_why(branches: Graph, taken: Ta
     with pytest.raises(ModelError, match=r"onnxruntime failed while running: .*idx=99") as failure:
         taken(branches, "z")
     assert not isinstance(failure.value, Refused)
-    with pytest.raises(Refused, match=r"refuses the model: .*acme.*Swirl.* is not a registered function/op") as refusal:
+    with pytest.raises(
+        Refused, match=r"refuses the model: .*acme.*Swirl.* is not a registered function/op"
+    ) as refusal:
         taken(branches, "u", shapes={"v": [4, 2]})
     assert "partial" not in refusal.value.what and "--no-capture" in refusal.value.hint
 
@@ -151,7 +172,7 @@ def test_inputs_alone_can_be_had(branches: Graph, taken: Take) -> None:
     assert values["v"].shape == (4, 2)
 
 
-# ---------------------------------------------------------------------------------------------------- from Python
+# ------------------------------------------------------------ from Python
 
 
 def test_from_python(tmp_path: Path) -> None:
@@ -176,12 +197,13 @@ def test_from_python(tmp_path: Path) -> None:
         subgraph.capture(g, ["hh"])
 
 
-# ---------------------------------------------------------------------------------------------------- samples
+# ------------------------------------------------------------ samples
 
 
 @pytest.fixture
 def batches(tmp_path: Path) -> tuple[Graph, str]:
-    """x (batch, 4) ▶ first ▶ fold (by x's own shape) ▶ last; three samples: of 1, 2 and again 1 row."""
+    """x (batch, 4) ▶ first ▶ fold (by x's own shape) ▶ last; three samples: of 1, 2 and again 1
+    row."""
     g = text_models.load(
         tmp_path,
         """g (float[batch,4] x) => (float[batch,2,2] y) <int64[1] zero = {0}, int64[2] rest = {2, 2}> {
@@ -191,16 +213,21 @@ def batches(tmp_path: Path) -> tuple[Graph, str]:
             [first] a = Tanh(x)
             [fold] b = Reshape(a, target)
             [last] y = Neg(b)
-        }""",
+        }""",  # noqa: E501
     )
     folder = tmp_path / "samples"
     folder.mkdir()
     for name, rows in (("one", 1), ("two", 2), ("three", 1)):
-        np.save(folder / f"{name}.npy", np.random.default_rng(rows).standard_normal((rows, 4), np.float32))
+        np.save(
+            folder / f"{name}.npy",
+            np.random.default_rng(rows).standard_normal((rows, 4), np.float32),
+        )
     return g, str(folder)
 
 
-def test_samples_of_equal_shapes_share_a_cut_others_get_their_own(batches: tuple[Graph, str], cases: Cases) -> None:
+def test_samples_of_equal_shapes_share_a_cut_others_get_their_own(
+    batches: tuple[Graph, str], cases: Cases
+) -> None:
     g, folder = batches
     found = cases(g, "first", "last", inputs=(folder,))
     assert [c.path.name for c in found] == ["first__last", "first__last-2"]
@@ -240,13 +267,17 @@ def test_shapes_that_are_not_frozen_are_inputs(batches: tuple[Graph, str], cases
         assert case.manifest["check"]["status"] == "identical"
 
 
-# ---------------------------------------------------------------------------------------------------- types at the edge
+# ------------------------------------------------------------ types at the edge
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("shape", ["", "[3,5]"])
-@pytest.mark.parametrize("number", [TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
-def test_types_that_numpy_lacks_at_the_edge(tmp_path: Path, cases: Cases, number: int, shape: str) -> None:
+@pytest.mark.parametrize(
+    "number", [TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2]
+)
+def test_types_that_numpy_lacks_at_the_edge(
+    tmp_path: Path, cases: Cases, number: int, shape: str
+) -> None:
     """A scalar, too: it must not become a vector of one."""
     g = text_models.load(
         tmp_path,
@@ -286,8 +317,12 @@ def test_packed_types_at_the_edge(tmp_path: Path, cases: Cases, number: int) -> 
     )
     (case,) = cases(g, "first", "last")
     assert case.manifest["check"]["status"] == "identical"
-    assert [t["dtype"] for t in (*case.manifest["inputs"], *case.manifest["outputs"])] == [dtypes.TYPES[number][0]] * 2
-    assert len((case.path / "inputs/a.bin").read_bytes()) == 8 and np.load(case.path / "inputs/a.npy").shape == (3, 5)
+    assert [t["dtype"] for t in (*case.manifest["inputs"], *case.manifest["outputs"])] == [
+        dtypes.TYPES[number][0]
+    ] * 2
+    assert len((case.path / "inputs/a.bin").read_bytes()) == 8 and np.load(
+        case.path / "inputs/a.npy"
+    ).shape == (3, 5)
     assert "bit-identical" in script(case)
 
 
@@ -301,7 +336,7 @@ def test_texts_booleans_and_empty_tensors_at_the_edge(tmp_path: Path, cases: Cas
             [texts] flat = Reshape(w, all)
             [empty] z = Abs(n)
             [truth] no = Not(b)
-        }""",
+        }""",  # noqa: E501
         all=np.array([-1]),
     )
     (case,) = cases(g, "texts empty truth", "texts empty truth")
@@ -312,17 +347,25 @@ def test_texts_booleans_and_empty_tensors_at_the_edge(tmp_path: Path, cases: Cas
 
 
 def test_half_precision_may_round_once(tmp_path: Path, cases: Cases) -> None:
-    """onnxruntime keeps float32 between float16 nodes, and where its Casts stand depends on what is around them."""
-    layers = "".join(f"[mm{i}] m{i} = MatMul(a{i}, w{i}) [act{i}] a{i + 1} = Tanh(m{i})\n" for i in range(8))
+    """onnxruntime keeps float32 between float16 nodes, and where its Casts stand depends on what is
+    around them."""
+    layers = "".join(
+        f"[mm{i}] m{i} = MatMul(a{i}, w{i}) [act{i}] a{i + 1} = Tanh(m{i})\n" for i in range(8)
+    )
     weights: dict[str, Any] = {
-        f"w{i}": (np.random.default_rng(i).standard_normal((64, 64)) / 8).astype(np.float16) for i in range(8)
+        f"w{i}": (np.random.default_rng(i).standard_normal((64, 64)) / 8).astype(np.float16)
+        for i in range(8)
     }
-    g = text_models.load(tmp_path, f"g (float16[4,64] a0) => (float16[4,64] a8) {{ {layers} }}", **weights)
+    g = text_models.load(
+        tmp_path, f"g (float16[4,64] a0) => (float16[4,64] a8) {{ {layers} }}", **weights
+    )
     (case,) = cases(g, "mm2", "act6")
     check = case.manifest["check"]
     assert check["status"] in ("identical", "rounding")
     if check["status"] == "rounding":
-        assert "one fp16 rounding (onnxruntime keeps float32 between float16 nodes)" in check["what"]
+        assert (
+            "one fp16 rounding (onnxruntime keeps float32 between float16 nodes)" in check["what"]
+        )
         assert all(far["relative"] < 2**-10 for far in check["outputs"])
         assert "agrees" in script(case)
 
@@ -338,20 +381,20 @@ def test_a_sequence_of_shapes_is_an_input_it_cannot_be_frozen(tmp_path: Path, ca
         }""",
     )
     (case,) = cases(g, "first", "last")
-    assert case.manifest["check"]["status"] == "identical" and case.manifest["region"]["frozen"] == []
+    assert (
+        case.manifest["check"]["status"] == "identical" and case.manifest["region"]["frozen"] == []
+    )
     assert sorted(t["name"] for t in case.manifest["inputs"]) == ["both", "x"]
 
 
-# ---------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------ weights
 
 
 def heavy(folder: Path, place: str, offset: int, *, inline: bool = False) -> Graph:
     """x ▶ first (a weight of 128 KiB) ▶ last, its bytes in a file at an offset."""
-    made = text_models.model(
-        """g (float[2,256] x) => (float[2,128] y) {
+    made = text_models.model("""g (float[2,256] x) => (float[2,128] y) {
             [before] h = Tanh(x) [first] a = MatMul(h, w) [last] y = Neg(a)
-        }"""
-    )
+        }""")
     values = np.random.default_rng(0).standard_normal((256, 128), np.float32) / 16
     tensor = numpy_helper.from_array(values, "w")
     if not inline:
@@ -367,11 +410,14 @@ def heavy(folder: Path, place: str, offset: int, *, inline: bool = False) -> Gra
 def test_weights_in_another_file_give_the_same_values_wherever_they_lie(
     tmp_path: Path, taken: Take, place: str, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Aligned ones are read where they lie; of others a copy is run, for kernels round differently there."""
+    """Aligned ones are read where they lie; of others a copy is run, for kernels round differently
+    there."""
     copies: list[Path] = []
     write = protobuf.write
 
-    def counted(model: protobuf.ModelProto, source: Path, path: Path, *, external: bool) -> list[Path]:
+    def counted(
+        model: protobuf.ModelProto, source: Path, path: Path, *, external: bool
+    ) -> list[Path]:
         copies.append(path)
         return write(model, source, path, external=external)
 
@@ -386,7 +432,13 @@ def test_weights_in_another_file_give_the_same_values_wherever_they_lie(
 
 
 @pytest.mark.parametrize(
-    "link", [pytest.param("symbolic", marks=pytest.mark.posix("on Windows symbolic links need a privilege")), "hard"]
+    "link",
+    [
+        pytest.param(
+            "symbolic", marks=pytest.mark.posix("on Windows symbolic links need a privilege")
+        ),
+        "hard",
+    ],
 )
 def test_weights_behind_a_link_within_the_folder(tmp_path: Path, cases: Cases, link: str) -> None:
     """As download caches lay them out; the cut carries a file of its own."""
@@ -415,11 +467,13 @@ def test_a_large_inline_model_is_captured_without_reading_it(
     (case,) = cases(g, "first", "last")
     assert case.manifest["check"]["status"] == "identical"
     assert sorted(p.name for p in case.path.iterdir() if p.suffix != ".txt" and p.is_file()) == [
-        "manifest.json", "model.onnx", "repro.py",
-    ]  # fmt: skip
+        "manifest.json",
+        "model.onnx",
+        "repro.py",
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- real networks
+# ------------------------------------------------------------ real networks
 
 
 @pytest.mark.turns(4)
@@ -429,9 +483,14 @@ def test_a_large_inline_model_is_captured_without_reading_it(
     ids=lambda p: str(p.stem).removeprefix("light_"),
 )
 def test_networks_of_the_onnx_package_are_cut_in_the_middle(path: Path, cases: Cases) -> None:
-    """IR 3, nameless nodes, weights filled by ConstantOfShape: from a tenth before the middle to a tenth after."""
+    """IR 3, nameless nodes, weights filled by ConstantOfShape: from a tenth before the middle to a
+    tenth after."""
     g = graph.load(path)
-    trunk = [i for i in g.in_order(range(len(g.nodes))) if g.kinds(g.makes[i][:1]) == {g.makes[i][0]: graph.VALUE}]
+    trunk = [
+        i
+        for i in g.in_order(range(len(g.nodes)))
+        if g.kinds(g.makes[i][:1]) == {g.makes[i][0]: graph.VALUE}
+    ]
     first = trunk[len(trunk) * 4 // 10]
     last = trunk[len(trunk) * 6 // 10]
     below = g.descendants([first])
@@ -440,6 +499,8 @@ def test_networks_of_the_onnx_package_are_cut_in_the_middle(path: Path, cases: C
     assert case.manifest["check"]["status"] == "identical"
     piece = onnx.load(case.path / "model.onnx")
     onnx.checker.check_model(piece, full_check=True)
-    assert {n["index"] for n in case.manifest["region"]["nodes"]} == oracle.between(onnx.load(path), [first], [last])
+    assert {n["index"] for n in case.manifest["region"]["nodes"]} == oracle.between(
+        onnx.load(path), [first], [last]
+    )
     weights = [i for i in case.manifest["region"]["pulled"] if i["op"] == "ConstantOfShape"]
     assert len(weights) >= 1

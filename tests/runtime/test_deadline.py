@@ -32,7 +32,9 @@ def test_what_is_optional_is_left_out_once_the_time_is_used_up() -> None:
     assert if_time(Deadline(0.0).require, None) is None
 
 
-def test_a_reference_is_ended_at_the_deadline_and_starts_again_where_there_is_time_again(tmp_path: Path) -> None:
+def test_a_reference_is_ended_at_the_deadline_and_starts_again_where_there_is_time_again(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "sleeps.py").write_text(SLEEPS)
     deadline = Deadline()
     with Reference(str(tmp_path / "sleeps.py")) as reference:

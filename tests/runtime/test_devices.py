@@ -1,4 +1,5 @@
-"""Names of devices: candidates with a package, a provider and its options. Covers `runtime.devices`."""
+"""Names of devices: candidates with a package, a provider and its options. Covers
+`runtime.devices`."""
 
 from __future__ import annotations
 
@@ -25,9 +26,13 @@ def test_each_name_is_a_candidate_whose_precision_is_known(name: str) -> None:
     assert candidate.device == name
     assert candidate.package == found.package
     assert found.precision in [*Precision], "a word of `Precision`"
-    assert all(claim in [*Precision] and default in "01" for default, claim in found.lowers.values())
+    assert all(
+        claim in [*Precision] and default in "01" for default, claim in found.lowers.values()
+    )
     if candidate.backend == "ort":
-        assert _ort_providers.devices(candidate.options)[0].name == name, "found again by its provider"
+        assert _ort_providers.devices(candidate.options)[0].name == name, (
+            "found again by its provider"
+        )
 
 
 def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package() -> None:
@@ -37,13 +42,18 @@ def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package(
     assert environment and environment.requirements[:2] == ("onnxruntime-gpu==1.30.0", "numpy")
     assert "nvidia-cudnn-cu13" in environment.requirements
     identity = candidate.identity("")
-    assert (identity["package"], identity["device"]) == ("onnxruntime-gpu", "cuda"), "a case is run with the same"
+    assert (identity["package"], identity["device"]) == ("onnxruntime-gpu", "cuda"), (
+        "a case is run with the same"
+    )
 
 
 def test_another_build_of_onnxruntime_has_an_environment_of_its_own() -> None:
     candidate = parse("onnxruntime-webgpu==1.27.0")
     assert candidate.options == {"providers": "WebGpuExecutionProvider"}
-    assert candidate.installation and candidate.installation.requirements == ("onnxruntime-webgpu==1.27.0", "numpy")
+    assert candidate.installation and candidate.installation.requirements == (
+        "onnxruntime-webgpu==1.27.0",
+        "numpy",
+    )
     named = parse("ort:package=onnxruntime-gpu,providers=CUDAExecutionProvider")
     assert named.installation and named.installation.requirements[0] == "onnxruntime-gpu"
     assert parse("ort").installation is None
@@ -64,7 +74,9 @@ def test_an_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: P
         parse(f"ort:python={tmp_path / 'none'}")
 
 
-def test_what_this_machine_lacks_is_said_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_lacks_is_said_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     with pytest.raises(BackendError, match="cuda needs an NVIDIA GPU"):
         installed(parse("cuda"))
@@ -100,12 +112,17 @@ def test_a_provider_that_onnxruntime_left_out_is_an_error_not_the_cpu() -> None:
         def get_providers(self) -> list[str]:
             return ["CPUExecutionProvider"]
 
-    with pytest.raises(BackendError, match="CUDAExecutionProvider cannot be used here: onnxruntime does not say why"):
+    with pytest.raises(
+        BackendError,
+        match="CUDAExecutionProvider cannot be used here: onnxruntime does not say why",
+    ):
         _ort_providers.require(CUDA, Session())
     _ort_providers.require({}, Session())
 
 
-def test_the_smallest_model_tells_a_provider_that_cannot_be_used_from_a_model_that_it_refuses() -> None:
+def test_the_smallest_model_tells_a_provider_that_cannot_be_used_from_a_model_that_it_refuses() -> (
+    None
+):
     import onnxruntime
 
     assert _ort_providers.unusable({}, onnxruntime.SessionOptions(), ["CPUExecutionProvider"]) == ""
@@ -127,12 +144,17 @@ def test_a_plug_in_that_is_not_there(options: dict[str, str], why: str, tmp_path
 
 
 def test_an_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
-    for options, why in (({"use_tf32": "0"}, "no option 'use_tf32'"), ({"ep": "QNN"}, "ep=NAME needs library")):
+    for options, why in (
+        ({"use_tf32": "0"}, "no option 'use_tf32'"),
+        ({"ep": "QNN"}, "ep=NAME needs library"),
+    ):
         with pytest.raises(UsageError, match=why):
             ort.load(tmp_path / "m.onnx", options)
 
 
-def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from subgraph.commands import doctor
 
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
@@ -141,7 +163,9 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(monkeypatch: p
     assert (row.usable, row.says) == (False, "needs an NVIDIA GPU")
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     row = doctor.describe_device("qnn-htp", {})
-    wanted = "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
+    wanted = (
+        "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
+    )
     assert (row.usable, row.says) == (True, wanted)
     monkeypatch.setattr(devices.Device, "missing", lambda _: "")
     fails = doctor.BackendRow("openvino", False, "", "openvino is not installed")

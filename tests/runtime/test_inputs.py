@@ -1,4 +1,5 @@
-"""The user's inputs become the arrays that a model takes, or an error that names the file and the input.
+"""The user's inputs become the arrays that a model takes, or an error that names the file and the
+input.
 
 Covers `runtime.inputs` and `runtime.load_inputs`.
 """
@@ -31,7 +32,8 @@ Feeds = dict[str, Any]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[..., Graph]:
-    """A model of these inputs: `model("float[2,3] x, int64[N] ids")`, with a body that may read them."""
+    """A model of these inputs: `model("float[2,3] x, int64[N] ids")`, with a body that may read
+    them."""
 
     def build(declared: str, body: str = "y = Foo(x)", **more: Any) -> Graph:
         folder = tmp_path / "model"
@@ -43,7 +45,9 @@ def model(tmp_path: Path) -> Callable[..., Graph]:
 
 def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more: Any) -> Feeds:
     """The arrays of the only sample."""
-    (sample,) = Feeding(tuple(map(str, given)), **more).plan(g, g.inputs if needs is None else needs)
+    (sample,) = Feeding(tuple(map(str, given)), **more).plan(
+        g, g.inputs if needs is None else needs
+    )
     return load_sample(sample)[0]
 
 
@@ -55,7 +59,7 @@ def origins(g: Graph, *given: str | Path) -> dict[str, str]:
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-# ---------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------ files
 
 
 @pytest.fixture
@@ -73,9 +77,13 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.bin", "a.raw", "a.pb", "b.pb", "a=b.npy", "UPPER.NPY"])
+@pytest.mark.parametrize(
+    "name", ["a.npy", "a.npz", "a.bin", "a.raw", "a.pb", "b.pb", "a=b.npy", "UPPER.NPY"]
+)
 @pytest.mark.parametrize("before", ["", "x="])
-def test_a_file_of_each_kind(files: Path, model: Callable[..., Graph], name: str, before: str) -> None:
+def test_a_file_of_each_kind(
+    files: Path, model: Callable[..., Graph], name: str, before: str
+) -> None:
     feeds = fed(model("float[2,3] x"), f"{before}{files / name}")
     assert feeds["x"].dtype == np.float32 and np.array_equal(feeds["x"], X)
 
@@ -84,18 +92,27 @@ def test_where_a_value_came_from_is_told(files: Path, model: Callable[..., Graph
     g = model("float[2,3] x, double[2,3] v, bool[2] flag")
     np.save(files / "ints.npy", X.astype(np.int32))
     told = origins(g, f"x={files / 'a.npy'}", f"v={files / 'ints.npy'}")
-    assert told == {"x": "a.npy", "v": "ints.npy (converted from int32)", "flag": "random booleans, seed 0"}
+    assert told == {
+        "x": "a.npy",
+        "v": "ints.npy (converted from int32)",
+        "flag": "random booleans, seed 0",
+    }
 
 
 def test_several_inputs_by_their_names(tmp_path: Path, model: Callable[..., Graph]) -> None:
-    g = model("float[2] x, float[2] v, float[2] w", change=lambda m: setattr(m.graph.input[2], "name", "w:0"))
+    g = model(
+        "float[2] x, float[2] v, float[2] w",
+        change=lambda m: setattr(m.graph.input[2], "name", "w:0"),
+    )
     for k, name in enumerate(("x", "v", "w_0", "input_1", "other")):
         np.save(tmp_path / f"{name}.npy", np.full(2, k, np.float32))
     feeds = fed(g, tmp_path / "x.npy", tmp_path / "v.npy", tmp_path / "w_0.npy")
     assert [feeds[n][0] for n in ("x", "v", "w:0")] == [0, 1, 2]
     assert fed(g, tmp_path / "input_1.npy")["v"][0] == 3
     assert fed(g, f"w:0={tmp_path / 'other.npy'}")["w:0"][0] == 4
-    with pytest.raises(InputError, match=r"other\.npy: which input is it for\? The run needs 'x', 'v', 'w:0'"):
+    with pytest.raises(
+        InputError, match=r"other\.npy: which input is it for\? The run needs 'x', 'v', 'w:0'"
+    ):
         fed(g, tmp_path / "other.npy")
 
 
@@ -109,7 +126,9 @@ def test_a_file_for_an_input_that_this_run_does_not_need_is_left_out(
     np.savez(tmp_path / "both.npz", x=x, v=v, label=np.array(7))
     for name, value in (("x", x), ("v", v)):
         np.save(tmp_path / f"{name}.npy", value)
-        (tmp_path / f"{name}.pb").write_bytes(numpy_helper.from_array(value, name).SerializeToString())
+        (tmp_path / f"{name}.pb").write_bytes(
+            numpy_helper.from_array(value, name).SerializeToString()
+        )
     np.save(tmp_path / "some.npy", x)
     for given in (
         ["both.npz"],
@@ -120,8 +139,12 @@ def test_a_file_for_an_input_that_this_run_does_not_need_is_left_out(
         words = [w.replace("=", f"={tmp_path}/") if "=" in w else str(tmp_path / w) for w in given]
         for needs in (["x"], ["v"], ["x", "v"]):
             feeds = fed(g, *words, needs=needs)
-            assert {name: value[0] for name, value in feeds.items()} == {n: {"x": 0, "v": 1}[n] for n in needs}
-    assert list(fed(g, tmp_path / "some.npy", needs=["v"])) == ["v"]  # for the one that is needed, surely
+            assert {name: value[0] for name, value in feeds.items()} == {
+                n: {"x": 0, "v": 1}[n] for n in needs
+            }
+    assert list(fed(g, tmp_path / "some.npy", needs=["v"])) == [
+        "v"
+    ]  # for the one that is needed, surely
 
 
 def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -148,7 +171,11 @@ def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[...,
         ("bool[2,3] x", (X > 2).astype(np.uint8), "converted from uint8"),
         ("float16[2,3] x", X, "converted from float32"),
         ("bfloat16[2,3] x", X, "converted from float32"),
-        ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16), ""),  # as subcut stores it
+        (
+            "bfloat16[2,3] x",
+            X.astype(ml_dtypes.bfloat16).view(np.uint16),
+            "",
+        ),  # as subcut stores it
         ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16).astype(">u2"), ""),
         ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16), ""),  # np.save calls it V2
         ("int4[2,3] x", X.astype(ml_dtypes.int4), ""),
@@ -157,7 +184,11 @@ def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[...,
     ],
 )
 def test_a_harmless_conversion(
-    tmp_path: Path, model: Callable[..., Graph], declared: str, stored: np.ndarray[Any, Any], says: str
+    tmp_path: Path,
+    model: Callable[..., Graph],
+    declared: str,
+    stored: np.ndarray[Any, Any],
+    says: str,
 ) -> None:
     np.save(tmp_path / "a.npy", stored)
     g = model(declared)
@@ -191,7 +222,9 @@ def test_a_conversion_that_loses_something_is_refused(
         fed(model(declared), tmp_path / "a.npy")
 
 
-def test_another_type_of_the_same_size_is_no_raw_bits(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_another_type_of_the_same_size_is_no_raw_bits(
+    tmp_path: Path, model: Callable[..., Graph]
+) -> None:
     """A TensorProto says its type: float8_e4m3fn is never read as the bits of int4."""
     tensor = numpy_helper.from_array(X.astype(ml_dtypes.float8_e4m3fn), "x")
     (tmp_path / "a.pb").write_bytes(tensor.SerializeToString())
@@ -207,13 +240,16 @@ def test_an_image_in_another_layout_is_called_that(
     tmp_path: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...], layout: str
 ) -> None:
     np.save(tmp_path / "a.npy", np.zeros(shape, np.float32))
-    with pytest.raises(InputError, match=rf"a\.npy is laid out {layout}: .*; input 'x' takes") as refusal:
+    with pytest.raises(
+        InputError, match=rf"a\.npy is laid out {layout}: .*; input 'x' takes"
+    ) as refusal:
         fed(model(declared), tmp_path / "a.npy")
     assert refusal.value.hint.startswith("numpy.transpose(array, (0, ")
 
 
 @pytest.mark.parametrize(
-    ("declared", "shape"), [("float[2,3] x", (3, 2)), ("float[2,3] x", (6,)), ("float[N,4] x", (2, 3))]
+    ("declared", "shape"),
+    [("float[2,3] x", (3, 2)), ("float[2,3] x", (6,)), ("float[N,4] x", (2, 3))],
 )
 def test_a_shape_that_does_not_fit(
     tmp_path: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...]
@@ -240,7 +276,11 @@ def test_a_shape_that_does_not_fit(
     ],
 )
 def test_a_headerless_file_gets_its_shape_from_the_model(
-    tmp_path: Path, model: Callable[..., Graph], declared: str, size: int, shape: tuple[int, ...] | None
+    tmp_path: Path,
+    model: Callable[..., Graph],
+    declared: str,
+    size: int,
+    shape: tuple[int, ...] | None,
 ) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(range(size)))
     if shape is None:
@@ -260,7 +300,9 @@ def test_a_headerless_file_with_shape_given(tmp_path: Path, model: Callable[...,
 def test_texts(tmp_path: Path, model: Callable[..., Graph]) -> None:
     np.save(tmp_path / "a.npy", np.array(["one", "zwölf"]))
     assert fed(model("string[2] x"), tmp_path / "a.npy")["x"].tolist() == ["one", "zwölf"]
-    tensor = TensorProto(data_type=TensorProto.STRING, dims=[2], string_data=[b"one", "zwölf".encode()])
+    tensor = TensorProto(
+        data_type=TensorProto.STRING, dims=[2], string_data=[b"one", "zwölf".encode()]
+    )
     (tmp_path / "a.pb").write_bytes(tensor.SerializeToString())
     assert fed(model("string[2] x"), tmp_path / "a.pb")["x"].tolist() == ["one", "zwölf"]
 
@@ -277,7 +319,7 @@ def test_onnxs_own_test_data(tmp_path: Path, model: Callable[..., Graph]) -> Non
     assert (feeds["x"][0], feeds["v"][0]) == (0, 1)
 
 
-# ---------------------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------ images
 
 
 @pytest.fixture
@@ -294,7 +336,9 @@ GREEN = [[0, 255], [0, 20]]
 BLUE = [[0, 0], [255, 30]]
 
 
-def test_an_image_is_planes_of_red_green_and_blue(picture: Path, model: Callable[..., Graph]) -> None:
+def test_an_image_is_planes_of_red_green_and_blue(
+    picture: Path, model: Callable[..., Graph]
+) -> None:
     value = fed(model("float[1,3,2,2] x"), picture)["x"]
     assert value.dtype == np.float32 and value.tolist() == [[RED, GREEN, BLUE]]
     value = fed(model("uint8[1,3,2,2] x"), picture, picture=ImageOptions(bgr=True))["x"]
@@ -305,10 +349,17 @@ def test_mean_and_scale_by_hand(picture: Path, model: Callable[..., Graph]) -> N
     """y = (x - mean) * scale, per channel in the order that the model gets."""
     look = ImageOptions(mean=(100.0, 10.0, 5.0), scale=(0.5, 1.0, 2.0))
     value = fed(model("float[1,3,2,2] x"), picture, picture=look)["x"]
-    assert value.tolist() == [[[[77.5, -50.0], [-50.0, -45.0]], [[-10, 245], [-10, 10]], [[-10, -10], [500, 50]]]]
+    assert value.tolist() == [
+        [[[77.5, -50.0], [-50.0, -45.0]], [[-10, 245], [-10, 10]], [[-10, -10], [500, 50]]]
+    ]
     look = ImageOptions(mean=(5.0, 10.0, 100.0), scale=(2.0, 1.0, 0.5), bgr=True)
-    assert fed(model("float[1,3,2,2] x"), picture, picture=look)["x"].tolist() == value[:, ::-1].tolist()
-    value = fed(model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(127.5,), scale=(1 / 127.5,)))["x"]
+    assert (
+        fed(model("float[1,3,2,2] x"), picture, picture=look)["x"].tolist()
+        == value[:, ::-1].tolist()
+    )
+    value = fed(
+        model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(127.5,), scale=(1 / 127.5,))
+    )["x"]
     assert value.min() == -1 and value.max() == 1
     with pytest.raises(InputError, match="take 1 or 3 numbers, not 2"):
         fed(model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(1.0, 2.0)))
@@ -353,21 +404,35 @@ def test_an_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Gra
 
 
 @pytest.mark.parametrize(
-    ("mode", "ending"), [("I", "tif"), ("I;16", "png"), ("I;16B", "tif"), ("F", "tif"), ("I", "pgm")]
+    ("mode", "ending"),
+    [("I", "tif"), ("I;16", "png"), ("I;16B", "tif"), ("F", "tif"), ("I", "pgm")],
 )
-def test_a_deep_image_is_refused(tmp_path: Path, model: Callable[..., Graph], mode: str, ending: str) -> None:
+def test_a_deep_image_is_refused(
+    tmp_path: Path, model: Callable[..., Graph], mode: str, ending: str
+) -> None:
     path = tmp_path / f"deep.{ending}"
     Image.new(mode, (2, 2), 1000).save(path)
-    with pytest.raises(InputError, match=rf"deep\.{ending}: an image of more than 8 bits per channel") as refusal:
+    with pytest.raises(
+        InputError, match=rf"deep\.{ending}: an image of more than 8 bits per channel"
+    ) as refusal:
         fed(model("float[1,1,2,2] x"), path)
     assert ".npy" in refusal.value.hint
 
 
 @pytest.mark.parametrize(
     "spec",
-    ["float[1,4] x", "float[1,64,8,8] x", "int64[1,3,8,8] x", "bool[1,1,8,8] x", "float[1,128,768] x", "float[2,3] x"],
+    [
+        "float[1,4] x",
+        "float[1,64,8,8] x",
+        "int64[1,3,8,8] x",
+        "bool[1,1,8,8] x",
+        "float[1,128,768] x",
+        "float[2,3] x",
+    ],
 )
-def test_an_image_for_what_is_no_image_is_refused(picture: Path, model: Callable[..., Graph], spec: str) -> None:
+def test_an_image_for_what_is_no_image_is_refused(
+    picture: Path, model: Callable[..., Graph], spec: str
+) -> None:
     with pytest.raises(InputError, match="takes no image") as refusal:
         fed(model(spec), picture)
     assert "-i x=FILE.npy" in refusal.value.hint
@@ -385,7 +450,7 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
         fed(model("float[8,3,2,2] x"), picture)
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------ folders
 
 
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
@@ -399,12 +464,17 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[...
     fed = []
     for k in range(2):
         values = {"x": X + k, "z": half}
-        records = {n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}") for n, v in values.items()}
+        records = {
+            n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}")
+            for n, v in values.items()
+        }
         fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
     two = Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
     assert [s.label for s in two] == ["sample_0", "sample_1"]
     arrays, _ = load_sample(two[1])
-    assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(np.asarray(arrays["z"]), half)
+    assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(
+        np.asarray(arrays["z"]), half
+    )
     assert [s.label for s in Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 
 
@@ -416,7 +486,11 @@ def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[...,
     (folder / "readme.txt").write_text("not fed")
     (folder / ".hidden.npy").write_text("not fed")
     found = samples(model("float[2] x"), folder)
-    assert {label: feeds["x"][0] for label, feeds in found.items()} == {"sample_0": 0, "sample_2": 2, "sample_10": 10}
+    assert {label: feeds["x"][0] for label, feeds in found.items()} == {
+        "sample_0": 0,
+        "sample_2": 2,
+        "sample_10": 10,
+    }
     assert list(found) == ["sample_0", "sample_2", "sample_10"]  # as people count
 
 
@@ -431,7 +505,9 @@ def test_a_folder_of_images(tmp_path: Path, picture: Path, model: Callable[..., 
     assert found["cat.png"]["x"].tolist() == found["cat.bmp"]["x"].tolist() == [[RED, GREEN, BLUE]]
 
 
-def test_a_folder_named_after_several_inputs_is_one_sample(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_a_folder_named_after_several_inputs_is_one_sample(
+    tmp_path: Path, model: Callable[..., Graph]
+) -> None:
     folder = tmp_path / "one"
     folder.mkdir()
     np.save(folder / "x.npy", np.zeros(2, np.float32))
@@ -449,8 +525,10 @@ def test_a_folder_of_folders_is_a_sample_each(tmp_path: Path, model: Callable[..
     (tmp_path / "sets" / "empty").mkdir()
     found = samples(model("float[2] x, float[2] v"), tmp_path / "sets")
     assert {label: (f["x"][0], f["v"][0]) for label, f in found.items()} == {
-        "set0": (0, 10), "set1": (1, 11), "set2": (2, 12),
-    }  # fmt: skip
+        "set0": (0, 10),
+        "set1": (1, 11),
+        "set2": (2, 12),
+    }
 
 
 def test_a_folder_for_each_input(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -473,10 +551,16 @@ def test_labels_are_distinct(tmp_path: Path, model: Callable[..., Graph]) -> Non
         np.save(folder / name, np.zeros(2, np.float32))
     Image.new("L", (2, 2)).save(folder / "x.png")
     g = model("float[2] x, float[2] v")
-    found = [(s.label, Path(str(s.files[0][1])).name) for s in Feeding((f"x={folder}",)).plan(g, g.inputs)]
+    found = [
+        (s.label, Path(str(s.files[0][1])).name)
+        for s in Feeding((f"x={folder}",)).plan(g, g.inputs)
+    ]
     assert sorted(found) == [
-        ("x.npy", "x.npy"), ("x.npy~2", "x.npy~2.npy"), ("x.npy~3", "x.npy.npy"), ("x.png", "x.png"),
-    ]  # fmt: skip
+        ("x.npy", "x.npy"),
+        ("x.npy~2", "x.npy~2.npy"),
+        ("x.npy~3", "x.npy.npy"),
+        ("x.png", "x.png"),
+    ]
 
 
 def test_labels_of_two_folders_are_distinct(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -484,7 +568,9 @@ def test_labels_of_two_folders_are_distinct(tmp_path: Path, model: Callable[...,
         (tmp_path / place).mkdir()
         for name in names:
             np.save(tmp_path / place / f"{name}.npy", np.zeros(2, np.float32))
-    found = samples(model("float[2] x, float[2] v"), f"x={tmp_path / 'one'}", f"v={tmp_path / 'two'}")
+    found = samples(
+        model("float[2] x, float[2] v"), f"x={tmp_path / 'one'}", f"v={tmp_path / 'two'}"
+    )
     assert list(found) == ["a+z+c", "a+z+c~2"]
 
 
@@ -521,7 +607,9 @@ def test_a_thousand_inputs_from_a_folder(
     assert len(made) == 2 * len(names)  # once to plan, once to load_sample
 
 
-def test_samples_differ_where_values_are_made_up(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_samples_differ_where_values_are_made_up(
+    tmp_path: Path, model: Callable[..., Graph]
+) -> None:
     (tmp_path / "a").mkdir()
     for k in range(2):
         np.save(tmp_path / "a" / f"{k}.npy", np.zeros(2, np.float32))
@@ -529,13 +617,13 @@ def test_samples_differ_where_values_are_made_up(tmp_path: Path, model: Callable
     assert not np.array_equal(one["v"], two["v"])
 
 
-# ---------------------------------------------------------------------------------------------------- made up
+# ------------------------------------------------------------ made up
 
 
 def test_made_up_values_respect_the_type(model: Callable[..., Graph]) -> None:
     g = model(
-        "float[400] f, float16[400] h, bfloat16[400] b, double[400] d, bool[400] t, int64[400] i, int8[400] s, "
-        "uint8[400] u, int4[400] n, uint32[400] w, complex64[400] c, string[40] z",
+        "float[400] f, float16[400] h, bfloat16[400] b, double[400] d, bool[400] t, int64[400] i,"
+        " int8[400] s, uint8[400] u, int4[400] n, uint32[400] w, complex64[400] c, string[40] z",
         "y = Foo(f)",
     )
     feeds = fed(g)
@@ -551,7 +639,9 @@ def test_made_up_values_respect_the_type(model: Callable[..., Graph]) -> None:
     assert feeds["z"].dtype == object and all(isinstance(w, str) for w in feeds["z"])
 
 
-def test_made_up_values_are_the_same_for_the_same_seed_and_name(model: Callable[..., Graph]) -> None:
+def test_made_up_values_are_the_same_for_the_same_seed_and_name(
+    model: Callable[..., Graph],
+) -> None:
     g = model("float[4] x, float[4] v")
     assert np.array_equal(fed(g)["x"], fed(g, needs=["x"])["x"])  # whatever else is needed
     assert not np.array_equal(fed(g)["x"], fed(g)["v"])
@@ -575,27 +665,44 @@ def test_made_up_values_are_the_same_for_the_same_seed_and_name(model: Callable[
         ("y = Foo(i)", None),
     ],
 )
-def test_indices_stay_within_their_table(model: Callable[..., Graph], body: str, high: int | None) -> None:
-    g = model("int64[500] i, float[3,2] x", body, table=np.zeros((5, 7), np.float32), one=np.ones(1, np.int64))
+def test_indices_stay_within_their_table(
+    model: Callable[..., Graph], body: str, high: int | None
+) -> None:
+    g = model(
+        "int64[500] i, float[3,2] x",
+        body,
+        table=np.zeros((5, 7), np.float32),
+        one=np.ones(1, np.int64),
+    )
     values = fed(g)["i"]
     assert values.min() == 0 and values.max() == (high or 2) - 1
 
 
-def test_a_first_dimension_without_a_number_is_1_others_are_asked_for(model: Callable[..., Graph]) -> None:
+def test_a_first_dimension_without_a_number_is_1_others_are_asked_for(
+    model: Callable[..., Graph],
+) -> None:
     assert fed(model("float[N,3] x"))["x"].shape == (1, 3)
     assert fed(model("float[?,3] x"))["x"].shape == (1, 3)
     assert fed(model("float x"))["x"].shape == ()
     assert fed(model("float[0,3] x"))["x"].shape == (0, 3)
-    with pytest.raises(InputError, match=r"input 'x' has the unknown dimension 'T' \(axis 1\)") as refusal:
+    with pytest.raises(
+        InputError, match=r"input 'x' has the unknown dimension 'T' \(axis 1\)"
+    ) as refusal:
         fed(model("float[N,T] x"))
     assert "--shape x=1x?" in refusal.value.hint
     with pytest.raises(InputError, match=r"the unknown dimension \(axis 2\)"):
         fed(model("float[N,3,?] x"))
     with pytest.raises(InputError, match="'x' declares no shape"):
-        fed(model("float[] x", change=lambda m: m.graph.input[0].type.tensor_type.ClearField("shape")))
+        fed(
+            model(
+                "float[] x", change=lambda m: m.graph.input[0].type.tensor_type.ClearField("shape")
+            )
+        )
 
 
-def test_a_symbol_means_the_same_size_everywhere(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_a_symbol_means_the_same_size_everywhere(
+    tmp_path: Path, model: Callable[..., Graph]
+) -> None:
     g = model("float[B,T] x, int64[B,T] ids, bool[T] mask")
     feeds = fed(g, shapes={"x": [4, 6]})
     assert (feeds["x"].shape, feeds["ids"].shape, feeds["mask"].shape) == ((4, 6), (4, 6), (6,))
@@ -622,7 +729,9 @@ def test_a_shape_that_the_model_does_not_take(
         fed(g, shapes=shapes)
 
 
-def test_an_optional_input_is_empty_and_a_sequence_has_one_element(model: Callable[..., Graph]) -> None:
+def test_an_optional_input_is_empty_and_a_sequence_has_one_element(
+    model: Callable[..., Graph],
+) -> None:
     feeds = fed(model("optional(float[2]) x, seq(float[2]) s"))
     assert feeds["x"] is None and [a.shape for a in feeds["s"]] == [(2,)]
 
@@ -640,14 +749,20 @@ def test_an_input_without_an_element_type(model: Callable[..., Graph]) -> None:
         fed(model("float[2] x", change=forget))
 
 
-# ---------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("a.npy", b""),
-        ("a.npy", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 9), }"),
+        (
+            "a.npy",
+            (
+                b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape':"
+                b" (99999999999, 9), }"
+            ),
+        ),
         ("a.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"(" * 118),
         ("a.npz", b"PK\x03\x04 and no more"),
         ("a.npz", b""),
@@ -658,7 +773,9 @@ def test_an_input_without_an_element_type(model: Callable[..., Graph]) -> None:
         ("a.pb", TensorProto(dims=[1], data_type=1, data_location="EXTERNAL").SerializeToString()),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, model: Callable[..., Graph], name: str, content: bytes) -> None:
+def test_a_damaged_file_is_named(
+    tmp_path: Path, model: Callable[..., Graph], name: str, content: bytes
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
         fed(model("float[2,3] x"), tmp_path / name)
@@ -715,7 +832,9 @@ def test_odd_file_names_are_sorted_too(tmp_path: Path, model: Callable[..., Grap
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "float16", "int64"])
-def test_an_input_is_drawn_in_pieces_within_its_own_size(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_is_drawn_in_pieces_within_its_own_size(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The numbers do not depend on the pieces."""
     spec = InputSpec("x", "tensor", dtype, [1 << 20], None, "")
     monkeypatch.setattr(load_inputs, "PIECE", 1 << 20)

@@ -1,4 +1,5 @@
-"""ncnn, converted by pnnx: what is special to it. Covers `runtime.backends.ncnn`, `system.vulkan`."""
+"""ncnn, converted by pnnx: what is special to it. Covers `runtime.backends.ncnn`,
+`system.vulkan`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ pytest.importorskip("ncnn", reason="ncnn is missing: pip install --no-deps ncnn 
 
 CONV = "g (float[{n},3,8,8] x) => (float[{n},4,6,6] y) {{ y = Conv(x, w) }}"
 WEIGHT = np.linspace(-1, 1, 108, dtype=np.float32).reshape(4, 3, 3, 3)
-PAD = "g (float[1,1,2,2] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,0,0}> { y = Pad(x, p) }"
+PAD = (
+    "g (float[1,1,2,2] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,0,0}> { y = Pad(x, p) }"
+)
 GATHER = "g (int64[1,4] x) => (float[1,4,3] y) { y = Gather(w, x) }"
 TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
 
@@ -34,7 +37,9 @@ def worker() -> Iterator[Worker]:
         yield it
 
 
-def load(worker: Worker, folder: Path, text: str, options: dict[str, Any] | None = None, **weights: Any) -> None:
+def load(
+    worker: Worker, folder: Path, text: str, options: dict[str, Any] | None = None, **weights: Any
+) -> None:
     worker.load("m", text_models.save(folder / "m.onnx", text, **weights), options or {})
 
 
@@ -64,7 +69,9 @@ def test_half_precision_rounds_the_weights(worker: Worker, tmp_path: Path) -> No
 
 def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> None:
     load(worker, tmp_path, GATHER, w=TABLE)
-    np.testing.assert_array_equal(run(worker, tmp_path, np.array([[7, 0, 9, 1]])), TABLE[[[7, 0, 9, 1]]])
+    np.testing.assert_array_equal(
+        run(worker, tmp_path, np.array([[7, 0, 9, 1]])), TABLE[[[7, 0, 9, 1]]]
+    )
     with pytest.raises(Refused, match="holds int64 in 32 bits"):
         run(worker, tmp_path, np.array([[2**31, 0, 0, 0]]))
 
@@ -74,7 +81,10 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
     [
         (PAD, "ignore Pad"),
         (
-            "g (float[1,3] x, float[1,3] w) => (float[1,3] y, float[1,3] z) { y = Relu(x) z = Identity(w) }",
+            (
+                "g (float[1,3] x, float[1,3] w) => (float[1,3] y, float[1,3] z) { y = Relu(x) z ="
+                " Identity(w) }"
+            ),
             "it made 2 inputs and 1 outputs of 2 and 2",
         ),
         ("g (float[n,3] x) => (float[n,3] y) { y = Relu(x) }", "size of each input"),
@@ -82,7 +92,9 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
         ("g (float[2] x) => (float[2] y) { y = own.domain.None(x) }", "does not convert"),
     ],
 )
-def test_what_it_does_not_take_is_refused_with_the_reason(text: str, says: str, worker: Worker, tmp_path: Path) -> None:
+def test_what_it_does_not_take_is_refused_with_the_reason(
+    text: str, says: str, worker: Worker, tmp_path: Path
+) -> None:
     domains = ("own.domain",) if "own" in text else ()
     path = tmp_path / "m.onnx"
     text_models.save(path, text, domains=domains)
@@ -90,7 +102,9 @@ def test_what_it_does_not_take_is_refused_with_the_reason(text: str, says: str, 
         worker.load("m", path, {})
 
 
-def test_without_anything_that_speaks_vulkan_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_anything_that_speaks_vulkan_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(hardware, "has_gpu", lambda: False)
     for name in vulkan.NAMED:
         monkeypatch.delenv(name, raising=False)
@@ -107,7 +121,12 @@ def test_a_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None
         pytest.skip(f"Vulkan {why}")
     x = np.array([[[[-1.0, 2.0], [3.0, -4.0]]]], np.float32)
     try:
-        load(worker, tmp_path, "g (float[1,1,2,2] x) => (float[1,1,2,2] y) { y = Relu(x) }", {"vulkan": "1"})
+        load(
+            worker,
+            tmp_path,
+            "g (float[1,1,2,2] x) => (float[1,1,2,2] y) { y = Relu(x) }",
+            {"vulkan": "1"},
+        )
     except BackendError as e:
         pytest.skip(e.what)
     np.testing.assert_array_equal(run(worker, tmp_path, x), np.maximum(x, 0))

@@ -52,7 +52,10 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
 
 
 def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_path: Path) -> None:
-    text = "g () => (float[n] y) { s = Constant<value = int64[1] {17592186044416}>() y = ConstantOfShape(s) }"
+    text = (
+        "g () => (float[n] y) { s = Constant<value = int64[1] {17592186044416}>() y ="
+        " ConstantOfShape(s) }"
+    )
     text_models.load(tmp_path, text)
     with Reference() as reference:
         reference.load("large", tmp_path / "model.onnx")
@@ -60,7 +63,9 @@ def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_
             reference.run("large", tmp_path, {"y": "y"}, [])
 
 
-def test_a_reference_without_fixed_options_is_bounded_as_well(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_without_fixed_options_is_bounded_as_well(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("subgraph.runtime.reference.free_memory", lambda: 5 << 30)
     with Reference(backend) as reference:
         assert reference._worker.memory == 5 << 30

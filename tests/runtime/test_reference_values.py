@@ -1,4 +1,5 @@
-"""Reference values in several batches belong to the same inputs, whatever is needed, and in whatever order."""
+"""Reference values in several batches belong to the same inputs, whatever is needed, and in
+whatever order."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Counting:
 
 @pytest.fixture
 def make(tmp_path: Path, reference: Reference) -> Make:
-    def made(text: str | Graph, *inputs: str, counting: Counting | None = None, **more: Any) -> ReferenceValues:
+    def made(
+        text: str | Graph, *inputs: str, counting: Counting | None = None, **more: Any
+    ) -> ReferenceValues:
         graph = text_models.load(tmp_path, text) if isinstance(text, str) else text
         samples = Feeding(inputs=inputs, **more).plan(graph, graph.inputs)
         real: Any = counting or reference
@@ -70,9 +73,13 @@ def test_batches_belong_together(make: Make) -> None:
 
 
 def test_an_open_dimension_is_the_same_in_every_batch(make: Make, tmp_path: Path) -> None:
-    """The size that a file gives `N` holds for the other, made-up input as well, whichever is needed first."""
+    """The size that a file gives `N` holds for the other, made-up input as well, whichever is
+    needed first."""
     np.save(tmp_path / "some.npy", np.ones((5, 3), np.float32))
-    text = "g (float[N,3] x, float[N,2] z) => (float[N,5] y) { a = Relu(z)  b = Neg(x)  y = Concat<axis=1>(a, b) }"
+    text = (
+        "g (float[N,3] x, float[N,2] z) => (float[N,5] y) { a = Relu(z)  b = Neg(x)  y ="
+        " Concat<axis=1>(a, b) }"
+    )
     values = make(text, f"x={tmp_path / 'some.npy'}")
     values.need(["a"])
     values.need(["b"])
@@ -94,13 +101,17 @@ def test_samples_keep_their_order_and_shapes(make: Make, tmp_path: Path) -> None
         assert np.array_equal(array(values, "b", k), np.full((k + 1, 4), -k))
 
 
-@pytest.mark.parametrize("order", [("y", "r", "s"), ("s", "y", "r"), ("r", "s", "y"), ("b", "s", "r", "y")])
+@pytest.mark.parametrize(
+    "order", [("y", "r", "s"), ("s", "y", "r"), ("r", "s", "y"), ("b", "s", "r", "y")]
+)
 @pytest.mark.parametrize("samples", [1, 3])
-def test_random_numbers_are_drawn_once(order: tuple[str, ...], samples: int, make: Make, tmp_path: Path) -> None:
+def test_random_numbers_are_drawn_once(
+    order: tuple[str, ...], samples: int, make: Make, tmp_path: Path
+) -> None:
     """A run of other nodes, or in another order, would draw others."""
     text = (
-        "g (float[6] x) => (float[6] y) { a = Relu(x)  b = Neg(a)  r = RandomNormalLike(x)  c = Add(b, r)"
-        "  s = RandomUniformLike(r)  y = Add(c, s) }"
+        "g (float[6] x) => (float[6] y) { a = Relu(x)  b = Neg(a)  r = RandomNormalLike(x)  c ="
+        " Add(b, r)  s = RandomUniformLike(r)  y = Add(c, s) }"
     )
     (tmp_path / "samples").mkdir()
     for k in range(samples):
@@ -122,7 +133,11 @@ def test_whatever_is_asked_in_whatever_order(seed: int, make: Make, tmp_path: Pa
     graph = text_models.read(tmp_path, random_dag(rng, 16))
     some = make(graph)
     one = ReferenceValues(graph, some.reference, some.samples, tmp_path / "one")
-    names = [n for n in graph.maker if graph.maker[n] in graph.ancestors(graph.maker[o] for o in graph.outputs)]
+    names = [
+        n
+        for n in graph.maker
+        if graph.maker[n] in graph.ancestors(graph.maker[o] for o in graph.outputs)
+    ]
     one.need(names)
     rng.shuffle(names)
     for batch in np.array_split(names, 5):
@@ -166,7 +181,9 @@ def test_after_a_failure_all_samples_have_the_same(
         assert np.array_equal(array(values, "b", k), np.full((1, 4), -k))
 
 
-def test_an_input_that_does_not_fit_is_told_and_may_be_asked_again(make: Make, tmp_path: Path) -> None:
+def test_an_input_that_does_not_fit_is_told_and_may_be_asked_again(
+    make: Make, tmp_path: Path
+) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     values = make(LINE, str(tmp_path / "x.npy"))
     for _ in range(2):
@@ -177,7 +194,9 @@ def test_an_input_that_does_not_fit_is_told_and_may_be_asked_again(make: Make, t
 
 def test_several_threads_ask_at_once(make: Make) -> None:
     values = make(LINE, shapes={"x": [2, 4]})
-    threads = [threading.Thread(target=values.need, args=([name],)) for name in ("a", "b", "y", "x") * 3]
+    threads = [
+        threading.Thread(target=values.need, args=([name],)) for name in ("a", "b", "y", "x") * 3
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -186,7 +205,10 @@ def test_several_threads_ask_at_once(make: Make) -> None:
 
 
 def test_a_digest_tells_types_and_contents_apart(make: Make, tmp_path: Path) -> None:
-    text = "g (float[2] x) => (float[2] y, float[1,2] z, int32[2] i) { y = Neg(x) s = Constant<value=int64[2]{1,2}>() "
+    text = (
+        "g (float[2] x) => (float[2] y, float[1,2] z, int32[2] i) { y = Neg(x) s ="
+        " Constant<value=int64[2]{1,2}>() "
+    )
     values = make(text + "z = Reshape(x, s) w = Neg(y) i = Cast<to=6>(x) }", seed=1)
     values.need(["x", "y", "z", "w", "i"])
     records = values.records[0]

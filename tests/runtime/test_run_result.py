@@ -1,4 +1,5 @@
-"""A run result becomes JSON for the store and comes back; results of groups of samples become one."""
+"""A run result becomes JSON for the store and comes back; results of groups of samples become
+one."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def record(name: str, file: str) -> Record:
 
 
 def result(*files: str) -> RunResult:
-    return RunResult(tuple({"y": record("y", f)} for f in files), (("other",),) * len(files), None, 0.5, 0.25)
+    return RunResult(
+        tuple({"y": record("y", f)} for f in files), (("other",),) * len(files), None, 0.5, 0.25
+    )
 
 
 def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
@@ -29,12 +32,18 @@ def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
     assert document == {
         "build": 0.5,
         "run": 0.25,
-        "samples": [{"tensors": [to_json(record("y", "s0-o0.npy")) | {"shapes": [[2, 3]], "files": ["s0-o0.npy"]}],
-                     "others": ["other"]}],
+        "samples": [
+            {
+                "tensors": [
+                    to_json(record("y", "s0-o0.npy")) | {"shapes": [[2, 3]], "files": ["s0-o0.npy"]}
+                ],
+                "others": ["other"],
+            }
+        ],
         "failure": None,
         "made": 0.0,
         "sources": {},
-    }  # fmt: skip
+    }
     stored = from_entry(StoreEntry(document, tmp_path))
     assert stored == replace(result((tmp_path / "s0-o0.npy").as_posix()), stored=True)
 
@@ -45,11 +54,16 @@ def test_a_failure_comes_back(signature: Signature, tmp_path: Path) -> None:
     verdict = Verdict(status, signature, "why", (), process_end(["last line"], "SIGABRT"), 0.5, 0.0)
     failed = RunResult(failure=verdict, build=0.5)
     document = json.loads(json.dumps(failed.to_json()))
-    assert list(document["failure"]) == ["status", "signature", "why", "process"] and document["samples"] == []
+    assert (
+        list(document["failure"]) == ["status", "signature", "why", "process"]
+        and document["samples"] == []
+    )
     assert from_entry(StoreEntry(document, tmp_path)) == replace(failed, stored=True)
 
 
 def test_groups_of_samples_become_one_result() -> None:
-    merged = merge([([2, 0], result("c.npy", "a.npy")), ([1], replace(result("b.npy"), stored=True))], 3)
+    merged = merge(
+        [([2, 0], result("c.npy", "a.npy")), ([1], replace(result("b.npy"), stored=True))], 3
+    )
     assert [sample["y"].files for sample in merged.tensors] == [("a.npy",), ("b.npy",), ("c.npy",)]
     assert (merged.build, merged.run, merged.stored) == (1.0, 0.5, False)

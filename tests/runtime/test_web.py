@@ -21,7 +21,9 @@ from subgraph.system import hardware
 from tests.helpers import text_models, web_runtime
 from tests.helpers.runs import run_in_worker
 
-pytestmark = pytest.mark.skipif(bool(web_runtime.lacking()), reason=web_runtime.lacking() or "it can be run")
+pytestmark = pytest.mark.skipif(
+    bool(web_runtime.lacking()), reason=web_runtime.lacking() or "it can be run"
+)
 
 PATIENCE = 120.0  # seconds: a browser starts
 RELU = "g (float[3] x) => (float[3] y) { y = Relu(x) }"
@@ -39,7 +41,10 @@ def run(worker: Worker, folder: Path, **feeds: Any) -> Any:
 
 FIREFOX = pytest.param(
     {"browser": "firefox"},
-    marks=[pytest.mark.slow, pytest.mark.skipif(not web.find_browser("firefox"), reason="Firefox is not installed")],
+    marks=[
+        pytest.mark.slow,
+        pytest.mark.skipif(not web.find_browser("firefox"), reason="Firefox is not installed"),
+    ],
     id="firefox",
 )
 EACH_BROWSER = pytest.mark.parametrize("options", [pytest.param({}, id="chromium"), FIREFOX])
@@ -95,16 +100,26 @@ def test_a_page_that_crashes_is_a_crash_of_the_candidate(
 
 
 @pytest.mark.slow
-def test_webgpu_computes_on_a_renderer_in_software_and_says_so(worker: Worker, tmp_path: Path) -> None:
+def test_webgpu_computes_on_a_renderer_in_software_and_says_so(
+    worker: Worker, tmp_path: Path
+) -> None:
     options = {"ep": "webgpu"}
     assert hardware.has_gpu() or "renderer in software" in worker.about(options).caveat
     worker.load("m", model(tmp_path, RELU.replace("Relu", "Exp")), options)
-    np.testing.assert_allclose(run(worker, tmp_path, x=X[:2].repeat(2)[:3]), np.exp(X[:2].repeat(2)[:3]), 1e-6)
+    np.testing.assert_allclose(
+        run(worker, tmp_path, x=X[:2].repeat(2)[:3]), np.exp(X[:2].repeat(2)[:3]), 1e-6
+    )
 
 
 def test_an_error_is_told_without_where_it_was_built() -> None:
-    at = "/mnt/nvme/_work/1/s/onnxruntime/core/graph/model.cc:203 onnxruntime::Model::Model(ModelProto &&, int)"
-    text = f"Can't create a session. ERROR_CODE: 1, ERROR_MESSAGE: {at} Unsupported model IR version: 14"
+    at = (
+        "/mnt/nvme/_work/1/s/onnxruntime/core/graph/model.cc:203"
+        " onnxruntime::Model::Model(ModelProto &&, int)"
+    )
+    text = (
+        f"Can't create a session. ERROR_CODE: 1, ERROR_MESSAGE: {at} Unsupported model IR"
+        " version: 14"
+    )
     assert web.PLACE.sub("", text) == "Unsupported model IR version: 14"
 
 
@@ -119,7 +134,9 @@ def test_what_cannot_be_had_is_told(worker: Worker, tmp_path: Path) -> None:
             worker.load("m", relu, options)
 
 
-def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(tmp_path: Path) -> None:
+def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "ort.mjs").write_text("1")
     (tmp_path / "secret.mjs").write_text("2")
@@ -129,9 +146,11 @@ def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(tmp
         for name, body in (("ort.mjs", b"1"), (at, b"values")):
             assert urllib.request.urlopen(f"{server.address}/{name}").read() == body
         for address in (
-            f"{server.address}/../secret.mjs", f"{server.address}/%2e%2e/secret.mjs", f"{server.address[:-1]}/ort.mjs",
+            f"{server.address}/../secret.mjs",
+            f"{server.address}/%2e%2e/secret.mjs",
+            f"{server.address[:-1]}/ort.mjs",
             f"{server.address.rpartition('/')[0]}/ort.mjs",
-        ):  # fmt: skip
+        ):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(address)
     finally:

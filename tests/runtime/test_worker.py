@@ -1,7 +1,9 @@
-"""A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on, and leaves nothing.
+"""A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on,
+and leaves nothing.
 
-Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system.posix` and `children`. Each test runs real
-processes. They inherit a mark in the environment; no process that carries the mark may live when its test ends.
+Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system.posix` and `children`.
+Each test runs real processes. They inherit a mark in the environment; no process that carries the
+mark may live when its test ends.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ import psutil
 import pytest
 
 from subgraph import plugins, system
-from subgraph.errors import BackendError, ModelError, OutOfMemory, Refused, SubcutError, UsageError, WorkerDied
+from subgraph.errors import (
+    BackendError,
+    ModelError,
+    OutOfMemory,
+    Refused,
+    SubcutError,
+    UsageError,
+    WorkerDied,
+)
 from subgraph.precision import Precision
 from subgraph.runtime import worker
 from subgraph.runtime.command_line import contents
@@ -31,7 +41,15 @@ from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
-from tests.helpers.process_backends import MARK, all_gone, backend, interrupted_at, living, until, wait_for
+from tests.helpers.process_backends import (
+    MARK,
+    all_gone,
+    backend,
+    interrupted_at,
+    living,
+    until,
+    wait_for,
+)
 from tests.helpers.run_command import PATIENCE, SOON
 
 SHORT = 0.5  # seconds that a hanging backend is given
@@ -50,11 +68,16 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts a worker on a backend made of these lines; limits go to the worker. All are closed at the end."""
+    """Starts a worker on a backend made of these lines; limits go to the worker. All are closed at
+    the end."""
     started: list[Worker] = []
 
     def make(*, top: str = "", load: str = "pass", run: str = "pass", **limits: Any) -> Worker:
-        started.append(Worker(backend(tmp_path, top=top, load=load, run=run, name=f"b{len(started)}"), **limits))
+        started.append(
+            Worker(
+                backend(tmp_path, top=top, load=load, run=run, name=f"b{len(started)}"), **limits
+            )
+        )
         return started[-1]
 
     yield make
@@ -85,13 +108,17 @@ def died(one: Worker, into: Path) -> WorkerDied:
     return e.value
 
 
-def test_a_limit_of_the_candidate_is_no_full_disk(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_limit_of_the_candidate_is_no_full_disk(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     one = start(run="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
     with pytest.raises(ModelError, match="has used up a limit: Too many open files"):
         ask(one, tmp_path)
 
 
-def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_python_file_says_what_it_has_imported(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     """Wherever it found it, and as it was then."""
     for name in ("early", "late"):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
@@ -107,7 +134,8 @@ def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], t
     assert one.sources() == found
 
 
-# ------------------------------------------------------------------------------------------------ crashes
+# ------------------------------------------------------------------------------------------------
+# crashes
 
 
 @pytest.mark.turns(3)
@@ -125,7 +153,12 @@ def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], t
 )
 @pytest.mark.parametrize("step", ["load", "run"])
 def test_a_crash_says_how(
-    body: str, name: str | None, code: int | None, step: str, start: Callable[..., Worker], tmp_path: Path
+    body: str,
+    name: str | None,
+    code: int | None,
+    step: str,
+    start: Callable[..., Worker],
+    tmp_path: Path,
 ) -> None:
     e = died(start(**{step: f"print('last words'); {body}"}), tmp_path)
     assert e.signature == "crash"
@@ -134,12 +167,16 @@ def test_a_crash_says_how(
     assert e.what == f"the process that should {step} the model {how}: last words"
 
 
-def test_words_of_a_c_library_are_kept_when_it_crashes(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_words_of_a_c_library_are_kept_when_it_crashes(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     e = died(start(run="ctypes.CDLL(None).puts(b'from C'); os.abort()"), tmp_path)
     assert e.process["stderr"] == ["from C"]
 
 
-def test_only_the_words_of_the_last_request_and_of_them_the_last(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_only_the_words_of_the_last_request_and_of_them_the_last(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     said = "; ".join(f"print('line {i}')" for i in range(20))
     one = start(top="print('imported')", load="print('loaded')", run=said)
     ask(one, tmp_path)
@@ -160,7 +197,9 @@ def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     assert e.value.process["signal"] == "SIGABRT"
 
 
-def test_a_process_that_closes_its_pipes_is_not_waited_for(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_process_that_closes_its_pipes_is_not_waited_for(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     begin = time.monotonic()
     e = died(start(run="os.closerange(3, 100); time.sleep(600)"), tmp_path)
     assert (e.signature, e.process["signal"]) == ("crash", None)
@@ -182,7 +221,9 @@ def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
 ) -> None:
     """It ends between the answer's arrival and its reading."""
     answered = tmp_path / "answered"
-    one = start(top=ENDS_ON_SEEING, run=f"threading.Thread(target=watch, args=({str(answered)!r},)).start()")
+    one = start(
+        top=ENDS_ON_SEEING, run=f"threading.Thread(target=watch, args=({str(answered)!r},)).start()"
+    )
     receive = one._receive
 
     def received(do: str) -> None:
@@ -199,13 +240,16 @@ def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
     assert e.value.process["exit_code"] == 7
 
 
-def test_whoever_asks_a_dead_one_again_is_told_again(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_whoever_asks_a_dead_one_again_is_told_again(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     one = start(run="os.abort()")
     died(one, tmp_path)
     died(one, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ hangs
+# ------------------------------------------------------------------------------------------------
+# hangs
 
 
 SETSID = """
@@ -218,7 +262,9 @@ os.wait()
 """
 ORPHANS = pytest.mark.linux("elsewhere the parent of an orphan is the system's first process")
 # In an environment without subcut's mark, only with that of the test.
-CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os.environ['{MARK}']}}))"
+CLEARED = (
+    f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os.environ['{MARK}']}}))"
+)
 
 
 @pytest.mark.turns(3)
@@ -232,7 +278,10 @@ CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os
         "subprocess.run(['sleep', '600'])",
         "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)",
         f"{SETSID}\ntime.sleep(600)",
-        f"subprocess.Popen(['setsid', 'env', '-i', '{MARK}=' + os.environ['{MARK}'], 'sleep', '600']); time.sleep(600)",
+        (
+            f"subprocess.Popen(['setsid', 'env', '-i', '{MARK}=' + os.environ['{MARK}'], 'sleep',"
+            " '600']); time.sleep(600)"
+        ),
         pytest.param(f"{SETSID.replace('time.sleep', CLEARED)}\ntime.sleep(600)", marks=ORPHANS),
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(600)",
         "while True: os.write(2, bytes(65536))",
@@ -263,11 +312,17 @@ def test_a_hang_ends_in_time_with_all_that_it_started(
     with pytest.raises(WorkerDied, match=f"should run the model was stopped after {SHORT} s") as e:
         one.run("m", tmp_path, {}, [])
     assert SHORT <= time.monotonic() - begin < SHORT + SOON
-    assert (e.value.signature, e.value.process["signal"], e.value.process["exit_code"]) == ("timeout", None, None)
+    assert (e.value.signature, e.value.process["signal"], e.value.process["exit_code"]) == (
+        "timeout",
+        None,
+        None,
+    )
     all_gone(mark)
 
 
-def test_the_time_of_the_import_is_not_the_models(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_the_time_of_the_import_is_not_the_models(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     """The load and the run are given more than a second: a busy machine may need that."""
     ask(start(top="time.sleep(2)", timeout=1.5), tmp_path)
 
@@ -286,7 +341,8 @@ def test_an_import_that_hangs(
     assert time.monotonic() - begin < SHORT + SOON
 
 
-# ------------------------------------------------------------------------------------------------ memory
+# ------------------------------------------------------------------------------------------------
+# memory
 
 
 @pytest.mark.turns(2)
@@ -296,8 +352,13 @@ def test_an_import_that_hangs(
         "hold = b'x' * (400 << 20); time.sleep(600)",
         "subprocess.run([sys.executable, '-c', EATER])",
         "subprocess.run([sys.executable, '-c', EATER], start_new_session=True)",
-        "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(600)",
-        pytest.param(f"{SETSID.replace('time.sleep(600)', 'exec(EATER)')}\ntime.sleep(600)", marks=ORPHANS),
+        (
+            "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in"
+            " range(3)]; time.sleep(600)"
+        ),
+        pytest.param(
+            f"{SETSID.replace('time.sleep(600)', 'exec(EATER)')}\ntime.sleep(600)", marks=ORPHANS
+        ),
     ],
     ids=["itself", "child", "session", "together", "daemon"],
 )
@@ -312,7 +373,9 @@ def test_memory_is_a_limit_on_the_whole_tree(
     all_gone(mark)
 
 
-def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_bounded_one_may_not_ask_for_more_than_there_is(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
     with pytest.raises(ModelError, match="memory"):
         ask(one, tmp_path)
@@ -321,7 +384,8 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., W
 
 @pytest.mark.linux("it replaces prlimit")
 def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `ulimit -d`, only root may raise the limit: the process would end before the first request."""
+    """After `ulimit -d`, only root may raise the limit: the process would end before the first
+    request."""
     limits: list[tuple[int, int]] = []
 
     def prlimit(pid: int, kind: int, limit: tuple[int, int] | None = None) -> tuple[int, int]:
@@ -334,7 +398,8 @@ def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch
     assert limits == [(64 * MIB, 64 * MIB)]
 
 
-# ------------------------------------------------------------------------------------------------ what is printed
+# ------------------------------------------------------------------------------------------------
+# what is printed
 
 
 FLOOD = """
@@ -364,8 +429,13 @@ def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_p
     assert sum(map(len, one.last_lines())) <= worker.KEPT_BYTES
 
 
-def test_what_is_printed_while_nobody_asks_does_no_harm(start: Callable[..., Worker], tmp_path: Path) -> None:
-    chat = "import threading; threading.Thread(target=lambda: os.write(1, bytes(1 << 20)), daemon=True).start()"
+def test_what_is_printed_while_nobody_asks_does_no_harm(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    chat = (
+        "import threading; threading.Thread(target=lambda: os.write(1, bytes(1 << 20)),"
+        " daemon=True).start()"
+    )
     one = start(load=chat)
     for _ in range(3):
         ask(one, tmp_path)
@@ -385,7 +455,8 @@ def test_a_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_p
     assert [r.name for r in answer.tensors] == ["y"]
 
 
-# ------------------------------------------------------------------------------------------------ backends that raise
+# ------------------------------------------------------------------------------------------------
+# backends that raise
 
 
 F16 = "Program MatMul requires f16 but the device does not support it."
@@ -399,7 +470,9 @@ def test_a_message_about_the_device_tells_nothing_of_the_model(
 ) -> None:
     top = f"{LACKS}\nfrom subgraph.errors import ModelError, Refused"
     one = start(top=top, **{fails: f"raise {raised}({F16!r})"})
-    with pytest.raises(BackendError, match=r"not measurable on this device \(no shader-f16\)") as caught:
+    with pytest.raises(
+        BackendError, match=r"not measurable on this device \(no shader-f16\)"
+    ) as caught:
         build(one)
         ask(one, tmp_path)
     assert "shader-f16" in caught.value.hint and not isinstance(caught.value, WorkerDied)
@@ -415,7 +488,9 @@ def test_any_other_message_is_about_the_model(start: Callable[..., Worker], tmp_
 @pytest.mark.parametrize("name", ["ort", "web"])
 def test_a_backend_with_webgpu_knows_the_messages_about_a_device(name: str) -> None:
     lacks = plugins.load("backends", name).DEVICE_LACKS
-    assert [feature for pattern, feature in lacks.items() if re.search(pattern, F16)] == ["shader-f16"]
+    assert [feature for pattern, feature in lacks.items() if re.search(pattern, F16)] == [
+        "shader-f16"
+    ]
 
 
 def refusal(one: Worker, into: Path) -> SubcutError:
@@ -430,12 +505,24 @@ def refusal(one: Worker, into: Path) -> SubcutError:
 @pytest.mark.parametrize(
     ("lines", "kind", "says"),
     [
-        ({"load": "raise ValueError('bad  op\\n here')"}, Refused, "refuses the model: ValueError: bad op here"),
+        (
+            {"load": "raise ValueError('bad  op\\n here')"},
+            Refused,
+            "refuses the model: ValueError: bad op here",
+        ),
         ({"load": "sys.exit(3)"}, Refused, "refuses the model: SystemExit: 3"),
-        ({"load": "import no_such_module"}, BackendError, "cannot be used: No module named 'no_such_module'"),
+        (
+            {"load": "import no_such_module"},
+            BackendError,
+            "cannot be used: No module named 'no_such_module'",
+        ),
         ({"load": "return None"}, BackendError, "load gave NoneType, not a function"),
         ({"load": "return [1]"}, BackendError, "load gave list, not a function"),
-        ({"top": "", "run": "raise KeyError('x')"}, ModelError, "failed while running: KeyError: 'x'"),
+        (
+            {"top": "", "run": "raise KeyError('x')"},
+            ModelError,
+            "failed while running: KeyError: 'x'",
+        ),
         ({"run": "sys.exit('bye')"}, ModelError, "failed while running: SystemExit: bye"),
         ({"run": "raise MemoryError"}, OutOfMemory, "more memory than is free"),
         ({"run": "open('/nonexistent/x')"}, ModelError, "failed while running: FileNotFoundError"),
@@ -443,19 +530,43 @@ def refusal(one: Worker, into: Path) -> SubcutError:
         ({"run": "return [np.zeros(2)]"}, ModelError, "gave list, not a mapping"),
         ({"run": "return {'y': None}"}, ModelError, "gave for y what is not a tensor"),
         ({"run": "return {'y': []}"}, ModelError, "gave for y what is not a tensor"),
-        ({"run": "return {'y': object()}"}, ModelError, "gave for y what is not a tensor: TypeError: it holds object"),
-        ({"run": "return {'y': {'a': 1}}"}, ModelError, "gave for y what is not a tensor: TypeError: it holds dict"),
-        ({"run": "return {'y': [[1, 2], [3, None]]}"}, ModelError, "gave for y what is not a tensor"),
-        ({"run": "return {'y': np.zeros(2, 'M8[s]')}"}, ModelError, "gave for y what is not a tensor: elements of"),
+        (
+            {"run": "return {'y': object()}"},
+            ModelError,
+            "gave for y what is not a tensor: TypeError: it holds object",
+        ),
+        (
+            {"run": "return {'y': {'a': 1}}"},
+            ModelError,
+            "gave for y what is not a tensor: TypeError: it holds dict",
+        ),
+        (
+            {"run": "return {'y': [[1, 2], [3, None]]}"},
+            ModelError,
+            "gave for y what is not a tensor",
+        ),
+        (
+            {"run": "return {'y': np.zeros(2, 'M8[s]')}"},
+            ModelError,
+            "gave for y what is not a tensor: elements of",
+        ),
         ({"top": "1 / 0"}, UsageError, "fails while it is imported: ZeroDivisionError"),
-        ({"top": "import no_such_module"}, UsageError, "fails while it is imported: ModuleNotFoundError"),
+        (
+            {"top": "import no_such_module"},
+            UsageError,
+            "fails while it is imported: ModuleNotFoundError",
+        ),
         ({"top": "sys.exit(3)"}, UsageError, "fails while it is imported: SystemExit"),
         ({"top": "def ("}, UsageError, "fails while it is imported: SyntaxError"),
         ({"top": "def warm(): raise KeyError", "load": "raise ValueError"}, Refused, "ValueError"),
     ],
 )
 def test_what_a_backend_does_wrong_is_told_and_it_lives(
-    lines: dict[str, str], kind: type[SubcutError], says: str, start: Callable[..., Worker], tmp_path: Path
+    lines: dict[str, str],
+    kind: type[SubcutError],
+    says: str,
+    start: Callable[..., Worker],
+    tmp_path: Path,
 ) -> None:
     e = refusal(start(**lines), tmp_path)
     assert type(e) is kind
@@ -465,7 +576,8 @@ def test_what_a_backend_does_wrong_is_told_and_it_lives(
 def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
     start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is sealed, so the two halves of subcut do not agree about its form: no verdict may come of that."""
+    """It is sealed, so the two halves of subcut do not agree about its form: no verdict may come of
+    that."""
     one = start()
     build(one)
     monkeypatch.setattr(worker, "_error", lambda reply: reply["none"])
@@ -483,10 +595,22 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "says"),
     [
-        ("def version(): raise KeyError('v')", BackendError, "fails when asked what it is: KeyError: 'v'"),
+        (
+            "def version(): raise KeyError('v')",
+            BackendError,
+            "fails when asked what it is: KeyError: 'v'",
+        ),
         ("def version(): import no_such_module", BackendError, "cannot be used: No module"),
-        ("def precision(options): return 1 / 0", BackendError, "fails when asked what it is: ZeroDivisionError"),
-        ("def precision(options): return 'float16'", BackendError, "'float16' is not a valid Precision"),
+        (
+            "def precision(options): return 1 / 0",
+            BackendError,
+            "fails when asked what it is: ZeroDivisionError",
+        ),
+        (
+            "def precision(options): return 'float16'",
+            BackendError,
+            "'float16' is not a valid Precision",
+        ),
     ],
 )
 def test_what_it_says_of_itself_may_fail(
@@ -499,7 +623,9 @@ def test_what_it_says_of_itself_may_fail(
 def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
     assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
-    assert start(top="def version(options): return options['v']").about({"v": "1.2"}) == BackendInfo("1.2")
+    assert start(top="def version(options): return options['v']").about(
+        {"v": "1.2"}
+    ) == BackendInfo("1.2")
     assert start().about({}) == BackendInfo()
 
 
@@ -527,14 +653,20 @@ def test_what_is_nearly_a_tensor_is_one(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_type_that_was_not_declared_is_kept_as_it_came(start: Callable[..., Worker], tmp_path: Path) -> None:
-    """A device gives float16 for a float32 model: that is for the judge to say, and no reason to stop."""
+def test_a_type_that_was_not_declared_is_kept_as_it_came(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    """A device gives float16 for a float32 model: that is for the judge to say, and no reason to
+    stop."""
     outputs = (
-        "{'y': 'tensor(float)', 'b': 'tensor(bfloat16)', 's': 'seq(tensor(float))', 'o': 'optional(tensor(float))'}"
+        "{'y': 'tensor(float)', 'b': 'tensor(bfloat16)', 's': 'seq(tensor(float))', 'o':"
+        " 'optional(tensor(float))'}"
     )
     one = start(
-        top=f"class Run:\n    outputs = {outputs}\n    def __call__(self, feeds):\n"
-        "        return {'y': np.float16([1, 2]), 'b': np.float32([3]), 's': [], 'o': None}",
+        top=(
+            f"class Run:\n    outputs = {outputs}\n    def __call__(self, feeds):\n"
+            "        return {'y': np.float16([1, 2]), 'b': np.float32([3]), 's': [], 'o': None}"
+        ),
         load="return Run()",
     )
     answer = ask(one, tmp_path, "y", "b", "s", "o")
@@ -545,20 +677,33 @@ def test_a_type_that_was_not_declared_is_kept_as_it_came(start: Callable[..., Wo
         ("optional", "float32"),
     ]
     found = [tensors.load(r, tmp_path) for r in answer.tensors]
-    assert [np.asarray(f).tolist() if f is not None else None for f in found] == [[1, 2], [3], [], None]
+    assert [np.asarray(f).tolist() if f is not None else None for f in found] == [
+        [1, 2],
+        [3],
+        [],
+        None,
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ what it inherits
+# ------------------------------------------------------------------------------------------------
+# what it inherits
 
 
-def test_what_it_starts_reads_none_of_the_requests(start: Callable[..., Worker], tmp_path: Path) -> None:
-    body = "assert subprocess.run(['cat'], capture_output=True).stdout == b'' == sys.stdin.buffer.read()"
+def test_what_it_starts_reads_none_of_the_requests(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    body = (
+        "assert subprocess.run(['cat'], capture_output=True).stdout == b'' =="
+        " sys.stdin.buffer.read()"
+    )
     one = start(run=body, timeout=PATIENCE)
     for _ in range(2):
         ask(one, tmp_path)
 
 
-def test_a_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_fork_that_comes_back_does_not_answer(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     one = start(run="os.fork()", timeout=PATIENCE)
     for _ in range(3):
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
@@ -566,7 +711,10 @@ def test_a_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tm
 
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/some/where", "OPENBLAS_NUM_THREADS": "1"}])
 def test_what_it_starts_has_the_users_environment(
-    given: dict[str, str], start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str],
+    start: Callable[..., Worker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Our import path would be poison for a command that runs another Python."""
     for key in ("PYTHONPATH", "OPENBLAS_NUM_THREADS"):
@@ -580,7 +728,8 @@ def test_what_it_starts_has_the_users_environment(
     assert {k: theirs[k] for k in ("PYTHONPATH", "OPENBLAS_NUM_THREADS") if k in theirs} == given
 
 
-# ------------------------------------------------------------------------------------------------ ends
+# ------------------------------------------------------------------------------------------------
+# ends
 
 
 def opened() -> int:
@@ -616,7 +765,9 @@ def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.Mon
     assert opened() == before
 
 
-@pytest.mark.parametrize("body", ["pass", "ctypes.PyDLL(None).sleep(600)", "os.abort()", f"{SETSID}\ntime.sleep(600)"])
+@pytest.mark.parametrize(
+    "body", ["pass", "ctypes.PyDLL(None).sleep(600)", "os.abort()", f"{SETSID}\ntime.sleep(600)"]
+)
 def test_closing_is_quick_and_may_be_repeated(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
 ) -> None:
@@ -650,7 +801,9 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
     assert one.last_lines() == []
 
 
-def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_an_answer_that_was_not_waited_for_is_nobody_elses(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
     """Ctrl-C while a request is under way: the next must not get its answer."""
 
     running = tmp_path / "running"

@@ -24,12 +24,22 @@ from subgraph.runtime.run_result import MODEL, Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from subgraph.verdict import Signature
-from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
+from tests.helpers.process_backends import (
+    MARK,
+    all_gone,
+    backend,
+    ended,
+    interrupted_at,
+    living,
+    until,
+)
 from tests.helpers.run_command import PATIENCE, SOON
 
 pytestmark = pytest.mark.usefixtures("own_workers")
 
-SAY_WHO = "return {f'{os.getpid()} {feeds}': 0}"  # the process's number is the only name that it gives
+SAY_WHO = (  # the process's number is the only name that it gives
+    "return {f'{os.getpid()} {feeds}': 0}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +87,9 @@ def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None
     assert pool(top=top).about() == BackendInfo("1.2", Precision.FP16)
 
 
-def test_an_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_one_is_replaced(
+    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_pool, "RECYCLE", 3)
     mine = pool()
     seen = [use(mine) for _ in range(7)]
@@ -87,7 +99,9 @@ def test_an_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytes
     assert use(mine) != seen[6]
 
 
-def test_runs_without_a_load_do_not_age_it(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_load_do_not_age_it(
+    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_pool, "RECYCLE", 1)
     mine = pool()
     assert use(mine, loads=0) == use(mine, loads=0)
@@ -107,7 +121,8 @@ def test_one_that_died_is_replaced(
     body: str, limits: dict[str, Any], pool: Callable[..., Workers], tmp_path: Path
 ) -> None:
     once = (
-        f"if not os.path.exists({str(tmp_path / 'done')!r}):\n    open({str(tmp_path / 'done')!r}, 'w')\n    {body}\n"
+        f"if not os.path.exists({str(tmp_path / 'done')!r}):\n    open({str(tmp_path / 'done')!r},"
+        f" 'w')\n    {body}\n"
     )
     mine = pool(run=f"{once}{SAY_WHO}", **limits)
     with pytest.raises(WorkerDied):
@@ -123,7 +138,9 @@ def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Callable[..., Work
     assert use(mine) != first
 
 
-def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Callable[..., Workers], tmp_path: Path) -> None:
+def test_one_that_was_given_up_in_the_middle_is_not_used_again(
+    pool: Callable[..., Workers], tmp_path: Path
+) -> None:
     """Not though the answer that nobody waited for may have come by now."""
     asked, running, go_on = (tmp_path / name for name in ("asked", "running", "go_on"))
     wait = (
@@ -200,7 +217,9 @@ def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Callable[..., Work
     assert not psutil.pid_exists(int(second))
 
 
-def test_a_fresh_one_that_stays_holds_no_model(pool: Callable[..., Workers], tmp_path: Path) -> None:
+def test_a_fresh_one_that_stays_holds_no_model(
+    pool: Callable[..., Workers], tmp_path: Path
+) -> None:
     """Beside the next one, a large model was in memory twice."""
     mine = pool(run="return {}")
     job = Job(Path("m"), [[]], [], tmp_path, fresh=True)
@@ -235,7 +254,9 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
     """The thread's block ends with WorkerDied even where it took the crash for an answer."""
     running = tmp_path / "running"
     running.mkdir()
-    mine = pool(run=f"open({str(running)!r} + f'/{{os.getpid()}}', 'w'); ctypes.PyDLL(None).sleep(600)")
+    mine = pool(
+        run=f"open({str(running)!r} + f'/{{os.getpid()}}', 'w'); ctypes.PyDLL(None).sleep(600)"
+    )
     ends: list[str] = []
 
     def work(swallow: bool) -> None:
@@ -277,7 +298,9 @@ def test_after_closing_none_is_started(
     all_gone(mark)
 
 
-def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_limit_it_is_what_is_free(
+    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_pool, "free_memory", lambda: 123 << 30)
     with pool().borrow() as worker:
         assert worker.memory == 123 << 30

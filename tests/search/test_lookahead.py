@@ -15,7 +15,9 @@ from subgraph.search.oracle import Ahead, ItemStatuses
 from subgraph.verdict import Signature, Status
 
 N = 256
-ALONE = 14  # runs with one worker: the whole twice, the profile, 8 halvings, the item twice, the tail
+ALONE = (
+    14  # runs with one worker: the whole twice, the profile, 8 halvings, the item twice, the tail
+)
 
 
 def at(place: int) -> Scenario:
@@ -25,7 +27,8 @@ def at(place: int) -> Scenario:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    "family", [f if k % 3 == 0 else pytest.param(f, marks=pytest.mark.rare) for k, f in enumerate(FAMILIES)]
+    "family",
+    [f if k % 3 == 0 else pytest.param(f, marks=pytest.mark.rare) for k, f in enumerate(FAMILIES)],
 )
 def test_steps_and_findings_are_those_of_one_worker(family: str) -> None:
     """Whatever the times of the runs are, which differ."""
@@ -39,7 +42,8 @@ def test_steps_and_findings_are_those_of_one_worker(family: str) -> None:
 
 @pytest.mark.parametrize(("sigma", "most"), [(0.0, 4.2), (0.5, 4.2)])
 def test_four_workers_halve_in_half_the_time(sigma: float, most: float) -> None:
-    """In mean run times; 8 with one worker. At most three times as many runs begin, and obsolete ones are ended."""
+    """In mean run times; 8 with one worker. At most three times as many runs begin, and obsolete
+    ones are ended."""
     halving = []
     total = []
     started = []
@@ -79,11 +83,16 @@ def test_what_is_known_is_not_guessed() -> None:
         whole = Query(QueryKind.WHOLE)
         profile = Query(QueryKind.PROFILE, tuple(range(N)))
         fails, shows = (
-            Answer(Status.FAIL, Signature.MISMATCH, detail=ItemStatuses(items)) for items in ({}, {7: Status.FAIL})
+            Answer(Status.FAIL, Signature.MISMATCH, detail=ItemStatuses(items))
+            for items in ({}, {7: Status.FAIL})
         )
         named.append(list(itertools.islice(ahead({}, {whole: fails, profile: shows}), 4)))
 
     going = search(chain(N), Candidate(at(7)), Settings(expect=expect))
     next(going)
-    assert [query.kind for query in named[0][:3]] == [QueryKind.WHOLE, QueryKind.WHOLE, QueryKind.PROFILE]
+    assert [query.kind for query in named[0][:3]] == [
+        QueryKind.WHOLE,
+        QueryKind.WHOLE,
+        QueryKind.PROFILE,
+    ]
     assert named[0][3] == Query(QueryKind.ISOLATED, (7,))

@@ -1,7 +1,7 @@
 """The parts of a search, each by itself.
 
-Covers `search.order`, `search.state`, `search.predicate`, `search.flaky`, `search.oracle`, `search.passes.halve`,
-`search.passes.gallop`, `search.passes.shrink` and `search.passes.profile`.
+Covers `search.order`, `search.state`, `search.predicate`, `search.flaky`, `search.oracle`,
+`search.passes.halve`, `search.passes.gallop`, `search.passes.shrink` and `search.passes.profile`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def result(state: SearchState, part: Search[T]) -> T:
 def new_state(scenario: Scenario, max_trials: int | None = None) -> SearchState:
     """Return the state of a search after the full model has failed with a mismatch."""
     alike = [1.0] * scenario.n
-    state = SearchState(Candidate(scenario), scenario.parents, lambda: alike, Settings(max_trials=max_trials))
+    state = SearchState(
+        Candidate(scenario), scenario.parents, lambda: alike, Settings(max_trials=max_trials)
+    )
     state.weights = list(alike)
     state.signature = Signature.MISMATCH
     return state
@@ -52,7 +54,7 @@ def faulty(parents: Parents, *faults: set[int]) -> Scenario:
     return Scenario("by hand", 0, parents, tuple(Fault(frozenset(f)) for f in faults))
 
 
-# ---------------------------------------------------------------------------------------------------------- order
+# ------------------------------------------------------------ order
 
 
 def test_ends_and_components_of_a_region() -> None:
@@ -62,7 +64,8 @@ def test_ends_and_components_of_a_region() -> None:
     assert order.above(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
 
 
-# ------------------------------------------------------------------------------------------------ halve and gallop
+# ------------------------------------------------------------------------------------------------
+# halve and gallop
 
 
 @LAW
@@ -122,7 +125,7 @@ def test_a_profile_is_read_through_what_it_does_not_see() -> None:
     assert profile.read(state, (0,), vanished).outcome is profile.ProfileOutcome.VANISHED
 
 
-# ------------------------------------------------------------------------------------------------------ the state
+# ------------------------------------------------------------ the state
 
 
 def test_no_query_is_asked_twice() -> None:
@@ -140,7 +143,7 @@ def test_a_budget_is_kept() -> None:
     assert result(state, state.region(Purpose.HALVE, (2, 3))) is RegionOutcome.FAIL  # is known
 
 
-# ------------------------------------------------------------------------------------------------------ predicate
+# ------------------------------------------------------------ predicate
 
 FAIL = Status.FAIL
 AGREE = Status.AGREE
@@ -159,15 +162,33 @@ REFUSED = Signature.REFUSED
         (FAIL, MISMATCH, True, MISMATCH, RegionOutcome.FAIL),
         (FAIL, MISMATCH, False, MISMATCH, RegionOutcome.MINOR),
         (FAIL, MISMATCH, None, MISMATCH, RegionOutcome.MINOR),  # it fails: never unresolved
-        (FAIL, NAN, True, MISMATCH, RegionOutcome.FAIL),  # garbage: wrong numbers in the whole, NaN alone
+        (
+            FAIL,
+            NAN,
+            True,
+            MISMATCH,
+            RegionOutcome.FAIL,
+        ),  # garbage: wrong numbers in the whole, NaN alone
         (FAIL, NAN, None, MISMATCH, RegionOutcome.MINOR),
         (FAIL, NAN, False, MISMATCH, RegionOutcome.MINOR),
         (FAIL, MISMATCH, True, NAN, RegionOutcome.FAIL),  # wrong numbers become NaN further down
         (FAIL, REFUSED, None, MISMATCH, RegionOutcome.UNRESOLVED),
         (FAIL, CRASH, None, CRASH, RegionOutcome.FAIL),
         (UNRESOLVED, CRASH, None, CRASH, RegionOutcome.FAIL),
-        (FAIL, MISMATCH, True, CRASH, RegionOutcome.FAIL),  # the whole runs once that piece is right
-        (FAIL, MISMATCH, False, CRASH, RegionOutcome.MINOR),  # it gives values: what crashes lies elsewhere
+        (
+            FAIL,
+            MISMATCH,
+            True,
+            CRASH,
+            RegionOutcome.FAIL,
+        ),  # the whole runs once that piece is right
+        (
+            FAIL,
+            MISMATCH,
+            False,
+            CRASH,
+            RegionOutcome.MINOR,
+        ),  # it gives values: what crashes lies elsewhere
         (FAIL, MISMATCH, None, CRASH, RegionOutcome.MINOR),
         (UNRESOLVED, REFUSED, True, CRASH, RegionOutcome.FAIL),
         (FAIL, SHAPE, True, MISMATCH, RegionOutcome.FAIL),  # what reads it makes garbage of it
@@ -176,7 +197,13 @@ REFUSED = Signature.REFUSED
         (FAIL, MISMATCH, None, SHAPE, RegionOutcome.MINOR),
         (FAIL, CRASH, True, MISMATCH, RegionOutcome.FAIL),
         (FAIL, CRASH, None, MISMATCH, RegionOutcome.UNRESOLVED),
-        (FAIL, PRECISION, True, PRECISION, RegionOutcome.MINOR),  # rounding everywhere: no piece is to blame
+        (
+            FAIL,
+            PRECISION,
+            True,
+            PRECISION,
+            RegionOutcome.MINOR,
+        ),  # rounding everywhere: no piece is to blame
         (FAIL, MISMATCH, True, PRECISION, RegionOutcome.FAIL),
         (UNRESOLVED, MISMATCH, True, MISMATCH, RegionOutcome.UNRESOLVED),
         (UNRESOLVED, None, None, MISMATCH, RegionOutcome.UNRESOLVED),
@@ -184,18 +211,27 @@ REFUSED = Signature.REFUSED
     ],
 )
 def test_outcome_of_an_answer(
-    status: Status, signature: Signature | None, culprit: bool | None, target: Signature, expected: RegionOutcome
+    status: Status,
+    signature: Signature | None,
+    culprit: bool | None,
+    target: Signature,
+    expected: RegionOutcome,
 ) -> None:
-    assert outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target) is expected
+    assert (
+        outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target)
+        is expected
+    )
 
 
 def test_a_region_without_output_is_unresolved_where_the_model_has_one() -> None:
     outcomes = {signature: outcome_of(Answer(FAIL, signature), MISMATCH) for signature in Signature}
-    unresolved = {signature for signature, outcome in outcomes.items() if outcome is RegionOutcome.UNRESOLVED}
+    unresolved = {
+        signature for signature, outcome in outcomes.items() if outcome is RegionOutcome.UNRESOLVED
+    }
     assert unresolved == NO_OUTPUT == {CRASH, REFUSED, Signature.TIMEOUT}
 
 
-# ----------------------------------------------------------------------------------------------------------- chances
+# ------------------------------------------------------------ chances
 
 
 @LAW
@@ -215,9 +251,12 @@ def test_wilson_interval_without_runs_is_unbounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "runs", "expected"), [(1, 8, False), (2, 8, True), (8, 8, True), (30, 100, False), (80, 100, True)]
+    ("failed", "runs", "expected"),
+    [(1, 8, False), (2, 8, True), (8, 8, True), (30, 100, False), (80, 100, True)],
 )
-def test_a_region_reproduces_the_failure_of_a_model_that_always_fails(failed: int, runs: int, expected: bool) -> None:
+def test_a_region_reproduces_the_failure_of_a_model_that_always_fails(
+    failed: int, runs: int, expected: bool
+) -> None:
     assert flaky.reproduces(failed, runs, runs, runs) is expected
 
 
@@ -232,7 +271,11 @@ def test_a_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
 
 
 def test_a_failure_in_each_run_needs_one_pass() -> None:
-    assert (flaky.passes_needed(0.5, 0.01), flaky.passes_needed(0.9, 0.01), flaky.passes_needed(1.0)) == (7, 2, 1)
+    assert (
+        flaky.passes_needed(0.5, 0.01),
+        flaky.passes_needed(0.9, 0.01),
+        flaky.passes_needed(1.0),
+    ) == (7, 2, 1)
 
 
 def test_a_query_in_a_fresh_process_has_the_same_answer() -> None:
@@ -240,4 +283,7 @@ def test_a_query_in_a_fresh_process_has_the_same_answer() -> None:
     query = Query(QueryKind.ISOLATED, (1, 2), 1)
     memo = {query: Answer(FAIL)}
     assert replace(query, fresh=True) in memo
-    assert not {replace(query, repetition=2), replace(query, explain=True), replace(query, items=(1,))} & memo.keys()
+    assert (
+        not {replace(query, repetition=2), replace(query, explain=True), replace(query, items=(1,))}
+        & memo.keys()
+    )

@@ -1,7 +1,9 @@
-"""Cost of a search: runs beside the lower bound, compiled items, rounds with several workers, our own time.
+"""Cost of a search: runs beside the lower bound, compiled items, rounds with several workers, our
+own time.
 
-The bound: log2 of the number of hypotheses, one run that shows that the whole fails, one that the finding does, and a
-pass for each item that cannot be dropped. With a profile: its run and the tail's instead of the log2.
+The bound: log2 of the number of hypotheses, one run that shows that the whole fails, one that the
+finding does, and a pass for each item that cannot be dropped. With a profile: its run and the
+tail's instead of the log2.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ LOOKS = (Purpose.PROFILE, Purpose.TAIL)
 
 def at(place: int, length: int, profile: str, n: int = N) -> Scenario:
     """A chain with one fault of so many consecutive items."""
-    return Scenario("at", place, chain(n), (Fault(frozenset(range(place, place + length))),), profile)
+    return Scenario(
+        "at", place, chain(n), (Fault(frozenset(range(place, place + length))),), profile
+    )
 
 
 @pytest.mark.turns(2)
@@ -42,7 +46,8 @@ def at(place: int, length: int, profile: str, n: int = N) -> Scenario:
     ],
 )
 def test_runs_at_every_position(length: int, profile: str, most: int, without: int) -> None:
-    """Without the whole's second run and confirmations; `without`: also without those of profile and tail."""
+    """Without the whole's second run and confirmations; `without`: also without those of profile
+    and tail."""
     last = N - length
     for place in range(last + 1) if ALL else {*range(0, last, 7), 1, last - 1, last}:
         s = at(place, length, profile)
@@ -60,16 +65,25 @@ def test_no_run_more_than_the_bound_for_one_item() -> None:
             assert counts.total(*CERTAINTY, *LOOKS) <= ceil(log(n, 2)) + 2
 
 
-@pytest.mark.parametrize(("seed", "runs"), [(0, 3 + 4), (1, 1 + 4 * 3 + 2)], ids=["local errors", "without"])
+@pytest.mark.parametrize(
+    ("seed", "runs"), [(0, 3 + 4), (1, 1 + 4 * 3 + 2)], ids=["local errors", "without"]
+)
 def test_culprits_hidden_behind_each_other(seed: int, runs: int) -> None:
-    """Whole, profile, each item, one tail; where no local errors are known, tail, profile and item per culprit,
-    and once two items of other kinds, since the first three might stand for all."""
-    s = Scenario("four", seed, chain(N), tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)), "shows")
+    """Whole, profile, each item, one tail; where no local errors are known, tail, profile and item
+    per culprit, and once two items of other kinds, since the first three might stand for all."""
+    s = Scenario(
+        "four",
+        seed,
+        chain(N),
+        tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)),
+        "shows",
+    )
     assert run(s).findings.counts.total(*CERTAINTY) == runs
 
 
 def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:
-    """The last item of each branch and the join are far apart in any order, but near by distance."""
+    """The last item of each branch and the join are far apart in any order, but near by
+    distance."""
     branch = 100
     parents = (
         (),
@@ -106,7 +120,9 @@ def own_seconds(s: Scenario) -> float:
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("make", [lambda n: chain(n), lambda n: blocks(random.Random(3), n)], ids=["chain", "blocks"])
+@pytest.mark.parametrize(
+    "make", [lambda n: chain(n), lambda n: blocks(random.Random(3), n)], ids=["chain", "blocks"]
+)
 @pytest.mark.parametrize("profile", ["shows", "vanishes"])
 def test_our_own_time_grows_no_faster_than_the_items(
     make: Callable[[int], tuple[tuple[int, ...], ...]], profile: str

@@ -1,7 +1,9 @@
-"""The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd candidates.
+"""The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd
+candidates.
 
-Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`, `search.passes.baseline`,
-`search.passes.confirm`, `search.passes.everywhere`, `search.passes.minor` and `search.passes.inside`.
+Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`,
+`search.passes.baseline`, `search.passes.confirm`, `search.passes.everywhere`, `search.passes.minor`
+and `search.passes.inside`.
 """
 
 from __future__ import annotations
@@ -12,23 +14,41 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run, scenario
-from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
+from subgraph.search import (
+    Answer,
+    FindingKind,
+    Findings,
+    Outcome,
+    Purpose,
+    Query,
+    QueryKind,
+    Settings,
+    search,
+)
 from subgraph.search.oracle import ClaimedAgreement, ErrorShare
 from subgraph.search.passes.everywhere import LOOKED_AT
 from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
 
 
-def faulty(parents: Parents, *faults: set[int], share: float = 1.0, profile: str = "vanishes") -> Scenario:
+def faulty(
+    parents: Parents, *faults: set[int], share: float = 1.0, profile: str = "vanishes"
+) -> Scenario:
     """A scenario with these faults, all with the same share."""
-    return Scenario("by hand", 0, parents, tuple(Fault(frozenset(f), share) for f in faults), profile)
+    return Scenario(
+        "by hand", 0, parents, tuple(Fault(frozenset(f), share) for f in faults), profile
+    )
 
 
 def found(done: Run) -> list[tuple[int, ...]]:
-    return sorted(f.items for f in done.findings.findings if f.kind is FindingKind.CULPRIT and f.certified)
+    return sorted(
+        f.items for f in done.findings.findings if f.kind is FindingKind.CULPRIT and f.certified
+    )
 
 
-def ended(parents: Parents, question: Tweaked | Samples, settings: Settings | None = None) -> Findings:
+def ended(
+    parents: Parents, question: Tweaked | Samples, settings: Settings | None = None
+) -> Findings:
     going = search(parents, question, settings)
     while True:
         try:
@@ -46,7 +66,10 @@ class Tweaked:
 
     def ask(self, queries: Sequence[Query]) -> list[Answer]:
         """One answer per query."""
-        return [self.tweak(a, b) for a, b in zip(queries, Candidate(self.scenario).ask(queries), strict=True)]
+        return [
+            self.tweak(a, b)
+            for a, b in zip(queries, Candidate(self.scenario).ask(queries), strict=True)
+        ]
 
 
 @dataclass
@@ -58,10 +81,14 @@ class Samples:
     def ask(self, queries: Sequence[Query]) -> list[Answer]:
         """The worse of both."""
         both = [Candidate(s).ask(queries) for s in self.samples]
-        return [max(answers, key=lambda a: a.status is Status.FAIL) for answers in zip(*both, strict=True)]
+        return [
+            max(answers, key=lambda a: a.status is Status.FAIL)
+            for answers in zip(*both, strict=True)
+        ]
 
 
-# ------------------------------------------------------------------------------------ what other tools get wrong
+# ------------------------------------------------------------ what other
+# tools get wrong
 
 
 def test_a_model_that_does_not_fail_agrees() -> None:
@@ -94,11 +121,19 @@ def test_both_of_two_culprits(profile: str) -> None:
 
 
 def test_culprits_of_the_first_half_are_not_lost() -> None:
-    assert found(run(faulty(chain(32), {1}, {3, 4}, {9}, {30}, share=0.4))) == [(1,), (3, 4), (9,), (30,)]
+    assert found(run(faulty(chain(32), {1}, {3, 4}, {9}, {30}, share=0.4))) == [
+        (1,),
+        (3, 4),
+        (9,),
+        (30,),
+    ]
 
 
 def test_culprits_of_several_samples() -> None:
-    samples = (faulty(chain(32), {7}, profile="shows"), faulty(chain(32), {20, 21}, profile="shows"))
+    samples = (
+        faulty(chain(32), {7}, profile="shows"),
+        faulty(chain(32), {20, 21}, profile="shows"),
+    )
     findings = ended(chain(32), Samples(samples))
     assert sorted(f.items for f in findings.findings) == [(7,), (20, 21)]
 
@@ -112,7 +147,7 @@ def test_it_fails_only_as_a_whole() -> None:
     assert done.findings.counts.total() < 120
 
 
-# --------------------------------------------------------------------------------------------------- odd answers
+# ------------------------------------------------------------ odd answers
 
 
 def test_agreement_within_the_claimed_precision() -> None:
@@ -134,8 +169,12 @@ def test_what_explains_nothing_stands_aside() -> None:
     s = replace(faulty(chain(40), {20}, profile="shows"), false=frozenset({19, 21}), alone=3)
     done = run(replace(s, faults=(Fault(frozenset({20, 21})),)))
     (finding,) = done.findings.findings
-    assert finding.items == (20, 21) and not done.findings.irrelevant  # 21 alone is a part of the finding
-    assert finding.minor == (20,) and not finding.certified  # without 20 it fails still: no certificate says it agrees
+    assert (
+        finding.items == (20, 21) and not done.findings.irrelevant
+    )  # 21 alone is a part of the finding
+    assert (
+        finding.minor == (20,) and not finding.certified
+    )  # without 20 it fails still: no certificate says it agrees
     lone = run(replace(s, profile="vanishes", faults=(Fault(frozenset({20, 22})),)))
     assert found(lone) == [(20, 22)]
     assert all(observation.share_of_model == 0.01 for observation in lone.findings.irrelevant)
@@ -145,7 +184,9 @@ def test_an_unexplained_failure_is_never_a_pass() -> None:
     """If it is unknown whether a region explains the whole, what is left without it tells."""
 
     def unknown(ask: Query, answer: Answer) -> Answer:
-        small = ask.kind is QueryKind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
+        small = (
+            ask.kind is QueryKind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
+        )
         return replace(answer, detail=replace(answer.share, is_culprit=None)) if small else answer
 
     findings = ended(chain(64), Tweaked(faulty(chain(64), {11}), unknown))
@@ -155,7 +196,11 @@ def test_an_unexplained_failure_is_never_a_pass() -> None:
 
 def test_nothing_compared_is_unresolved() -> None:
     def nothing(ask: Query, answer: Answer) -> Answer:
-        return Answer(Status.UNRESOLVED, why="nothing was compared") if ask.kind is QueryKind.ISOLATED else answer
+        return (
+            Answer(Status.UNRESOLVED, why="nothing was compared")
+            if ask.kind is QueryKind.ISOLATED
+            else answer
+        )
 
     findings = ended(chain(30), Tweaked(faulty(chain(30), {11}), nothing))
     assert [f.kind for f in findings.findings] == [FindingKind.UNRESOLVED]
@@ -176,7 +221,9 @@ def test_a_worker_that_went_wrong_is_found_out() -> None:
     def used(ask: Query, answer: Answer) -> Answer:
         bad = ask.kind is QueryKind.ISOLATED and not ask.fresh and 3 in ask.items
         return (
-            Answer(Status.FAIL, Signature.MISMATCH, detail=ErrorShare(of_target=1.0, is_culprit=True))
+            Answer(
+                Status.FAIL, Signature.MISMATCH, detail=ErrorShare(of_target=1.0, is_culprit=True)
+            )
             if bad
             else answer
         )
@@ -193,7 +240,9 @@ def test_a_flaky_culprit_has_its_rate() -> None:
     assert 0.2 <= finding.reproduces < 1
 
 
-@pytest.mark.parametrize("seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"])
+@pytest.mark.parametrize(
+    "seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"]
+)
 def test_a_region_of_a_flaky_candidate_is_not_too_large(seed: int) -> None:
     """Its neighbour is guilty, and passed by chance: it is asked often enough to show that."""
     s = scenario("flaky", seed)
@@ -220,7 +269,14 @@ def test_a_profile_that_heals_is_said() -> None:
 def test_accumulation_names_the_largest_contributors_and_the_growth() -> None:
     slope = [1.0] * 100
     slope[30] = 12.0
-    s = Scenario("sum", 0, chain(100), profile="everywhere", slope=tuple(x / sum(slope) for x in slope), limit=0.8)
+    s = Scenario(
+        "sum",
+        0,
+        chain(100),
+        profile="everywhere",
+        slope=tuple(x / sum(slope) for x in slope),
+        limit=0.8,
+    )
     (finding,) = run(s).findings.findings
     assert finding.kind is FindingKind.ACCUMULATED
     assert 30 in finding.contributors[0][0] and len(finding.contributors[0][0]) < 4
@@ -235,19 +291,23 @@ def test_a_neighbour_that_is_refused_alone_is_asked_in_company() -> None:
 
 
 def test_pieces_by_share() -> None:
-    s = Scenario("two", 0, chain(50), (Fault(frozenset({4}), 0.4), Fault(frozenset({30}), 0.9)), "vanishes")
+    s = Scenario(
+        "two", 0, chain(50), (Fault(frozenset({4}), 0.4), Fault(frozenset({30}), 0.9)), "vanishes"
+    )
     findings = run(s).findings.findings
     assert [f.items for f in findings] == [(30,), (4,)]
     assert [f.share_of_model for f in findings] == [0.9, 0.4]
 
 
-# ------------------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------ settings
 
 
 def test_a_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
     done = run(faulty(chain(500), {123}), Settings(max_trials=8))
     (finding,) = done.findings.findings
-    assert finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
+    assert (
+        finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
+    )
     assert done.findings.counts.total() == 8 and done.findings.stopped == "the trials are used up"
     assert done.findings.budget_spent
 
@@ -289,14 +349,21 @@ def test_within() -> None:
     s = faulty(chain(60), {5}, {40}, share=0.5)
     done = run(s, Settings(within=range(30, 60)))
     assert found(done) == [(40,)]
-    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.queries if a.kind is QueryKind.ISOLATED)
+    assert all(
+        set(a.items) <= set(range(30, 60))
+        for a in done.candidate.queries
+        if a.kind is QueryKind.ISOLATED
+    )
     elsewhere = run(s, Settings(within=range(41, 60))).findings
     assert elsewhere.outcome is Outcome.ELSEWHERE and not elsewhere.findings and elsewhere.signature
 
 
 def masked(scenario: Scenario) -> Tweaked:
     """A candidate whose outputs agree, whatever its items do."""
-    return Tweaked(scenario, lambda query, answer: Answer(Status.AGREE) if query.kind is QueryKind.WHOLE else answer)
+    return Tweaked(
+        scenario,
+        lambda query, answer: Answer(Status.AGREE) if query.kind is QueryKind.WHOLE else answer,
+    )
 
 
 def test_within_is_asked_though_the_whole_agrees() -> None:
@@ -305,9 +372,15 @@ def test_within_is_asked_though_the_whole_agrees() -> None:
     assert plain.outcome is Outcome.AGREE and not plain.findings
     findings = ended(chain(60), candidate, Settings(within=range(30, 60)))
     assert findings.outcome is Outcome.DISAGREE and findings.signature is None and findings.complete
-    assert [(f.items, f.kind, f.certified) for f in findings.findings] == [((40,), FindingKind.CULPRIT, True)]
+    assert [(f.items, f.kind, f.certified) for f in findings.findings] == [
+        ((40,), FindingKind.CULPRIT, True)
+    ]
     right = ended(chain(60), candidate, Settings(within=range(10, 30)))
-    assert right.outcome is Outcome.AGREE and not right.findings and right.counts.runs[Purpose.TAIL] == 1
+    assert (
+        right.outcome is Outcome.AGREE
+        and not right.findings
+        and right.counts.runs[Purpose.TAIL] == 1
+    )
 
 
 def test_a_region_that_cannot_be_asked_does_not_agree() -> None:
@@ -320,8 +393,13 @@ def test_inside_finds_what_fails_alone_though_the_outputs_agree() -> None:
     candidate = masked(faulty(chain(30), {7}, {9}, {20, 21}, profile="shows"))
     findings = ended(chain(30), candidate, Settings(inside=True))
     assert findings.outcome is Outcome.DISAGREE and findings.signature is None
-    assert sorted(f.items for f in findings.findings) == [(7,), (9,)]  # what is behind them is wrong in place as well
-    together = ended(chain(30), masked(faulty(chain(30), {20, 21}, profile="shows")), Settings(inside=True))
+    assert sorted(f.items for f in findings.findings) == [
+        (7,),
+        (9,),
+    ]  # what is behind them is wrong in place as well
+    together = ended(
+        chain(30), masked(faulty(chain(30), {20, 21}, profile="shows")), Settings(inside=True)
+    )
     assert [f.items for f in together.findings] == [(20, 21)]
 
 
@@ -330,7 +408,12 @@ def test_inside_says_once_that_each_item_is_off() -> None:
     every = faulty(chain(64), *({k} for k in range(64)), share=0.5, profile="shows")
     findings = ended(chain(64), masked(every), Settings(inside=True))
     (finding,) = findings.findings
-    assert findings.outcome is Outcome.DISAGREE and finding.everywhere and finding.certified and not findings.complete
+    assert (
+        findings.outcome is Outcome.DISAGREE
+        and finding.everywhere
+        and finding.certified
+        and not findings.complete
+    )
     assert len(finding.alike) + 1 == LOOKED_AT and findings.counts.total() < 20
 
 
@@ -343,11 +426,23 @@ def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() ->
 
 @pytest.mark.parametrize(
     ("seconds", "repeat", "runs"),
-    [(0.1, None, 7), (2.0, None, 5), (4.0, None, 3), (5.0, None, 2), (600.0, None, 2), (600.0, 5, 5), (0.1, 1, 1)],
+    [
+        (0.1, None, 7),
+        (2.0, None, 5),
+        (4.0, None, 3),
+        (5.0, None, 2),
+        (600.0, None, 2),
+        (600.0, 5, 5),
+        (0.1, 1, 1),
+    ],
 )
-def test_a_whole_that_agrees_is_repeated_while_that_costs_little(seconds: float, repeat: int | None, runs: int) -> None:
+def test_a_whole_that_agrees_is_repeated_while_that_costs_little(
+    seconds: float, repeat: int | None, runs: int
+) -> None:
     findings = ended(
-        chain(30), Tweaked(faulty(chain(30)), lambda q, a: replace(a, seconds=seconds)), Settings(repeat=repeat)
+        chain(30),
+        Tweaked(faulty(chain(30)), lambda q, a: replace(a, seconds=seconds)),
+        Settings(repeat=repeat),
     )
     assert findings.outcome is Outcome.AGREE and findings.counts.total() == runs
 
@@ -375,8 +470,13 @@ def test_a_guilty_kind_is_suspected_again() -> None:
 
 def test_a_steady_candidate_is_confirmed_once() -> None:
     s = faulty(chain(40), {12, 13}, profile="shows")
-    counts = {steady: run(s, Settings(steady=steady)).findings.counts.runs for steady in (False, True)}
-    assert (counts[False][Purpose.CONFIRM], counts[True][Purpose.CONFIRM]) == (11, 1)  # 2 with a stranger, 2 tails
+    counts = {
+        steady: run(s, Settings(steady=steady)).findings.counts.runs for steady in (False, True)
+    }
+    assert (counts[False][Purpose.CONFIRM], counts[True][Purpose.CONFIRM]) == (
+        11,
+        1,
+    )  # 2 with a stranger, 2 tails
     assert run(faulty(chain(40)), Settings(steady=True)).findings.counts.total() == 2
 
 
@@ -386,7 +486,7 @@ def test_steps_say_how_many_runs_are_to_come() -> None:
     assert [step.estimated_runs for step in halving] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-# --------------------------------------------------------------------------------------------------------- graphs
+# ------------------------------------------------------------ graphs
 
 
 def test_one_item() -> None:
@@ -397,7 +497,9 @@ def test_no_item() -> None:
     assert run(faulty(())).findings.outcome is Outcome.AGREE
 
 
-@pytest.mark.parametrize("parents", [((1,), ()), ((1,), (0,)), ((0,),)], ids=["order", "cycle", "itself"])
+@pytest.mark.parametrize(
+    "parents", [((1,), ()), ((1,), (0,)), ((0,),)], ids=["order", "cycle", "itself"]
+)
 def test_items_come_in_topological_order(parents: Parents) -> None:
     with pytest.raises(ValueError, match="topological order"):
         next(search(parents, Candidate(faulty(chain(2)))))
@@ -411,7 +513,7 @@ def test_marks_are_not_blind() -> None:
     assert mark(faulty(chain(9), {3}, {5}), done.findings) == "wrong"
 
 
-# --------------------------------------------------------------------------------------------------------- peeling
+# ------------------------------------------------------------ peeling
 
 
 @pytest.mark.parametrize("profile", ["shows", "vanishes", "refused"])
@@ -431,9 +533,16 @@ def test_a_refusal_does_not_hide_wrong_numbers() -> None:
 
 def test_a_kind_that_is_refused_is_asked_twice_and_listed() -> None:
     kind = range(5, 60, 5)
-    s = Scenario("by hand", 0, chain(64), tuple(Fault(frozenset({i}), signature=Signature.REFUSED) for i in kind))
+    s = Scenario(
+        "by hand",
+        0,
+        chain(64),
+        tuple(Fault(frozenset({i}), signature=Signature.REFUSED) for i in kind),
+    )
     candidate = Candidate(s)
-    going = search(s.parents, candidate, labels=["LSTM" if i in kind else "Relu" for i in range(64)])
+    going = search(
+        s.parents, candidate, labels=["LSTM" if i in kind else "Relu" for i in range(64)]
+    )
     while True:
         try:
             next(going)
@@ -460,14 +569,23 @@ def labelled(s: Scenario, kinds: Sequence[str]) -> tuple[Findings, Candidate]:
 KINDS = ("Conv", "Relu", "Add", "Pad")
 
 
-@pytest.mark.parametrize("profile", ["shows", "everywhere"])  # where it vanishes, the error counts as accumulated
-def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(profile: str) -> None:
+@pytest.mark.parametrize(
+    "profile", ["shows", "everywhere"]
+)  # where it vanishes, the error counts as accumulated
+def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(
+    profile: str,
+) -> None:
     """A candidate that multiplies all that it gives by 1.0015 had as many culprits as nodes."""
     every = faulty(chain(64), *({k} for k in range(64)), share=0.5, profile=profile)
     findings, candidate = labelled(every, KINDS)
     (finding,) = findings.findings
     kinds = {k % len(KINDS) for k in (*finding.items, *finding.alike)}
-    assert finding.everywhere and finding.certified and len(kinds) == len(KINDS) and not findings.complete
+    assert (
+        finding.everywhere
+        and finding.certified
+        and len(kinds) == len(KINDS)
+        and not findings.complete
+    )
     assert len(candidate.queries) < 40
 
 
@@ -481,14 +599,21 @@ def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
 
 @pytest.mark.parametrize("seed", [896, 1591, 101_559, 200_186, 200_717, 200_986])
 def test_what_is_only_refused_alone_is_no_culprit(seed: int) -> None:
-    """Found before the culprit, with no run yet that held it and agreed: they were certified, as both were refused."""
+    """Found before the culprit, with no run yet that held it and agreed: they were certified, as
+    both were refused."""
     s = scenario("silent", seed)
     done = run(s)
-    assert {frozenset(f.items) for f in done.findings.findings} == s.truth and done.findings.complete
+    assert {
+        frozenset(f.items) for f in done.findings.findings
+    } == s.truth and done.findings.complete
 
 
 def test_what_no_run_held_is_not_said_to_agree() -> None:
-    """All but the first culprit is refused. What runs lacks its readers, and with them a part of another culprit."""
+    """All but the first culprit is refused. What runs lacks its readers, and with them a part of
+    another culprit."""
     findings = run(scenario("mixed", 101_950)).findings
     assert [f.items for f in findings.findings] == [(0,), (10, 11)] and not findings.complete
-    assert any("not known whether these agree" in text and items == (1, 2) for text, items in findings.notes)
+    assert any(
+        "not known whether these agree" in text and items == (1, 2)
+        for text, items in findings.notes
+    )

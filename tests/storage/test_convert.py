@@ -14,7 +14,15 @@ from hypothesis.extra import numpy as hnp
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import tensors
-from subgraph.storage.convert import Loss, StoredFile, TensorFormat, convert, formats, raw_bytes, write_bin
+from subgraph.storage.convert import (
+    Loss,
+    StoredFile,
+    TensorFormat,
+    convert,
+    formats,
+    raw_bytes,
+    write_bin,
+)
 from subgraph.storage.tensors import save
 from tests.helpers.examples import examples
 
@@ -26,10 +34,12 @@ def loss(values: Any, dtype: str, source: Any = np.float32) -> tuple[list[Any], 
     out, lost, _ = convert(np.asarray(values, source), TensorFormat(dtype))
     assert lost is not None
     assert out.dtype == tensors.np_dtype(dtype)
-    return [x.item() for x in out.astype(np.float64 if "float" in dtype else out.dtype).reshape(-1)], lost
+    return [
+        x.item() for x in out.astype(np.float64 if "float" in dtype else out.dtype).reshape(-1)
+    ], lost
 
 
-# ---------------------------------------------------------------------------------------------------- element types
+# ------------------------------------------------------------ element types
 
 
 def test_values_that_overflow_float16_are_counted() -> None:
@@ -37,7 +47,9 @@ def test_values_that_overflow_float16_are_counted() -> None:
     assert out == [1.0, 65504, 65504, INF, INF, -INF, 0, 0]
     assert (lost.count, lost.overflowed, lost.vanished, lost.invalid) == (8, 3, 1, 0)
     assert lost.max_abs == 15.0 and lost.scale == np.float32(1e30)
-    assert lost.text == "max error 1.5e+01 of 1e+30; 3 of 8 values overflow; 1 of 8 values vanish to 0"
+    assert (
+        lost.text == "max error 1.5e+01 of 1e+30; 3 of 8 values overflow; 1 of 8 values vanish to 0"
+    )
 
 
 def test_nan_and_infinity_that_were_there_are_no_loss() -> None:
@@ -62,7 +74,13 @@ def test_integers_are_rounded_and_clipped() -> None:
         ([2**64 - 1, 2**63, 7], np.uint64, "int64", [2**63 - 1, 2**63 - 1, 7], 2),
         ([2**63 - 1, 2**53 + 1], np.int64, "int32", [2**31 - 1, 2**31 - 1], 2),
         ([2**62 + 1], np.int64, "uint64", [2**62 + 1], 0),  # more digits than float64 has
-        ([2.0**63, -(2.0**63), 2.0**63 - 1024], np.float64, "int64", [2**63 - 1, -(2**63), 2**63 - 1024], 1),
+        (
+            [2.0**63, -(2.0**63), 2.0**63 - 1024],
+            np.float64,
+            "int64",
+            [2**63 - 1, -(2**63), 2**63 - 1024],
+            1,
+        ),
         ([2.0**64, 2.0**64 - 2048, -1], np.float64, "uint64", [2**64 - 1, 2**64 - 2048, 0], 2),
         ([True, False], np.bool_, "int8", [1, 0], 0),
         ([7, -8], ml_dtypes.int4, "uint2", [3, 0], 2),
@@ -83,9 +101,19 @@ def test_wide_integers_keep_every_digit(
     [
         ("float8_e4m3fn", [448, 460, 500, -500], [448, 448, NAN, NAN], 2),
         ("float8_e5m2", [57344, 70000], [57344, INF], 1),
-        ("float4_e2m1fn", [6, 6.9, 7.5, -100], [6, 6, 6, -6], 2),  # has no infinity: it stays at 6, silently
+        (
+            "float4_e2m1fn",
+            [6, 6.9, 7.5, -100],
+            [6, 6, 6, -6],
+            2,
+        ),  # has no infinity: it stays at 6, silently
         ("float6_e2m3fn", [7.5, 8, -9], [7.5, 7.5, -7.5], 2),
-        ("bfloat16", [3.3895314e38, -3.4e38], [3.3895313892515355e38, -3.4028236692093846e38], None),
+        (
+            "bfloat16",
+            [3.3895314e38, -3.4e38],
+            [3.3895313892515355e38, -3.4028236692093846e38],
+            None,
+        ),
         ("float32", [1e39, 3.4e38], [INF, 3.3999999521443642e38], 1),
     ],
 )
@@ -127,7 +155,17 @@ def test_the_same_type_loses_nothing() -> None:
 @given(
     hnp.arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32)),
     st.sampled_from(
-        ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn", "int8", "uint8", "int64", "uint64", "int4"]
+        [
+            "float16",
+            "bfloat16",
+            "float8_e4m3fn",
+            "float4_e2m1fn",
+            "int8",
+            "uint8",
+            "int64",
+            "uint64",
+            "int4",
+        ]
     ),
 )
 def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
@@ -137,14 +175,18 @@ def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
     wide = values.astype(np.float64)
     back = out.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        kept = (wide == back) | (np.abs(wide - back) <= lost.max_abs) | (np.isnan(wide) & np.isnan(back))
+        kept = (
+            (wide == back)
+            | (np.abs(wide - back) <= lost.max_abs)
+            | (np.isnan(wide) & np.isnan(back))
+        )
         kept |= ~np.isfinite(wide) & ~np.isfinite(back)
     assert (~kept).sum() <= lost.overflowed + lost.invalid
     nearest = {"int8": 0.5, "uint8": 0.5, "int4": 0.5}.get(dtype)
     assert nearest is None or lost.max_abs <= nearest
 
 
-# ---------------------------------------------------------------------------------------------------- layout
+# ------------------------------------------------------------ layout
 
 
 def test_channels_go_last_and_come_back() -> None:
@@ -172,10 +214,14 @@ def test_layout_and_type_at_once() -> None:
     array = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
     out, lost, layout = convert(array, TensorFormat("uint8", "NHWC"))
     assert (out.dtype.name, out.shape, layout) == ("uint8", (1, 3, 4, 2), "NHWC")
-    assert np.array_equal(out.transpose(0, 3, 1, 2), array) and lost is not None and lost.text == "nothing lost"
+    assert (
+        np.array_equal(out.transpose(0, 3, 1, 2), array)
+        and lost is not None
+        and lost.text == "nothing lost"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------ files
 
 
 def test_a_bin_without_a_conversion_is_the_bytes_behind_the_header(tmp_path: Path) -> None:
@@ -209,10 +255,15 @@ def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     packed = save("p", np.array([1, -2, 7], ml_dtypes.int4), "tensor(int4)", tmp_path, "p")
     assert write_bin(packed, tmp_path, TensorFormat())[0][0].shape == (3,)
     assert (tmp_path / "p.bin").read_bytes() == b"\xe1\x07"
-    many = save("s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s")
+    many = save(
+        "s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s"
+    )
     assert [e.file for e in write_bin(many, tmp_path, TensorFormat())[0]] == ["s#0.bin", "s#1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
-    assert write_bin(texts, tmp_path, TensorFormat()) == ([], ["t: string tensors have no .bin form"])
+    assert write_bin(texts, tmp_path, TensorFormat()) == (
+        [],
+        ["t: string tensors have no .bin form"],
+    )
     scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")
     write_bin(scalar, tmp_path, TensorFormat("float16"))
     assert (tmp_path / "c.bin").read_bytes() == np.float16(1.5).tobytes()
@@ -220,10 +271,12 @@ def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
 
 def test_raw_bytes_of_any_memory_order() -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
-    assert raw_bytes(np.asfortranarray(array), "int32") == raw_bytes(array, "int32") == array.tobytes()
+    assert (
+        raw_bytes(np.asfortranarray(array), "int32") == raw_bytes(array, "int32") == array.tobytes()
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------ words
 
 
 def test_words_that_name_no_form() -> None:

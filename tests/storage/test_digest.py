@@ -13,13 +13,23 @@ from hypothesis import strategies as st
 from subgraph.storage.digest import digest, file_digest
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
 PARTS = st.recursive(
-    JSON | st.floats() | st.binary() | st.text(st.characters()) | st.sampled_from([0, 0.0, -0.0, False, "", b"", None]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    JSON
+    | st.floats()
+    | st.binary()
+    | st.text(st.characters())
+    | st.sampled_from([0, 0.0, -0.0, False, "", b"", None]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -67,6 +77,9 @@ def test_what_has_no_digest(part: Any) -> None:
 
 def test_digest_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    assert file_digest(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (
+        file_digest(tmp_path / "a")
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
     with pytest.raises(FileNotFoundError):
         file_digest(tmp_path / "b")

@@ -1,4 +1,5 @@
-"""A model of another format is recognised, by its first bytes or its suffix, and the user is told what to do."""
+"""A model of another format is recognised, by its first bytes or its suffix, and the user is told
+what to do."""
 
 from __future__ import annotations
 
@@ -20,10 +21,30 @@ from tests.helpers.run_command import in_process
 
 # The beginnings of files as their formats define them.
 KINDS = [
-    ("g.pb", b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype", "TensorFlow graph", "subcut convert "),
-    ("saved_model.pb", b"\x08\x01\x12\x90\x01\x0a\x80\x22\x05serve2\x0btensorflow", "SavedModel", "subcut convert "),
-    ("g.pbtxt", b'node {\n  name: "input"\n  op: "Placeholder"\n}\n', "TensorFlow graph as text", "as_text=False"),
-    ("deploy.prototxt", b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n', "Caffe", "with its other half"),
+    (
+        "g.pb",
+        b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype",
+        "TensorFlow graph",
+        "subcut convert ",
+    ),
+    (
+        "saved_model.pb",
+        b"\x08\x01\x12\x90\x01\x0a\x80\x22\x05serve2\x0btensorflow",
+        "SavedModel",
+        "subcut convert ",
+    ),
+    (
+        "g.pbtxt",
+        b'node {\n  name: "input"\n  op: "Placeholder"\n}\n',
+        "TensorFlow graph as text",
+        "as_text=False",
+    ),
+    (
+        "deploy.prototxt",
+        b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n',
+        "Caffe",
+        "with its other half",
+    ),
     (
         "vgg.caffemodel",
         b"\x0a\x03VGG\x92\x06\x10\x0a\x04data\x12\x05Input\xa2\x06",
@@ -32,13 +53,28 @@ KINDS = [
     ),
     ("m.tflite", b"\x20\x00\x00\x00TFL3\x14\x00", "TensorFlow Lite", "ai-edge-litert"),
     ("m.pt", b"\x80\x02ctorch._utils\n_rebuild_tensor", "PyTorch", "torch.onnx.export"),
-    ("m.safetensors", struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[2]}}', ".safetensors", "its code"),
+    (
+        "m.safetensors",
+        struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[2]}}',
+        ".safetensors",
+        "its code",
+    ),
     ("m.engine", b"ftrt\xf0\x00\x00\x00", "TensorRT engine", "built from"),
     ("m.rknn", b"RKNN\x00\x00\x00\x00", "Rockchip", "built from"),
     ("m.om", b"IMOD\x00\x01\x00\x00", "Ascend", "built from"),
     ("m.param", b"7767517\n75 83\nInput data 0 1 data\n", "ncnn", "converted from"),
-    ("m.xml", b'<?xml version="1.0"?>\n<net name="Model0" version="11">', "OpenVINO", "converted from"),
-    ("inference.pdmodel", b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20", "Paddle", "subcut convert "),
+    (
+        "m.xml",
+        b'<?xml version="1.0"?>\n<net name="Model0" version="11">',
+        "OpenVINO",
+        "converted from",
+    ),
+    (
+        "inference.pdmodel",
+        b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20",
+        "Paddle",
+        "subcut convert ",
+    ),
     ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "-o model.onnx"),
     ("m.pte", b"\x30\0\0\0ET12", "ExecuTorch", "torch.onnx.export"),
     ("m.kmodel", b"LDMK\x07\0\0\0", ".kmodel", "built from"),
@@ -79,7 +115,10 @@ def test_a_file_of_another_kind_is_named(
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        ("# proto-message: ModelProto\n\n# by hand\nir_version: 8\ngraph {\n  node {\n", "protobuf's text"),
+        (
+            "# proto-message: ModelProto\n\n# by hand\nir_version: 8\ngraph {\n  node {\n",
+            "protobuf's text",
+        ),
         ('# two\n  # lines\n<ir_version: 8, opset_import: ["" : 13]>\n', "an ONNX model as text"),
         ('\ufeff{"irVersion": "8"}', "as JSON"),
         ('# proto-message: GraphDef\nnode {\n  name: "input"\n}\n', "a TensorFlow graph as text"),
@@ -113,9 +152,13 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:  # that of torch.save
         archive.writestr("m/data.pkl", b"\x80\x02cmy.net\nNet\n.")
         archive.writestr("m/.data/serialization_id", b"1")
-    with zipfile.ZipFile(tmp_path / "state.pt", "w") as archive:  # its names are far behind its weights
+    with zipfile.ZipFile(
+        tmp_path / "state.pt", "w"
+    ) as archive:  # its names are far behind its weights
         archive.writestr("m/data/0", bytes(9000))
-        archive.writestr("m/data.pkl", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nccollections\nOrderedDict\n.")
+        archive.writestr(
+            "m/data.pkl", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nccollections\nOrderedDict\n."
+        )
     with zipfile.ZipFile(tmp_path / "m.dlc", "w") as archive:
         archive.writestr("model.params", bytes(100))
         archive.writestr("dlc.metadata", b"")
@@ -127,11 +170,22 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     (tmp_path / "m.onnx.gz").write_bytes(gzip.compress(model.SerializeToString()))
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(16))
     (tmp_path / "half.pt2").write_bytes((tmp_path / "m.pt2").read_bytes()[:5000])
-    kinds = {"state.pt": "a state_dict", "m.dlc": ".dlc", "half.pt2": "truncated",
-             "m.textproto": "as protobuf's text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort",
-             "m.pt2": "exported program",
-             "m.pt": "a PyTorch file", "js.pt": "a TorchScript file", "m.json": "an ONNX model as JSON",
-             "m.onnxtxt": "an ONNX model as text", "m.onnx.gz": "a gzip archive", "m.gguf": "a GGUF file"}  # fmt: skip
+    kinds = {
+        "state.pt": "a state_dict",
+        "m.dlc": ".dlc",
+        "half.pt2": "truncated",
+        "m.textproto": "as protobuf's text",
+        "a.npy": ".npy",
+        "a.npz": ".npz",
+        "m.ort": ".ort",
+        "m.pt2": "exported program",
+        "m.pt": "a PyTorch file",
+        "js.pt": "a TorchScript file",
+        "m.json": "an ONNX model as JSON",
+        "m.onnxtxt": "an ONNX model as text",
+        "m.onnx.gz": "a gzip archive",
+        "m.gguf": "a GGUF file",
+    }
     for name, kind in kinds.items():
         with pytest.raises(ModelError) as refusal:
             protobuf.read(tmp_path / name)
@@ -143,13 +197,27 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     ("files", "kind", "advice"),
     [
         (["saved_model.pb"], "a TensorFlow SavedModel", "subcut convert {} -o model.onnx"),
-        (["inference.pdmodel", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
-        (["inference.json", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
-        (["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"], "a Core ML model", "converted from"),
+        (
+            ["inference.pdmodel", "inference.pdiparams"],
+            "a Paddle model",
+            "subcut convert {} -o model.onnx",
+        ),
+        (
+            ["inference.json", "inference.pdiparams"],
+            "a Paddle model",
+            "subcut convert {} -o model.onnx",
+        ),
+        (
+            ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"],
+            "a Core ML model",
+            "converted from",
+        ),
         (["readme.txt"], "", ""),
     ],
-)  # fmt: skip
-def test_a_folder_of_another_framework_is_named(tmp_path: Path, files: list[str], kind: str, advice: str) -> None:
+)
+def test_a_folder_of_another_framework_is_named(
+    tmp_path: Path, files: list[str], kind: str, advice: str
+) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -26,11 +26,44 @@ from subgraph.system import Lock
 from tests.helpers.run_command import chain, manifest, subcut, tree
 
 NAMES = [
-    "/layer1/a:0", "layer1/a:0", "layer1_a_0", "../../etc/passwd", "..", ".", "/", ":", "//", "~", "-rf", " ", "a b",
-    "x" * 300, "x" * 299 + "y", "red\x1b[31m\x07\n", "\u202eevil", "ünïcodé", "名前", "名字", "Same", "same", "SAME",
-    "con", "CON.txt", "nul", "lpt1", "trailing.", ".hidden", "tab\there", "*?<>|\"'\\", "$(touch pwned)", "%s", "100",
-    "manifest.json", "model.onnx", "\ud800",
-]  # fmt: skip
+    "/layer1/a:0",
+    "layer1/a:0",
+    "layer1_a_0",
+    "../../etc/passwd",
+    "..",
+    ".",
+    "/",
+    ":",
+    "//",
+    "~",
+    "-rf",
+    " ",
+    "a b",
+    "x" * 300,
+    "x" * 299 + "y",
+    "red\x1b[31m\x07\n",
+    "\u202eevil",
+    "ünïcodé",
+    "名前",
+    "名字",
+    "Same",
+    "same",
+    "SAME",
+    "con",
+    "CON.txt",
+    "nul",
+    "lpt1",
+    "trailing.",
+    ".hidden",
+    "tab\there",
+    "*?<>|\"'\\",
+    "$(touch pwned)",
+    "%s",
+    "100",
+    "manifest.json",
+    "model.onnx",
+    "\ud800",
+]
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
@@ -44,7 +77,8 @@ def is_safe(name: str) -> bool:
     return plain and len(name) <= 125 and not name.endswith(".") and not DEVICES.fullmatch(name)
 
 
-# ------------------------------------------------------------------------------------------------ names
+# ------------------------------------------------------------------------------------------------
+# names
 
 
 @pytest.mark.parametrize("name", ["pool1", "res2a@bn2a", "a.b-c_d+e", "conv1_relu", "x" * 120])
@@ -52,7 +86,9 @@ def test_a_plain_name_stays(name: str) -> None:
     assert safe_name(name) == name
 
 
-@pytest.mark.parametrize(("name", "short"), [("/layer1/conv", "layer1_conv"), ("conv:0", "conv_0"), ("a/b", "a_b")])
+@pytest.mark.parametrize(
+    ("name", "short"), [("/layer1/conv", "layer1_conv"), ("conv:0", "conv_0"), ("a/b", "a_b")]
+)
 def test_a_path_becomes_a_name(name: str, short: str) -> None:
     assert safe_name(name) == short
 
@@ -79,7 +115,8 @@ def test_a_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
 
 
 def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
-    """Node and tensor names at once, through the command, with every tensor on disk, and the script after it."""
+    """Node and tensor names at once, through the command, with every tensor on disk, and the script
+    after it."""
     odd = [n for n in NAMES if n != "\ud800"]  # protobuf holds no lone surrogates
     nodes = [*odd, "last"]
     chain(tmp_path / "odd.onnx", nodes, odd, source="in put/0:0\n", sink="out put")
@@ -95,8 +132,13 @@ def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
         assert is_safe(Path(file).name), (name, file)
         assert np.load(place / file).shape == (1, 3)
     for line in (place / "log.txt").read_text(encoding="utf-8").splitlines():
-        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (Command|Model File|Input|Output|Dump|Export|Check)", line)
-    run = subprocess.run([sys.executable, place / "repro.py"], capture_output=True, text=True, check=False)
+        assert re.match(
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (Command|Model File|Input|Output|Dump|Export|Check)",
+            line,
+        )
+    run = subprocess.run(
+        [sys.executable, place / "repro.py"], capture_output=True, text=True, check=False
+    )
     said = run.stderr.replace("Failed to create DXGI factory.\n", "")  # onnxruntime, under wine
     assert (run.returncode, run.stdout, said) == (0, "out put: bit-identical\n", "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]
@@ -104,11 +146,18 @@ def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
 
 def quick_or_slow(names: list[str], quick: set[str]) -> list[Any]:
     """Each is a run of the command; a few of them stand for all where time matters."""
-    return [name if name in quick else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.rare]) for name in names]
+    return [
+        name if name in quick else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.rare])
+        for name in names
+    ]
 
 
 @pytest.mark.parametrize(
-    "name", quick_or_slow([n for n in NAMES if n != "\ud800"], {"../../etc/passwd", "x" * 300, "con", "$(touch pwned)"})
+    "name",
+    quick_or_slow(
+        [n for n in NAMES if n != "\ud800"],
+        {"../../etc/passwd", "x" * 300, "con", "$(touch pwned)"},
+    ),
 )
 def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ["first", name, "last"])
@@ -119,7 +168,8 @@ def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
     assert manifest(place)["region"]["start"] == [name]
 
 
-# ------------------------------------------------------------------------------------------------ folders
+# ------------------------------------------------------------------------------------------------
+# folders
 
 
 @pytest.fixture
@@ -138,7 +188,10 @@ def write(place: Path, text: str, fails: type[BaseException] | None = None) -> N
 
 
 def only(place: Path, text: str) -> bool:
-    return tree(place.parent) == {f"{place.name}/a": text.encode(), f"{place.name}/b": text.encode()}
+    return tree(place.parent) == {
+        f"{place.name}/a": text.encode(),
+        f"{place.name}/b": text.encode(),
+    }
 
 
 def test_a_result_appears_and_is_replaced(place: Path) -> None:
@@ -160,7 +213,9 @@ def test_a_result_has_the_users_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [ValueError, KeyboardInterrupt, SystemExit])
-def test_what_fails_leaves_the_old_result_or_nothing(fails: type[BaseException], place: Path) -> None:
+def test_what_fails_leaves_the_old_result_or_nothing(
+    fails: type[BaseException], place: Path
+) -> None:
     with pytest.raises(fails):
         write(place, "new", fails)
     assert not place.parent.exists()
@@ -171,7 +226,9 @@ def test_what_fails_leaves_the_old_result_or_nothing(fails: type[BaseException],
     assert len(list(place.parent.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize(
+    ("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
 @pytest.mark.posix("Windows has no SIGTERM for others")
 def test_a_signal_waits_until_all_is_cleared(
     number: int, raises: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +266,9 @@ def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_rename_that_fails_puts_the_old_result_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_fails_puts_the_old_result_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(place, "old")
     real = Path.rename
 
@@ -244,7 +303,9 @@ def test_sweep_takes_only_what_killed_runs_left(tmp_path: Path) -> None:
     (tmp_path / f".file{NEW}").write_text("mine")
     with held(tmp_path / f".b.2{NEW}"):
         sweep(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*mine, f".b.2{NEW}", f".file{NEW}"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [*mine, f".b.2{NEW}", f".file{NEW}"]
+    )
     sweep(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*mine, f".file{NEW}"])
 
@@ -265,8 +326,11 @@ def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
         assert (work / "a").exists()
 
 
-def test_a_folder_that_others_take_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run's sweep, or its tidying of an empty parent, may come between making and locking."""
+def test_a_folder_that_others_take_away_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run's sweep, or its tidying of an empty parent, may come between making and
+    locking."""
     real = Lock
     turns = iter(range(3))
 
@@ -282,7 +346,9 @@ def test_a_folder_that_others_take_away_is_made_again(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.posix("it takes flock away")
-def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_it_works_and_sweeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NFS locks no folders."""
 
     def flock(handle: int, what: int) -> None:
@@ -307,7 +373,9 @@ def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: 
     ],
 )
 @pytest.mark.posix("places in /proc, and Linux's words")
-def test_a_place_that_cannot_be(parent: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_cannot_be(
+    parent: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     with pytest.raises(OutputError) as e:

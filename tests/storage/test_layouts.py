@@ -44,7 +44,9 @@ def naive(array: Array, layout: str, c0: int) -> Array:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.sampled_from(["NC1HWC0", "NHWC1C0", "C1HWNC0", "FRACTAL_Z", "FRACTAL_NZ", "NHWC", "HWCN", "CHWN"]),
+    st.sampled_from(
+        ["NC1HWC0", "NHWC1C0", "C1HWNC0", "FRACTAL_Z", "FRACTAL_NZ", "NHWC", "HWCN", "CHWN"]
+    ),
     st.tuples(st.integers(1, 20), st.integers(1, 40), st.integers(1, 3), st.integers(1, 3)),
     st.sampled_from([16, 32, 8]),
 )
@@ -60,7 +62,11 @@ def test_layouts_there_and_back(layout: str, shape: tuple[int, ...], c0: int) ->
     turned = {"NHWC": "NHWC", "HWCN": "HWCN"}.get(layout)
     if turned:
         assert layouts.to_model(stored, layout, stored.shape, turned) is stored
-    if layout in ("NC1HWC0", "C1HWNC0", "NHWC1C0"):  # without a shape: blocks stay filled up with zeros
+    if layout in (
+        "NC1HWC0",
+        "C1HWNC0",
+        "NHWC1C0",
+    ):  # without a shape: blocks stay filled up with zeros
         full = layouts.to_model(stored, layout)
         assert np.array_equal(full[:, : shape[1]], array) and not full[:, shape[1] :].any()
         nhwc = layouts.to_model(stored, layout, tuple(array.transpose(0, 2, 3, 1).shape), "NHWC")
@@ -68,7 +74,10 @@ def test_layouts_there_and_back(layout: str, shape: tuple[int, ...], c0: int) ->
 
 
 @settings(max_examples=examples(20), deadline=None)
-@given(st.sampled_from(["NDC1HWC0", "FRACTAL_Z_3D", "NDHWC", "DHWCN"]), st.tuples(SIDES, SIDES, SIDES, SIDES, SIDES))
+@given(
+    st.sampled_from(["NDC1HWC0", "FRACTAL_Z_3D", "NDHWC", "DHWCN"]),
+    st.tuples(SIDES, SIDES, SIDES, SIDES, SIDES),
+)
 def test_layouts_of_five_axes(layout: str, shape: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).reshape(shape)
     stored = layouts.from_model(array, layout)
@@ -114,4 +123,6 @@ def test_an_order_of_axes_gives_the_wanted_shape(order: list[int], shape: list[i
     orders = list(layouts.axis_orders(shape, array.transpose(order).shape))
     assert tuple(order) in orders and orders == sorted(set(orders))
     assert all(array.transpose(o).shape == array.transpose(order).shape for o in orders)
-    assert not list(layouts.axis_orders((1,) * 7, (1,) * 7)) and not list(layouts.axis_orders(shape, shape[1:]))
+    assert not list(layouts.axis_orders((1,) * 7, (1,) * 7)) and not list(
+        layouts.axis_orders(shape, shape[1:])
+    )

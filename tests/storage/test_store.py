@@ -1,4 +1,5 @@
-"""Entries are got as they were put, or not at all: after damage, kills, evictions, full disks, with other processes.
+"""Entries are got as they were put, or not at all: after damage, kills, evictions, full disks, with
+other processes.
 
 Covers `storage.store` and `storage.store_entry`.
 """
@@ -43,7 +44,11 @@ KEY = digest("key")
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -74,7 +79,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "out/.store"
 
 
-def put(store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes) -> StoreEntry:
+def put(
+    store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes
+) -> StoreEntry:
     folder = store.new_folder()
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -92,7 +99,8 @@ def keys(root: Path) -> set[str]:
 
 
 def tick(root: Path) -> None:
-    """Wait until the clock that gives files their times has moved on: what is made from now on is newer."""
+    """Wait until the clock that gives files their times has moved on: what is made from now on is
+    newer."""
     clock = root.parents[1] / "clock"
     clock.touch()
     before = clock.stat().st_mtime_ns
@@ -109,7 +117,8 @@ def hidden(root: Path) -> list[Path]:
     return list(root.glob(f".*{NEW}"))
 
 
-# ------------------------------------------------------------------------------------------------ put and get
+# ------------------------------------------------------------------------------------------------
+# put and get
 
 
 @given(DOCUMENTS, FILES)
@@ -125,7 +134,9 @@ def test_what_is_put_is_got(document: dict[str, Any], files: dict[str, bytes]) -
             assert whole(mine) == files
 
 
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 1_000_001])
+@pytest.mark.parametrize(
+    "size", [0, 1, 4095, 4096, 4097, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 1_000_001]
+)
 def test_files_of_any_size(size: int, root: Path) -> None:
     data = random.Random(size).randbytes(size)
     with Store(root) as store:
@@ -142,9 +153,15 @@ def test_nothing_is_there_and_nothing_is_made(root: Path) -> None:
 def test_the_folder_tells_others_that_it_is_a_cache(root: Path) -> None:
     with Store(root) as store:
         put(store, KEY)
-    assert (root / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert (
+        (root / "CACHEDIR.TAG")
+        .read_bytes()
+        .startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
+    )
     assert (root / ".gitignore").read_text().splitlines()[-1] == "*"
-    assert sorted(path.name for path in root.iterdir()) == sorted([".gitignore", "CACHEDIR.TAG", KEY[:2]])
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        [".gitignore", "CACHEDIR.TAG", KEY[:2]]
+    )
 
 
 def test_rooms_that_were_never_put_go(root: Path) -> None:
@@ -188,10 +205,16 @@ def test_who_is_first_stays(root: Path) -> None:
         assert [list((path / "rooms").iterdir()) for path in hidden(root)] == [[], []]
 
 
-@pytest.mark.parametrize("key", ["", "abc", "A" * 64, "../" * 8 + "a" * 40, KEY + "\n", KEY[:-1] + "g", "a" * 129])
+@pytest.mark.parametrize(
+    "key", ["", "abc", "A" * 64, "../" * 8 + "a" * 40, KEY + "\n", KEY[:-1] + "g", "a" * 129]
+)
 def test_a_key_is_a_hash(key: str, root: Path) -> None:
     with Store(root) as store:
-        for ask in (lambda: store.get(key), lambda: put(store, key), lambda: store.memo(key, lambda folder: {})):
+        for ask in (
+            lambda: store.get(key),
+            lambda: put(store, key),
+            lambda: store.memo(key, lambda folder: {}),
+        ):
             with pytest.raises(ValueError, match="a key is a hash"):
                 ask()
 
@@ -207,7 +230,9 @@ def test_a_key_is_a_hash(key: str, root: Path) -> None:
         ({(1, 2): 1}, TypeError),
     ],
 )
-def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exception], root: Path) -> None:
+def test_a_document_is_plain_json(
+    document: dict[str, Any], error: type[Exception], root: Path
+) -> None:
     with Store(root) as store:
         folder = store.new_folder()
         with pytest.raises(error):
@@ -226,7 +251,9 @@ def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exceptio
         *(pytest.param(name, marks=NOT_THERE) for name in ("a\n", "a:b", "link", "fifo")),
     ],
 )
-def test_a_folder_holds_plain_files_with_plain_names(name: str, root: Path, tmp_path: Path, said: list[str]) -> None:
+def test_a_folder_holds_plain_files_with_plain_names(
+    name: str, root: Path, tmp_path: Path, said: list[str]
+) -> None:
     with Store(root) as store:
         folder = store.new_folder()
         if name == "link":
@@ -248,7 +275,8 @@ def test_a_folder_holds_plain_files_with_plain_names(name: str, root: Path, tmp_
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------------
+# damage
 
 TENSOR = np.arange(3000, dtype=np.float32)
 
@@ -302,7 +330,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "JSON longer": (lambda e: append(e / NAME, b"\n"), f"{NAME} is not what was written"),
     "JSON a folder": (lambda e: instead(e / NAME, Path.mkdir), f"no {NAME}"),
     "JSON a link": (lambda e: linked(e / NAME), f"no {NAME}"),
-    "JSON another's": (lambda e: (e / NAME).write_bytes(other(e.parents[1])), "it belongs to another key"),
+    "JSON another's": (
+        lambda e: (e / NAME).write_bytes(other(e.parents[1])),
+        "it belongs to another key",
+    ),
     "a file missing": (lambda e: (e / "out.npy").unlink(), "no out.npy"),
     "an empty file missing": (lambda e: (e / "empty").unlink(), "no empty"),
     "a file empty": (lambda e: os.truncate(e / "out.npy", 0), "out.npy is not what was written"),
@@ -312,12 +343,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder more": (lambda e: (e / "more").mkdir(), "'more' does not belong there"),
     "a link more": (lambda e: (e / "more").symlink_to("out.npy"), "'more' does not belong there"),
     "a link": (lambda e: linked(e / "out.npy"), "'out.npy' does not belong there"),
-    "a fifo": (lambda e: instead(e / "empty", lambda path: os.mkfifo(path)), "'empty' does not belong there"),
+    "a fifo": (
+        lambda e: instead(e / "empty", lambda path: os.mkfifo(path)),
+        "'empty' does not belong there",
+    ),
     "all files missing": (lambda e: instead(e, Path.mkdir), f"no {NAME}"),
     "a file instead": (lambda e: instead(e, Path.touch), "it is not a folder"),
     "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "it is not a folder"),
     "a link instead": (linked, "it is not a folder"),
-    "a dead link instead": (lambda e: instead(e, lambda path: path.symlink_to("nowhere")), "it is not a folder"),
+    "a dead link instead": (
+        lambda e: instead(e, lambda path: path.symlink_to("nowhere")),
+        "it is not a folder",
+    ),
 }
 
 
@@ -381,7 +418,9 @@ def test_every_bit_of_a_tensor_counts(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("page", "by"), [(4096, 4096), (4096, 1 << 18), (1 << 18, 1 << 18)])
-def test_pages_that_changed_places_are_noticed(page: int, by: int, root: Path, said: list[str]) -> None:
+def test_pages_that_changed_places_are_noticed(
+    page: int, by: int, root: Path, said: list[str]
+) -> None:
     data = random.Random(1).randbytes(1 << 20)
     with Store(root) as store:
         place = put(store, KEY, a=data).folder
@@ -424,7 +463,8 @@ def test_damage_in_the_way_of_a_put(root: Path, said: list[str]) -> None:
     assert len(said) == 1
 
 
-# ------------------------------------------------------------------------------------------------ the limit
+# ------------------------------------------------------------------------------------------------
+# the limit
 
 
 def fill(root: Path, count: int, size: int = 1000, limit: int = 1 << 40) -> list[str]:
@@ -539,7 +579,9 @@ def test_nobody_takes_away_what_we_look_at(root: Path, monkeypatch: pytest.Monke
         assert store.get(KEY)
 
 
-def test_what_goes_while_we_look_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_what_goes_while_we_look_is_not_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     real = store_entry.checksum
     place = with_tensor(root)
 
@@ -554,7 +596,9 @@ def test_what_goes_while_we_look_is_not_there(root: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.posix("it takes flock away")
-def test_without_locks_it_works(root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+def test_without_locks_it_works(
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     def flock(handle: int, what: int) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
@@ -569,7 +613,8 @@ def test_without_locks_it_works(root: Path, monkeypatch: pytest.MonkeyPatch, sai
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------ memo
+# ------------------------------------------------------------------------------------------------
+# memo
 
 
 def test_memo_makes_once(root: Path) -> None:
@@ -588,7 +633,9 @@ def test_memo_makes_once(root: Path) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("fails", [KeyError("x"), OSError(errno.ENOENT, "no model"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "fails", [KeyError("x"), OSError(errno.ENOENT, "no model"), KeyboardInterrupt()]
+)
 def test_what_fails_is_not_kept(fails: BaseException, root: Path, said: list[str]) -> None:
     def make(folder: Path) -> dict[str, Any]:
         (folder / "a").write_bytes(b"x")
@@ -601,7 +648,8 @@ def test_what_fails_is_not_kept(fails: BaseException, root: Path, said: list[str
     assert said == [] and hidden(root) == []
 
 
-# ------------------------------------------------------------------------------------------------ threads
+# ------------------------------------------------------------------------------------------------
+# threads
 
 
 def test_threads_share_a_store(root: Path, said: list[str]) -> None:
@@ -626,7 +674,9 @@ def test_threads_share_a_store(root: Path, said: list[str]) -> None:
             assert (np.load(folder / "a.npy") == number).all()
             mine = put(store, digest(thread, number), {"number": number}, a=bytes(100))
             assert store.get(digest(thread, number)) == mine
-            assert put(store, digest("same", number), {"number": number}).document == {"number": number}
+            assert put(store, digest("same", number), {"number": number}).document == {
+                "number": number
+            }
 
     with Store(root, 30_000) as store, ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, thread) for thread in range(8)]:
@@ -636,7 +686,8 @@ def test_threads_share_a_store(root: Path, said: list[str]) -> None:
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------ processes
+# ------------------------------------------------------------------------------------------------
+# processes
 
 
 def start(program: str, *words: str | Path | int, **more: Any) -> subprocess.Popen[str]:
@@ -727,7 +778,7 @@ def test_a_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: lis
         run = start(ENDLESS, root, turn)
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
-        until(lambda: len(keys(root)) >= len(seen) + 3)  # noqa: B023 - called at once
+        until(lambda: len(keys(root)) >= len(seen) + 3)  # noqa: B023
         time.sleep(0.003 * turn)
         run.kill()
         run.communicate()
@@ -749,7 +800,8 @@ def test_a_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: lis
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------ where it cannot be
+# ------------------------------------------------------------------------------------------------
+# where it cannot be
 
 
 def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
@@ -761,7 +813,9 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
     assert store.get(KEY) is None
     assert set(whole(entry)) == {"a.npy"}
     for _ in range(2):
-        document, folder = store.memo(digest("memo"), lambda room: {"wrote": (room / "b").write_bytes(b"xy")})
+        document, folder = store.memo(
+            digest("memo"), lambda room: {"wrote": (room / "b").write_bytes(b"xy")}
+        )
         assert (document, (folder / "b").read_bytes()) == ({"wrote": 2}, b"xy")
     assert len(said) == 1, said
     assert said[0].startswith(f"cannot write in {root}: ") and why in said[0], said
@@ -774,7 +828,13 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("file", "it is not a folder; this run goes on, but its results are not stored: let this user write there"),
+        (
+            "file",
+            (
+                "it is not a folder; this run goes on, but its results are not stored: let this"
+                " user write there"
+            ),
+        ),
         ("file/below", "it is not a folder"),
         ("/proc/nowhere", "let this user write there"),
         ("x" * 300, "File name too long"),
@@ -809,7 +869,9 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         pytest.skip("only root may mount")
 
     def mount(options: str) -> Path:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False
+        )
         if done.returncode:
             pytest.skip("only root may mount")
         return path
@@ -872,7 +934,10 @@ def test_what_writes_itself_asks_for_another_folder(root: Path, said: list[str])
         assert root in first.parents
         second = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
         assert root not in second.parents
-        assert root not in store.new_folder(after=OSError(errno.ENOSPC, "No space left on device")).parents
+        assert (
+            root
+            not in store.new_folder(after=OSError(errno.ENOSPC, "No space left on device")).parents
+        )
         assert store.put(KEY, {}, second).folder == second
         assert store.put(digest("other"), {}, other).folder == other
     assert len(said) == 1 and said[0].endswith(
@@ -896,7 +961,7 @@ with Store(Path(sys.argv[1])) as store:
         entry = store.put(digest(number), {"number": number}, folder)
         assert entry.document == {"number": number} and (entry.folder / "empty").exists()
         assert store.get(digest(number)) is None
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.posix("Windows has no limit on the size of files")
@@ -920,13 +985,18 @@ def test_no_place_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     with Store(tmp_path / "file") as store, pytest.raises(OutputError) as e:
         store.new_folder()
-    assert e.value.what == f"cannot write in {tmp_path}/file, nor in a temporary folder: File exists"
+    assert (
+        e.value.what == f"cannot write in {tmp_path}/file, nor in a temporary folder: File exists"
+    )
     assert "TMPDIR" in e.value.hint
     assert len(said) == 1
 
 
-def test_a_disk_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    """It is not taken for damage: it may come back. Only a broken disk gives this error, so it is played."""
+def test_a_disk_that_cannot_be_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    """It is not taken for damage: it may come back. Only a broken disk gives this error, so it is
+    played."""
     place = with_tensor(root)
 
     def broken(path: Path) -> tuple[int, str]:

@@ -1,4 +1,5 @@
-"""Any ONNX value through .npy files and back, with the types that numpy lacks; packing of small elements.
+"""Any ONNX value through .npy files and back, with the types that numpy lacks; packing of small
+elements.
 
 Covers `storage.tensors` and `storage.dtypes`.
 """
@@ -23,7 +24,11 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import raw_bytes
 from subgraph.storage.tensors import PROTO_NAMES, Record, holds, load, parse_type, save
 
-KNOWN = {name for name, number in dtypes.TYPE_NUMBERS.items() if number in onnx.TensorProto.DataType.values()}
+KNOWN = {
+    name
+    for name, number in dtypes.TYPE_NUMBERS.items()
+    if number in onnx.TensorProto.DataType.values()
+}
 
 NAMES = [name for name in dtypes.TYPE_NUMBERS if name != "string"]
 
@@ -43,18 +48,27 @@ def some(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("dtype", NAMES)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 0, 2), (2, 3, 7)])
-def test_every_type_comes_back_bit_for_bit(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_every_type_comes_back_bit_for_bit(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...]
+) -> None:
     value = some(dtype, shape)
     text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
     record = save("t", value, text, tmp_path, "stem")
-    assert (record.form, record.dtype, record.shapes, record.files) == ("tensor", dtype, (shape,), ("stem.npy",))
+    assert (record.form, record.dtype, record.shapes, record.files) == (
+        "tensor",
+        dtype,
+        (shape,),
+        ("stem.npy",),
+    )
     assert record.type_text == text
     back = load(record, tmp_path)
     assert isinstance(back, np.ndarray)
     assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
     assert from_json(Record, json.loads(json.dumps(to_json(record)))) == record
     assert holds(record, value, text, tmp_path)
-    plain = np.load(tmp_path / "stem.npy", allow_pickle=False)  # whoever has numpy alone can read it
+    plain = np.load(
+        tmp_path / "stem.npy", allow_pickle=False
+    )  # whoever has numpy alone can read it
     assert plain.shape == shape and plain.dtype.kind in "biufc"
 
 
@@ -65,10 +79,20 @@ def test_a_type_that_numpy_lacks_is_stored_as_its_bits(tmp_path: Path, dtype: st
     save("t", one, f"tensor({PROTO_NAMES.get(dtype, dtype)})", tmp_path, "stem")
     (stored,) = np.load(tmp_path / "stem.npy")
     want = {
-        "bfloat16": 0x3F80, "float8_e4m3fn": 0x38, "float8_e4m3fnuz": 0x40, "float8_e5m2": 0x3C,
-        "float8_e5m2fnuz": 0x40, "float8_e8m0fnu": 0x7F, "float4_e2m1fn": 0x2, "float6_e2m3fn": 0x8,
-        "float6_e3m2fn": 0xC, "int4": 1, "uint4": 1, "int2": 1, "uint2": 1,
-    }  # fmt: skip
+        "bfloat16": 0x3F80,
+        "float8_e4m3fn": 0x38,
+        "float8_e4m3fnuz": 0x40,
+        "float8_e5m2": 0x3C,
+        "float8_e5m2fnuz": 0x40,
+        "float8_e8m0fnu": 0x7F,
+        "float4_e2m1fn": 0x2,
+        "float6_e2m3fn": 0x8,
+        "float6_e3m2fn": 0xC,
+        "int4": 1,
+        "uint4": 1,
+        "int2": 1,
+        "uint2": 1,
+    }
     assert stored == want[dtype]
     if dtype == "int4":
         save("t", -one, "tensor(int4)", tmp_path, "minus")
@@ -81,17 +105,26 @@ def test_texts_come_back(tmp_path: Path) -> None:
     back = load(record, tmp_path)
     assert isinstance(back, np.ndarray)
     assert back.dtype == object and back.tolist() == value.tolist()
-    assert load(save("t", np.zeros((0, 2), object), "tensor(string)", tmp_path, "none"), tmp_path) is not None
+    assert (
+        load(save("t", np.zeros((0, 2), object), "tensor(string)", tmp_path, "none"), tmp_path)
+        is not None
+    )
 
 
 def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
-    value = [np.arange(3, dtype=np.float32), np.array(2.5, np.float32), np.zeros((0, 2), np.float32)]
+    value = [
+        np.arange(3, dtype=np.float32),
+        np.array(2.5, np.float32),
+        np.zeros((0, 2), np.float32),
+    ]
     record = save("t", value, "seq(tensor(float))", tmp_path, "stem")
     assert record.files == ("stem#0.npy", "stem#1.npy", "stem#2.npy")
     assert (record.form, record.shapes) == ("sequence", ((3,), (), (0, 2)))
     back = load(record, tmp_path)
     assert isinstance(back, list)
-    assert all((a.tobytes(), a.shape) == (b.tobytes(), b.shape) for a, b in zip(value, back, strict=True))
+    assert all(
+        (a.tobytes(), a.shape) == (b.tobytes(), b.shape) for a, b in zip(value, back, strict=True)
+    )
     assert load(save("t", [], "seq(tensor(float))", tmp_path, "none"), tmp_path) == []
     assert record.within("k/0").files[0] == "k/0/stem#0.npy"
 
@@ -114,10 +147,14 @@ LONG = np.arange(300_000, dtype=np.uint8)
         (NAN, None, "optional(tensor(float))"),
     ],
 )
-def test_a_record_holds_its_value_and_no_other(value: Any, other: Any, text: str, tmp_path: Path) -> None:
+def test_a_record_holds_its_value_and_no_other(
+    value: Any, other: Any, text: str, tmp_path: Path
+) -> None:
     record = save("t", value, text, tmp_path, "stem")
     assert holds(record, value, text, tmp_path)
-    assert not holds(record, other, tensors.type_of(other) if isinstance(other, np.ndarray) else text, tmp_path)
+    assert not holds(
+        record, other, tensors.type_of(other) if isinstance(other, np.ndarray) else text, tmp_path
+    )
 
 
 def test_a_damaged_file_holds_nothing(tmp_path: Path) -> None:
@@ -133,7 +170,9 @@ def test_files_are_in_c_order(tmp_path: Path) -> None:
         record = save("t", fed, text, tmp_path, "stem")
         for file, shape in zip(record.files, record.shapes, strict=True):
             back = np.load(tmp_path / file)
-            assert back.flags.c_contiguous and np.array_equal(back, value if shape == (2, 3) else value.T)
+            assert back.flags.c_contiguous and np.array_equal(
+                back, value if shape == (2, 3) else value.T
+            )
 
 
 @pytest.mark.parametrize("dtype", [">u2", "<u2", "V2"])
@@ -176,7 +215,8 @@ def test_a_type_as_onnxruntime_writes_it(text: str, want: tuple[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["map(int64,tensor(float))", "seq(map(string,float))", "tensor(quaternion)", "opaque(x)"]
+    "text",
+    ["map(int64,tensor(float))", "seq(map(string,float))", "tensor(quaternion)", "opaque(x)"],
 )
 def test_types_that_hold_no_tensors(text: str) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
@@ -206,7 +246,7 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path) -> None:
         load(Record("t", "tensor", "string", ((1,),), ("t.npy",)), tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------------- packing
+# ------------------------------------------------------------ packing
 
 
 @settings(deadline=None, derandomize=True, database=None)
@@ -218,7 +258,9 @@ def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) 
     assert packed.size == -(-bits.size * width // 8)
     elements = tensors.unpack(packed, dtype, bits.size)
     assert tensors.to_bits(elements, dtype).tolist() == bits.tolist()
-    onnxs = numpy_helper.from_array(elements.astype(helper.tensor_dtype_to_np_dtype(dtypes.TYPE_NUMBERS[dtype])))
+    onnxs = numpy_helper.from_array(
+        elements.astype(helper.tensor_dtype_to_np_dtype(dtypes.TYPE_NUMBERS[dtype]))
+    )
     assert onnxs.raw_data == packed.tobytes() == raw_bytes(elements, dtype)
 
 
@@ -241,7 +283,10 @@ def test_every_type_of_onnx_has_numpys_name() -> None:
 def test_distance_of_two_arrays() -> None:
     inf = np.inf
     nan = np.nan
-    assert tensors.distance(np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])) == (0.5, 4.0)
+    assert tensors.distance(np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])) == (
+        0.5,
+        4.0,
+    )
     assert tensors.distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
     assert tensors.distance(np.array(7), np.array(5)) == (2.0, 7.0)
     for other in ([nan], [-inf], [1.0]):

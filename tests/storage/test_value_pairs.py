@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from subgraph.errors import InputError, ResultExists
-from subgraph.storage.value_pairs import INDEX, ValuePair, free_values, load_pair, save_values, saved_pairs
+from subgraph.storage.value_pairs import (
+    INDEX,
+    ValuePair,
+    free_values,
+    load_pair,
+    save_values,
+    saved_pairs,
+)
 from tests.helpers.run_command import chain, in_process
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -18,7 +25,10 @@ B = np.ones((2, 3), np.float32)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    pairs = [ValuePair("a/b", "s0", "dev", A, B), ValuePair("c", "", "dev", A.astype(ml_dtypes.bfloat16), None)]
+    pairs = [
+        ValuePair("a/b", "s0", "dev", A, B),
+        ValuePair("c", "", "dev", A.astype(ml_dtypes.bfloat16), None),
+    ]
     assert save_values([*pairs, ValuePair("d", "", "dev", [A], None)], tmp_path / "v") == 2
     found = saved_pairs(tmp_path / "v")
     assert [(p.tensor, p.sample, p.source, p.given is None) for p in found] == [
@@ -41,7 +51,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
     save_values([ValuePair("a", "", "", A, B)], tmp_path / "v")
     index = tmp_path / "v" / INDEX
     document = json.loads(index.read_text())
-    for name, what in (("../mine", "leads out"), ("t0/none.npy", "cannot read"), (INDEX, "cannot read")):
+    for name, what in (
+        ("../mine", "leads out"),
+        ("t0/none.npy", "cannot read"),
+        (INDEX, "cannot read"),
+    ):
         document["values"][0]["reference"] = name
         index.write_text(json.dumps(document))
         with pytest.raises(InputError, match=what):

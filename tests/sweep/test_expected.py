@@ -1,4 +1,5 @@
-"""Expected outputs of operator tests: the tolerance of onnx's own runner. Covers `sweep.expected`."""
+"""Expected outputs of operator tests: the tolerance of onnx's own runner. Covers
+`sweep.expected`."""
 
 from __future__ import annotations
 

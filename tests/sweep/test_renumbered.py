@@ -37,13 +37,27 @@ def test_only_the_number_is_new() -> None:
     [
         (RELU, np.maximum(X, 0), 13, 13, X),  # not too new
         (RELU, X, 14, 13, X),  # other values are expected
-        (RELU.replace("float", "int32"), np.array([0, 2], np.int32), 14, 13, np.array([-1, 2], np.int32)),  # a new type
+        (
+            RELU.replace("float", "int32"),
+            np.array([0, 2], np.int32),
+            14,
+            13,
+            np.array([-1, 2], np.int32),
+        ),  # a new type
         (RELU.replace("Relu", "Gelu"), X, 20, 19, X),  # a new operator
-        (RELU.replace("Relu(x)", "Gelu<approximate = \"tanh\">(x)"), X, 20, 19, X),
-        ("g (float[2] x) => (float[1] y) { y = ReduceSum(x, a) }", np.ones(1, np.float32), 13, 12, X),  # another form
+        (RELU.replace("Relu(x)", 'Gelu<approximate = "tanh">(x)'), X, 20, 19, X),
+        (
+            "g (float[2] x) => (float[1] y) { y = ReduceSum(x, a) }",
+            np.ones(1, np.float32),
+            13,
+            12,
+            X,
+        ),  # another form
     ],
-)  # fmt: skip
-def test_what_is_really_new_stays(text: str, expected: Array, own: int, newest: int, fed: Array) -> None:
+)
+def test_what_is_really_new_stays(
+    text: str, expected: Array, own: int, newest: int, fed: Array
+) -> None:
     more: dict[str, Any] = {"a": np.array([0])} if "ReduceSum" in text else {}
     assert opset_of(older(text, expected, own, newest, fed, **more)) == own
 

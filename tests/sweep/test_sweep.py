@@ -1,4 +1,5 @@
-"""`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, or are killed.
+"""`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, or are
+killed.
 
 Covers `sweep.sweep`, `sweep.document`, `sweep.operator_tests`, `sweep.result_folder` and
 `commands.sweep`.
@@ -36,7 +37,11 @@ from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
 
 SCHEMA = schema(SweepDocument)
-ELU = {f"test_elu{name}{more}" for name in ("", "_default", "_example") for more in ("", "_expanded_ver18")}
+ELU = {
+    f"test_elu{name}{more}"
+    for name in ("", "_default", "_example")
+    for more in ("", "_expanded_ver18")
+}
 RIGHT = """
 import onnxruntime
 def session(model):
@@ -49,7 +54,13 @@ def session(model):
 def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A sweep that may take more than a minute."""
     return subprocess.run(
-        [SUBCUT, "sweep", *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=900, check=False
+        [SUBCUT, "sweep", *words],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
 
 
@@ -63,13 +74,14 @@ def here(tmp_path: Path, operator_tests: Path) -> Path:
 
 @pytest.fixture
 def backend(here: Path) -> Callable[[str], str]:
-    """A Python file as a candidate: `model` is its path, `op` the first node's, `run` plain onnxruntime on it."""
+    """A Python file as a candidate: `model` is its path, `op` the first node's, `run` plain
+    onnxruntime on it."""
 
     def written(body: str, name: str = "mine.py") -> str:
         lines = "".join(f"    {line}\n" for line in body.splitlines())
         (here / name).write_text(
-            f"import os, signal, time\nimport onnx\n{RIGHT}\ndef load(model, options):\n"
-            f"    op, run = onnx.load(model).graph.node[0].op_type, session(model)\n{lines}    return run\n"
+            f"import os, signal, time\nimport onnx\n{RIGHT}\ndef load(model, options):\n    op, run"
+            f" = onnx.load(model).graph.node[0].op_type, session(model)\n{lines}    return run\n"
         )
         return name
 
@@ -100,7 +112,10 @@ def check(document: dict[str, Any]) -> None:
             assert by_operator + document["networks"][k][w] == words.count(w)
     assert sum(e["tests"] for e in document["operators"]) + tests["networks"] == tests["count"]
     plain = document["onnxruntime"]
-    assert plain["agrees"] + plain["refuses"] + plain["crashes"] + len(plain["differs"]) == tests["count"]
+    assert (
+        plain["agrees"] + plain["refuses"] + plain["crashes"] + len(plain["differs"])
+        == tests["count"]
+    )
 
 
 def statuses(document: dict[str, Any], k: int = 0) -> dict[str, str]:
@@ -120,7 +135,8 @@ def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) ->
     assert "in fp16 here" in subcut("sweep", "-c", name, "--only", "test_abs", cwd=here).err
 
 
-# ------------------------------------------------------------------------------------------------ the answer
+# ------------------------------------------------------------------------------------------------
+# the answer
 
 
 @pytest.mark.slow
@@ -130,7 +146,9 @@ def test_all_right(here: Path) -> None:
     assert done.out.splitlines()[0].split()[:2] == ["candidate", "ort"]
     assert "7 of 7 on ort" in done.err
     assert "subcut_out/sweep-ort-Conv+test_elu/report.html" in done.err
-    assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(0, done.out, "")
+    assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(
+        0, done.out, ""
+    )
 
 
 @pytest.mark.slow
@@ -141,7 +159,10 @@ def test_all_right(here: Path) -> None:
         pytest.param(["elu"], ELU, marks=pytest.mark.slow),
         pytest.param(["test_elu"], {"test_elu"}, marks=pytest.mark.slow),
         (["elu_default*"], {"test_elu_default", "test_elu_default_expanded_ver18"}),
-        (["light_s*", "test_abs"], {"test_abs", *(f"test_light_{n}" for n in ("shufflenet", "squeezenet"))}),
+        (
+            ["light_s*", "test_abs"],
+            {"test_abs", *(f"test_light_{n}" for n in ("shufflenet", "squeezenet"))},
+        ),
     ],
 )
 def test_only_some(patterns: list[str], tests: set[str], here: Path) -> None:
@@ -149,68 +170,128 @@ def test_only_some(patterns: list[str], tests: set[str], here: Path) -> None:
     document = sweep("-c", "ort", *words, cwd=here, code=0)
     assert statuses(document) == dict.fromkeys(tests, "right")
     assert document["only"] == patterns
-    assert {row["operator"] for row in document["rows"] if row["test"] in ELU} <= {"Elu"}  # expanded ones as well
+    assert {row["operator"] for row in document["rows"] if row["test"] in ELU} <= {
+        "Elu"
+    }  # expanded ones as well
 
 
 ODD = (
-    "constant", "identity_sequence", "identity_opt", "sequence_insert_at_back", "split_to_sequence_1", "if_opt",
-    "castlike_FLOAT_to_BFLOAT16", "castlike_BFLOAT16_to_FLOAT", "castlike_FLOAT_to_FLOAT8E4M3FN",
-    "castlike_FLOAT_to_INT4", "castlike_UINT4_to_FLOAT", "castlike_FLOAT_to_UINT2",
-    "string_concat", "string_split_basic",
-    "ai_onnx_ml_label_encoder_string_int", "strnormalizer_nostopwords_nochangecase",
-    "reduce_sum_empty_set", "reduce_max_empty_set", "nonzero_example", "size_example",
-    "constantofshape_int_shape_zero", "optional_has_element_empty_no_input_tensor_input", "loop16_seq_none",
-    "isnan", "max_float16", "dropout_default", "training_dropout_zero_ratio", "training_dropout", "bernoulli",
-    "sequence_map_identity_1_sequence_expanded", "split_zero_size_splits_opset18", "attention_4d_fp16",
-)  # fmt: skip
+    "constant",
+    "identity_sequence",
+    "identity_opt",
+    "sequence_insert_at_back",
+    "split_to_sequence_1",
+    "if_opt",
+    "castlike_FLOAT_to_BFLOAT16",
+    "castlike_BFLOAT16_to_FLOAT",
+    "castlike_FLOAT_to_FLOAT8E4M3FN",
+    "castlike_FLOAT_to_INT4",
+    "castlike_UINT4_to_FLOAT",
+    "castlike_FLOAT_to_UINT2",
+    "string_concat",
+    "string_split_basic",
+    "ai_onnx_ml_label_encoder_string_int",
+    "strnormalizer_nostopwords_nochangecase",
+    "reduce_sum_empty_set",
+    "reduce_max_empty_set",
+    "nonzero_example",
+    "size_example",
+    "constantofshape_int_shape_zero",
+    "optional_has_element_empty_no_input_tensor_input",
+    "loop16_seq_none",
+    "isnan",
+    "max_float16",
+    "dropout_default",
+    "training_dropout_zero_ratio",
+    "training_dropout",
+    "bernoulli",
+    "sequence_map_identity_1_sequence_expanded",
+    "split_zero_size_splits_opset18",
+    "attention_4d_fp16",
+)
 
 
 @pytest.mark.slow
 def test_values_of_every_kind_have_an_outcome(here: Path) -> None:
-    """Sequences, optionals, strings, types that numpy lacks, empty tensors; models without inputs."""
+    """Sequences, optionals, strings, types that numpy lacks, empty tensors; models without
+    inputs."""
     words = [word for name in ODD for word in ("--only", f"test_{name}")]
     document = sweep("-c", "ort", "-c", "onnx-reference", *words, cwd=here, code=1)
-    assert {row["test"] for row in document["left_out"]} == {"test_bernoulli", "test_training_dropout"}
+    assert {row["test"] for row in document["left_out"]} == {
+        "test_bernoulli",
+        "test_training_dropout",
+    }
     newer = {"test_optional_has_element_empty_no_input_tensor_input"}  # than the runtime
     assert {name for name, found in statuses(document).items() if found != "right"} <= newer
-    assert {name for name, found in statuses(document, 1).items() if found != "right"} == {"test_if_opt"}
+    assert {name for name, found in statuses(document, 1).items() if found != "right"} == {
+        "test_if_opt"
+    }
 
 
-FEW = ("--only", "test_elu*", "--only", "test_abs")  # three of Elu, three of its definition, one more
+FEW = (
+    "--only",
+    "test_elu*",
+    "--only",
+    "test_abs",
+)  # three of Elu, three of its definition, one more
 
 
 @pytest.mark.slow
 def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     spec = faulty_spec(op="Elu")
-    document = sweep("-c", spec, "--only", "test_elu*example*", "--only", "test_abs", cwd=here, code=1)
+    document = sweep(
+        "-c", spec, "--only", "test_elu*example*", "--only", "test_abs", cwd=here, code=1
+    )
     wrong = {name for name, found in statuses(document).items() if found == "wrong"}
     assert wrong == {"test_elu_example"}
     assert [e["operator"] for e in document["operators"]] == ["Elu", "Abs"]
     (row,) = (r for r in document["rows"] if r["test"] in wrong)
     found = row["results"][0]
-    assert (found["signature"], found["judged_by"], row["onnxruntime"]) == ("mismatch", "criterion", "agrees")
+    assert (found["signature"], found["judged_by"], row["onnxruntime"]) == (
+        "mismatch",
+        "criterion",
+        "agrees",
+    )
     assert found["errors"]["max_abs"] == pytest.approx(0.5)
     place = here / found["case"]
     told = manifest(place)
-    assert told["expected"] == {"test": "test_elu_example", "operator": "Elu", "rtol": 1e-3, "atol": 1e-7}
+    assert told["expected"] == {
+        "test": "test_elu_example",
+        "operator": "Elu",
+        "rtol": 1e-3,
+        "atol": 1e-7,
+    }
     given, expected = (np.load(place / role / "y.npy") for role in ("candidate", "outputs"))
     assert np.allclose(given, expected + 0.5)
     assert manifest(place.parent)["request"]["only"] == ["test_elu*example*", "test_abs"]
     assert json.loads((place.parent / "sweep.json").read_text(encoding="utf-8")) == document
     assert [p.name for p in place.parent.iterdir() if p.is_dir()] == [place.name]
     page = (place.parent / "report.html").read_text(encoding="utf-8")
-    assert "1 of 2 operators wrong</h1>" in page and "✗ 1 wrong" in page and page == render_sweep(document)
+    assert (
+        "1 of 2 operators wrong</h1>" in page
+        and "✗ 1 wrong" in page
+        and page == render_sweep(document)
+    )
     hostile = json.loads(json.dumps(document).replace("test_elu_example", "<script>alert(1)"))
-    assert "<script>alert" not in render_sweep(hostile) and "&lt;script&gt;alert(1)" in render_sweep(hostile)
+    assert "<script>alert" not in render_sweep(
+        hostile
+    ) and "&lt;script&gt;alert(1)" in render_sweep(hostile)
     shown = subcut("report", place.parent, "-f", "html", "-o", "-", cwd=here)
     assert shown.out.rstrip() == page.rstrip()
     refused = subcut("report", place.parent, "-f", "csv", cwd=here)
     assert refused.code == 2 and "no render_sweep" in refused.err and "-f html" in refused.err
     assert "| `Elu` | `<script>alert(1)` |" in md.render_sweep(hostile)
     suite = ElementTree.fromstring(junit.render_sweep(hostile))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(len(document["rows"])), "1", "0")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
+        str(len(document["rows"])),
+        "1",
+        "0",
+    )
     (failed,) = (case for case in suite.iter("testcase") if case.find("failure") is not None)
-    assert (failed.get("name"), failed.get("classname")) == ("<script>alert(1)", f"subcut.sweep.{spec}")
+    assert (failed.get("name"), failed.get("classname")) == (
+        "<script>alert(1)",
+        f"subcut.sweep.{spec}",
+    )
     again = subcut("replay", place, "-c", spec, cwd=here)
     assert again.code == 1
     assert "max error " in again.out and "; limit " in again.out
@@ -220,21 +301,44 @@ def test_a_sweep_for_a_tracker_and_a_server() -> None:
     """Wrong and crashed tests are failures, refused ones are skipped; names are code spans."""
 
     def result(status: str, why: str = "") -> dict[str, Any]:
-        return {"status": status, "why": why, "build_seconds": 0.5, "run_seconds": 0.25, "case": None}
+        return {
+            "status": status,
+            "why": why,
+            "build_seconds": 0.5,
+            "run_seconds": 0.25,
+            "case": None,
+        }
 
-    statuses = {"test_a": "right", "test_b": "wrong", "test_c": "refused", "test_d": "crashed", "test_e": "unresolved"}
+    statuses = {
+        "test_a": "right",
+        "test_b": "wrong",
+        "test_c": "refused",
+        "test_d": "crashed",
+        "test_e": "unresolved",
+    }
     rows = [
         {"test": name, "operator": "Elu", "kind": "node", "results": [result(status, "why|not")]}
         for name, status in statuses.items()
     ]
     totals = {word: sum(status == word for status in statuses.values()) for word in SweepOutcome}
     document = {
-        "candidates": [{"name": "x", "version": "1.0", "precision": "fp32", "seconds": 3.75, "backend": "x"}],
-        "rows": rows, "operators": [{"operator": "Elu", "tests": 5, "totals": [totals]}], "criterion": "noise",
-        "tests": {"onnx": "1.23", "count": 5}, "command": "subcut sweep -c x", "left_out": [],
-    }  # fmt: skip
+        "candidates": [
+            {"name": "x", "version": "1.0", "precision": "fp32", "seconds": 3.75, "backend": "x"}
+        ],
+        "rows": rows,
+        "operators": [{"operator": "Elu", "tests": 5, "totals": [totals]}],
+        "criterion": "noise",
+        "tests": {"onnx": "1.23", "count": 5},
+        "command": "subcut sweep -c x",
+        "left_out": [],
+    }
     suite = ElementTree.fromstring(junit.render_sweep(document))
-    assert [suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["5", "2", "1", "1"]
+    assert [suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == [
+        "5",
+        "2",
+        "1",
+        "1",
+    ]
     lines = md.render_sweep(document).splitlines()
     assert "| `Elu` | `test_b` | `x` | wrong | <code>why&#124;not</code> |" in lines
     assert "| `Elu` | 5 | 1 wrong, 1 crashed, 1 unresolved, 1 refused, 1 right |" in lines
@@ -242,7 +346,8 @@ def test_a_sweep_for_a_tracker_and_a_server() -> None:
 
 @pytest.mark.slow
 def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]) -> None:
-    """More threads than jobs unpack and judge; of the candidate's runs there are never more than asked for."""
+    """More threads than jobs unpack and judge; of the candidate's runs there are never more than
+    asked for."""
     body = (
         "plain = run\ndef run(feeds):\n"
         "    path = os.path.join(os.path.dirname(__file__), f'going{os.getpid()}')\n"
@@ -252,7 +357,18 @@ def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]
         "    time.sleep(0.2)\n    os.remove(path)\n    return plain(feeds)"
     )
     document = sweep(
-        "-c", backend(body), "--only", "Abs", "--only", "Relu", "--only", "Elu", "--jobs", "2", cwd=here, code=0
+        "-c",
+        backend(body),
+        "--only",
+        "Abs",
+        "--only",
+        "Relu",
+        "--only",
+        "Elu",
+        "--jobs",
+        "2",
+        cwd=here,
+        code=0,
     )
     assert document["candidates"][0]["totals"]["right"] == document["tests"]["count"] > 6
     assert max(map(int, (here / "most").read_text().split())) == 2
@@ -270,10 +386,16 @@ def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_replay_of_a_case(here: Path) -> None:
-    place = sweep("-c", faulty_spec(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0]["results"][0]["case"]
+    place = sweep("-c", faulty_spec(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0][
+        "results"
+    ][0]["case"]
     assert subcut("replay", place, "-c", "ort", cwd=here).code == 0
-    assert subcut("replay", place, cwd=here).code == 2  # a Python file that a case names is not run unasked
-    assert subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
+    assert (
+        subcut("replay", place, cwd=here).code == 2
+    )  # a Python file that a case names is not run unasked
+    assert (
+        subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
+    )
     words = [sys.executable, here / place / "repro.py"]
     proof = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (proof.returncode, proof.stderr) == (0, "")  # the expected values are onnxruntime's
@@ -281,7 +403,8 @@ def test_a_replay_of_a_case(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_case_of_values_that_onnxruntime_does_not_have(here: Path) -> None:
-    """Where it refuses the model, or gives something else, the test's own tolerance judges; also in a replay."""
+    """Where it refuses the model, or gives something else, the test's own tolerance judges; also in
+    a replay."""
     names = ("test_adam", "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal")
     words = [word for name in names for word in ("--only", name)]
     document = sweep("-c", "ort", "-c", "onnx-reference", *words, cwd=here, code=1)
@@ -302,14 +425,28 @@ def test_a_criterion_of_ones_own(here: Path) -> None:
     words = ("-c", spec, "--only", "test_elu")
     assert statuses(sweep(*words, cwd=here, code=1)) == {"test_elu": "wrong"}
     document = sweep(*words, "--rtol", "1", "--atol", "0.02", cwd=here, code=0)
-    assert (document["criterion"], statuses(document)) == ("numpy:rtol=1,atol=0.02", {"test_elu": "right"})
+    assert (document["criterion"], statuses(document)) == (
+        "numpy:rtol=1,atol=0.02",
+        {"test_elu": "right"},
+    )
     assert document["rows"][0]["results"][0]["judged_by"] == "criterion"
 
 
 @pytest.mark.slow
 def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': return lambda feeds: {}")
-    words = ("-c", "ort", "-c", spec, "--only", "test_elu", "--only", "test_celu_float16", "--only", "test_abs")
+    words = (
+        "-c",
+        "ort",
+        "-c",
+        spec,
+        "--only",
+        "test_elu",
+        "--only",
+        "test_celu_float16",
+        "--only",
+        "test_abs",
+    )
     document = sweep(*words, cwd=here, code=1)
     assert document["differ"] == ["test_elu"]
     assert [len(row["results"]) for row in document["rows"]] == [2, 2, 2]
@@ -320,7 +457,10 @@ def test_what_nobody_approximates_is_held_to_rounding_or_its_own_tolerance(
     here: Path, backend: Callable[[str], str]
 ) -> None:
     """An Abs off by 0.15 % was right, as a fast exp may be."""
-    mine = backend("right = run\nrun = lambda feeds: {k: v * v.dtype.type(1.0015) for k, v in right(feeds).items()}")
+    mine = backend(
+        "right = run\nrun = lambda feeds: {k: v * v.dtype.type(1.0015) for k, v in"
+        " right(feeds).items()}"
+    )
     document = sweep("--only", "test_abs", "--only", "test_exp", "-c", mine, cwd=here, code=1)
     assert statuses(document) == {"test_abs": "wrong", "test_exp": "right"}
     case = next(row["results"][0]["case"] for row in document["rows"] if row["test"] == "test_abs")
@@ -328,21 +468,32 @@ def test_what_nobody_approximates_is_held_to_rounding_or_its_own_tolerance(
 
 
 @pytest.mark.slow
-def test_a_shape_that_is_computed_inside_has_no_expected_value(here: Path, backend: Callable[[str], str]) -> None:
-    """It was a KeyError, and the whole sweep ended, where noise decided on an attention that is spelled out."""
-    body = "right = run\nrun = lambda feeds: {k: v * v.dtype.type(1 + 1e-4) for k, v in right(feeds).items()}"
+def test_a_shape_that_is_computed_inside_has_no_expected_value(
+    here: Path, backend: Callable[[str], str]
+) -> None:
+    """It was a KeyError, and the whole sweep ended, where noise decided on an attention that is
+    spelled out."""
+    body = (
+        "right = run\nrun = lambda feeds: {k: v * v.dtype.type(1 + 1e-4) for k, v in"
+        " right(feeds).items()}"
+    )
     document = sweep("--only", "test_attention_3d_scaled*", "-c", backend(body), cwd=here, code=0)
     assert set(statuses(document).values()) == {"right"} and len(document["rows"]) > 1
 
 
-# ------------------------------------------------------------------------------------------------ bad candidates
+# ------------------------------------------------------------------------------------------------
+# bad candidates
 
 
 @pytest.mark.slow
 def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': os.kill(os.getpid(), signal.SIGSEGV)")
-    document = sweep("-c", spec, "--only", "test_elu", "--only", "test_a*s", "--jobs", "2", cwd=here, code=1)
-    crashed = [row["results"][0] for row in document["rows"] if row["results"][0]["status"] == "crashed"]
+    document = sweep(
+        "-c", spec, "--only", "test_elu", "--only", "test_a*s", "--jobs", "2", cwd=here, code=1
+    )
+    crashed = [
+        row["results"][0] for row in document["rows"] if row["results"][0]["status"] == "crashed"
+    ]
     assert len(crashed) == 1
     assert "SIGSEGV" in crashed[0]["why"]
     assert crashed[0]["while"] == "build"
@@ -364,7 +515,9 @@ def test_a_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> Non
 
 @pytest.mark.slow
 def test_errors_are_refusals(here: Path, backend: Callable[[str], str]) -> None:
-    spec = backend("if op == 'Elu': return lambda feeds: 1 / 0\nif op == 'Abs': raise ValueError('no Abs')")
+    spec = backend(
+        "if op == 'Elu': return lambda feeds: 1 / 0\nif op == 'Abs': raise ValueError('no Abs')"
+    )
     document = sweep("-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here, code=5)
     found = {row["test"]: row["results"][0] for row in document["rows"]}
     assert {name: (f["status"], f["while"]) for name, f in found.items()} == {
@@ -375,8 +528,13 @@ def test_errors_are_refusals(here: Path, backend: Callable[[str], str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_only_a_used_process_gets_wrong_is_unresolved(here: Path, backend: Callable[[str], str]) -> None:
-    spec = backend("session.count = getattr(session, 'count', 0) + 1\nif session.count > 1: return lambda feeds: {}")
+def test_what_only_a_used_process_gets_wrong_is_unresolved(
+    here: Path, backend: Callable[[str], str]
+) -> None:
+    spec = backend(
+        "session.count = getattr(session, 'count', 0) + 1\nif session.count > 1: return lambda"
+        " feeds: {}"
+    )
     document = sweep("-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here, code=1)
     assert statuses(document) == {"test_abs": "right", "test_elu": "unresolved"}
     assert [row["results"][0]["before"] for row in document["rows"]] == [None, "wrong"]
@@ -392,7 +550,8 @@ def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
     assert not list((here / "subcut_out").glob("sweep*"))
 
 
-# ------------------------------------------------------------------------------------------------ going on
+# ------------------------------------------------------------------------------------------------
+# going on
 
 
 @pytest.mark.slow
@@ -404,9 +563,13 @@ def test_kill_9_and_go_on(here: Path) -> None:
     words = ("sweep", "-c", faulty_spec(log=str(notes)), "--only", "Softmax", "--jobs", "2")
     mark = uuid4().hex
     running = subprocess.Popen(
-        [SUBCUT, *words], cwd=here, env=environment({MARK: mark}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [SUBCUT, *words],
+        cwd=here,
+        env=environment({MARK: mark}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
     until(lambda: runs(notes) >= 5)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -441,7 +604,8 @@ def runs(notes: Path) -> int:
     return log.read_text(encoding="utf-8").count(" run\n") if log.exists() else 0
 
 
-# ------------------------------------------------------------------------------------------------ slips, tables
+# ------------------------------------------------------------------------------------------------
+# slips, tables
 
 
 @pytest.mark.slow
@@ -451,7 +615,17 @@ def test_what_is_left_out_is_told(here: Path) -> None:
 
 @pytest.mark.slow
 def test_as_csv(here: Path) -> None:
-    words = ("sweep", "-c", faulty_spec(op="Elu"), "-c", "ort", "--only", "test_elu", "--only", "test_bernoulli")
+    words = (
+        "sweep",
+        "-c",
+        faulty_spec(op="Elu"),
+        "-c",
+        "ort",
+        "--only",
+        "test_elu",
+        "--only",
+        "test_bernoulli",
+    )
     done = subcut(*words, "--csv", "t.csv", cwd=here)
     assert done.code == 1
     text = (here / "t.csv").read_text(encoding="utf-8")
@@ -466,7 +640,8 @@ def test_as_csv(here: Path) -> None:
     assert subcut(*words, "--csv", "-", cwd=here).out == text.replace("\r\n", "\n")
 
 
-# ------------------------------------------------------------------------------------------------ parts
+# ------------------------------------------------------------------------------------------------
+# parts
 
 
 @pytest.mark.parametrize(
@@ -486,7 +661,8 @@ def test_outcomes(verdict: Verdict, found: str) -> None:
     assert outcome_of(verdict) == found
 
 
-# ------------------------------------------------------------------------------------------------ all of it
+# ------------------------------------------------------------------------------------------------
+# all of it
 
 
 @pytest.mark.rare
@@ -505,19 +681,26 @@ def test_all_of_them(here: Path) -> None:
     assert ort["right"] > 0.75 * tests["count"]
     assert document["networks"][0]["right"] == 9
     wrong = {row["operator"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
-    # A mask's infinities in qk_matmul_output; indices of the pooled shape taken for the given one; align_corners scaled
-    # by the rounded size. onnx's evaluator gives what ONNX expects; that onnxruntime does not is known.
+    # A mask's infinities in qk_matmul_output; indices of the pooled shape taken for the given one;
+    # align_corners scaled by the rounded size. onnx's evaluator gives what ONNX expects; that
+    # onnxruntime does not is known.
     assert wrong == {"Attention", "MaxUnpool", "Resize"}
     wrong = {row["test"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
     assert wrong == {row["test"] for row in document["onnxruntime"]["differs"]}
     assert len({row["why"] for row in document["left_out"]}) == 1
     for row in document["rows"]:
         for result in row["results"]:
-            assert (result["case"] is not None) == (result["status"] in ("wrong", "crashed", "timeout"))
+            assert (result["case"] is not None) == (
+                result["status"] in ("wrong", "crashed", "timeout")
+            )
             if result["case"]:
                 manifest(here / result["case"])
     odd = [word for name in (*sorted(wrong), "Range", "If") for word in ("--only", name)]
-    evaluated = json.loads(long("-c", "ort", "-c", "onnx-reference", *odd, "--json", cwd=here).stdout)
+    evaluated = json.loads(
+        long("-c", "ort", "-c", "onnx-reference", *odd, "--json", cwd=here).stdout
+    )
     at_odds = [row["results"][1]["status"] for row in evaluated["rows"] if row["test"] in wrong]
     assert at_odds == ["right"] * 5
-    assert {row["operator"] for row in evaluated["rows"] if row["results"][1]["status"] == "wrong"} == {"Range", "If"}
+    assert {
+        row["operator"] for row in evaluated["rows"] if row["results"][1]["status"] == "wrong"
+    } == {"Range", "If"}

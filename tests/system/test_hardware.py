@@ -25,8 +25,14 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @linux
 def test_a_machine_without_devices_lacks_each(bare: Path) -> None:
-    assert hardware.no_nvidia_gpu() == "needs an NVIDIA GPU and its driver: none is seen on this machine"
-    assert hardware.no_gpu_of("Intel", hardware.INTEL) == "needs a GPU of Intel: none is seen on this machine"
+    assert (
+        hardware.no_nvidia_gpu()
+        == "needs an NVIDIA GPU and its driver: none is seen on this machine"
+    )
+    assert (
+        hardware.no_gpu_of("Intel", hardware.INTEL)
+        == "needs a GPU of Intel: none is seen on this machine"
+    )
     assert hardware.no_npu_of("Intel").startswith("needs an NPU of Intel and its driver")
     assert not hardware.has_gpu()
 

@@ -1,7 +1,8 @@
-"""What every system gives: one set of names, groups that end with their parent, limits, locks, command lines.
+"""What every system gives: one set of names, groups that end with their parent, limits, locks,
+command lines.
 
-Covers `system`, `system.telemetry` and `system.windows`. Where a system does without something, the test takes it
-away from this one.
+Covers `system`, `system.telemetry` and `system.windows`. Where a system does without something, the
+test takes it away from this one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def killed(child, *words, **options):
     os.kill(os.getpid(), 9)
 subprocess.Popen.__init__ = killed
 system.ProcessGroup([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.DEVNULL)
-"""
+"""  # noqa: E501
 NO_KERNEL = "system.posix._kill_when_closed = lambda held, group: False"  # macOS
 
 
@@ -59,7 +60,12 @@ def names(file: str) -> set[str]:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
         elif isinstance(node, ast.Assign):
-            found |= {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
+            found |= {
+                word.id
+                for target in node.targets
+                for word in ast.walk(target)
+                if isinstance(word, ast.Name)
+            }
     return found
 
 
@@ -69,15 +75,24 @@ def test_both_files_have_the_names_that_are_asked_for() -> None:
 
 
 def test_both_classes_have_the_same_methods() -> None:
-    trees = [ast.parse((HOME / file).read_text(encoding="utf-8")) for file in ("posix.py", "windows.py")]
+    trees = [
+        ast.parse((HOME / file).read_text(encoding="utf-8")) for file in ("posix.py", "windows.py")
+    ]
     for name in ("ProcessGroup", "Pipes", "Lock"):
         posix, windows = (
-            {m.name: m.args for c in tree.body if isinstance(c, ast.ClassDef) and c.name == name
-             for m in c.body if isinstance(m, ast.FunctionDef) and (m.name == "__init__" or m.name[0] != "_")}
+            {
+                m.name: m.args
+                for c in tree.body
+                if isinstance(c, ast.ClassDef) and c.name == name
+                for m in c.body
+                if isinstance(m, ast.FunctionDef) and (m.name == "__init__" or m.name[0] != "_")
+            }
             for tree in trees
-        )  # fmt: skip
+        )
         assert posix.keys() == windows.keys()
-        assert all([a.arg for a in posix[m].args] == [a.arg for a in windows[m].args] for m in posix)
+        assert all(
+            [a.arg for a in posix[m].args] == [a.arg for a in windows[m].args] for m in posix
+        )
 
 
 def is_alive(pid: int) -> bool:
@@ -87,8 +102,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("change", ["", pytest.param(NO_KERNEL, marks=pytest.mark.posix("it is in posix.py"))])
-def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["", pytest.param(NO_KERNEL, marks=pytest.mark.posix("it is in posix.py"))]
+)
+def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
+    change: str,
+) -> None:
     code = PARENT.format(change=change, code=HOLDS_THE_LOCK)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout
@@ -129,7 +148,10 @@ def test_a_long_folder_has_a_short_name(tmp_path: Path) -> None:
 @pytest.mark.posix("what macOS lacks is taken from Linux")
 @pytest.mark.parametrize(
     ("limits", "code"),
-    [({"seconds": 1}, BUSY), ({"memory": 300 * MIB}, f"import time; x = b'x' * (600 * {MIB}); time.sleep(600)")],
+    [
+        ({"seconds": 1}, BUSY),
+        ({"memory": 300 * MIB}, f"import time; x = b'x' * (600 * {MIB}); time.sleep(600)"),
+    ],
 )
 def test_limits_that_the_system_does_not_hold_are_watched(
     limits: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
@@ -151,7 +173,9 @@ def test_processor_time_is_allowed_anew() -> None:
 def test_what_a_child_says_arrives_though_it_has_ended() -> None:
     pipe = subprocess.PIPE
     code = "import sys; print(sys.stdin.readline()); print('x' * 100_000, file=sys.stderr)"
-    with system.ProcessGroup([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as child:
+    with system.ProcessGroup(
+        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
+    ) as child:
         pipes = system.Pipes(child)
         pipes.send(b"hel")
         pipes.send(b"lo\n")
@@ -195,8 +219,10 @@ def test_words_of_a_command_line_are_found_again() -> None:
 @pytest.mark.skipif(sys.platform != "win32", reason="Windows' own words")
 def test_windows_keeps_backslashes() -> None:
     assert system.split(r'C:\tools\run.exe "C:\my models\m.onnx" {model}') == [
-        r"C:\tools\run.exe", r"C:\my models\m.onnx", "{model}",
-    ]  # fmt: skip
+        r"C:\tools\run.exe",
+        r"C:\my models\m.onnx",
+        "{model}",
+    ]
     assert system.join([r"C:\a\m.onnx", "a b", 'say "x"']) == r'C:\a\m.onnx "a b" "say \"x\""'
 
 
@@ -214,10 +240,13 @@ def test_a_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> 
 @pytest.mark.parametrize(
     ("mode", "as_place", "as_parent"),
     [
-        (0o755, True, True), (0o777, False, False), (0o757, False, False), (0o1777, False, True),
+        (0o755, True, True),
+        (0o777, False, False),
+        (0o757, False, False),
+        (0o1777, False, True),
         (0o775, False, False),
     ],
-)  # fmt: skip
+)
 def test_only_what_nobody_else_can_write_is_private(
     mode: int, as_place: bool, as_parent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +260,9 @@ def test_only_what_nobody_else_can_write_is_private(
 
 
 @pytest.mark.posix("access lists are not read on Windows")
-def test_what_belongs_to_another_user_is_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_belongs_to_another_user_is_not_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "place").mkdir()
     owner = tmp_path.stat().st_uid
     if sys.platform != "win32" and owner == 0:

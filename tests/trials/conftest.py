@@ -12,6 +12,7 @@ from tests.helpers.open_trials import faulty_candidate
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    """Processes of the fake candidate; its faults are options, so the tests of a file share them."""
+    """Processes of the fake candidate; its faults are options, so the tests of a file share
+    them."""
     with Workers(faulty_candidate()) as shared:
         yield shared

@@ -1,4 +1,5 @@
-"""The share of the final error that a region accounts for: seeded culprits, false ones, several on a path.
+"""The share of the final error that a region accounts for: seeded culprits, false ones, several on
+a path.
 
 Covers `trials.attribution`.
 """
@@ -35,14 +36,20 @@ from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of
 
-ONES = "g (float[4] x) => (float[4] y) { [a] p = Identity(x) [b] q = Neg(p) [c] r = Identity(q) [d] y = Neg(r) }"
+ONES = (
+    "g (float[4] x) => (float[4] y) { [a] p = Identity(x) [b] q = Neg(p) [c] r = Identity(q) [d] y"
+    " = Neg(r) }"
+)
 ALIKE = ONES.replace("Neg", "Identity")
 LINE = (
-    "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] r = Tanh(q) [d] s = MatMul(r, w)"
-    " [e] y = Sigmoid(s) }"
+    "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] r = Tanh(q) [d]"
+    " s = MatMul(r, w) [e] y = Sigmoid(s) }"
 )
 # Two branches that never meet: an error on one reaches one output.
-TWO = "g (float[4] x) => (float[4] y, float[4] z) { [a] p = Neg(x) [b] y = Abs(p) [c] q = Exp(x) [d] z = Tanh(q) }"
+TWO = (
+    "g (float[4] x) => (float[4] y, float[4] z) { [a] p = Neg(x) [b] y = Abs(p) [c] q = Exp(x) [d]"
+    " z = Tanh(q) }"
+)
 Ask = Callable[..., Trials]
 
 
@@ -53,7 +60,9 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
     with ExitStack() as stack:
 
         def opened(model: str | Graph, **faults: Any) -> Trials:
-            graph = model if isinstance(model, Graph) else text_models.load(tmp_path, model, w=weight())
+            graph = (
+                model if isinstance(model, Graph) else text_models.load(tmp_path, model, w=weight())
+            )
             inputs = (str(tmp_path / "x.npy"),) if model in (ONES, ALIKE, TWO) else ()
             return stack.enter_context(faulty_trials(graph, reference, workers, inputs, **faults))
 
@@ -70,7 +79,8 @@ def attributed(trials: Trials, *names: str) -> Attribution:
     return attribution
 
 
-# ------------------------------------------------------------------------------------------------ culprits
+# ------------------------------------------------------------------------------------------------
+# culprits
 
 
 @pytest.mark.turns(2)
@@ -126,7 +136,11 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
         graph = text_models.read(tmp_path, random_dag(rng, 14, with_if=False))
         needed = graph.in_order(graph.ancestors(graph.maker[n] for n in graph.outputs))
         ops = ("MatMul", "Relu", "Tanh", "Sigmoid", "Neg", "Sub", "Mul")
-        floats = [i for i in needed if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
+        floats = [
+            i
+            for i in needed
+            if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+        ]
     guilty = int(rng.choice(floats))
     trials = ask(graph, add=f"{graph.label(guilty)}:0.5")
     attributions = 0
@@ -141,7 +155,8 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
     assert attributions in (0, 6)
 
 
-# ------------------------------------------------------------------------------------------------ false culprits
+# ------------------------------------------------------------------------------------------------
+# false culprits
 
 
 def test_what_fails_only_when_it_is_cut_out_explains_nothing(ask: Ask) -> None:
@@ -163,12 +178,15 @@ def test_a_false_culprit_with_a_large_error_is_acquitted(ask: Ask) -> None:
 
 
 def test_being_without_it_finds_the_culprit_that_behaves_otherwise_inside(ask: Ask) -> None:
-    """`c` is wrong by 5 on the reference's values, by 0.5 on the candidate's, which drift a little."""
+    """`c` is wrong by 5 on the reference's values, by 0.5 on the candidate's, which drift a
+    little."""
     trials = ask(ALIKE, add="a:0.01", step="c")
     attribution = attributed(trials, "c")
     assert attribution.ratio == pytest.approx(5 / 0.51)
     assert attribution.share == attribution.gain == pytest.approx(0.5 / 0.51, rel=1e-3)
-    assert remaining_error(trials, region_of(trials.model.graph, "c")) == pytest.approx(0.01 / 0.51, rel=1e-3)
+    assert remaining_error(trials, region_of(trials.model.graph, "c")) == pytest.approx(
+        0.01 / 0.51, rel=1e-3
+    )
     assert attribution.culprit is True
 
 
@@ -176,7 +194,9 @@ def test_the_smaller_of_several_count_if_the_whole_is_better_without(ask: Ask) -
     """Four culprits on one path have a share of a quarter each."""
     trials = ask(ALIKE, add="a:0.2+b:0.2+c:0.2+d:0.2")
     attribution = attributed(trials, "b")
-    assert 0.05 < attribution.share < SHARE and attribution.gain == pytest.approx(attribution.share, rel=0.2)
+    assert 0.05 < attribution.share < SHARE and attribution.gain == pytest.approx(
+        attribution.share, rel=0.2
+    )
     assert attribution.culprit is True
 
 
@@ -192,7 +212,8 @@ def test_errors_that_cancel_are_no_ones_whole(ask: Ask) -> None:
 
 
 def test_a_piece_with_a_hole_is_left_out_in_turns(ask: Ask) -> None:
-    """Of a → b → c → d, a and c run on the reference, b and d on the candidate, each on the values before it."""
+    """Of a → b → c → d, a and c run on the reference, b and d on the candidate, each on the values
+    before it."""
     trials = ask(ONES, add="a:0.3+b:0.1+c:0.45+d:0.2")
     piece = region_of(trials.model.graph, "a", "c")
     whole, left = 0.3 - 0.1 - 0.45 + 0.2, -0.1 + 0.2  # b and d change the sign of what comes in
@@ -204,14 +225,16 @@ def test_a_piece_with_a_hole_is_left_out_in_turns(ask: Ask) -> None:
 
 
 def test_what_fails_only_alone_behind_a_culprit_is_no_culprit(ask: Ask) -> None:
-    """Its inputs are wrong in the whole model and right when it runs alone: only its own part counts."""
+    """Its inputs are wrong in the whole model and right when it runs alone: only its own part
+    counts."""
     trials = ask(ALIKE, add="a:0.1", false="c", without="b")
     attribution = attributed(trials, "c")
     assert attribution.ratio > 3 and attribution.culprit is False
     assert attribution.gain == pytest.approx(0, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ nothing to explain
+# ------------------------------------------------------------------------------------------------
+# nothing to explain
 
 
 def test_a_candidate_that_is_right_has_nothing_to_explain(ask: Ask) -> None:
@@ -232,20 +255,27 @@ def test_a_whole_that_does_not_run_cannot_be_explained(ask: Ask) -> None:
     assert attribute(trials, region_of(trials.model.graph, "b")) is None
 
 
-def test_several_samples_count_together(ask: Ask, tmp_path: Path, reference: Reference, workers: Workers) -> None:
+def test_several_samples_count_together(
+    ask: Ask, tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
     (tmp_path / "samples").mkdir()
     for k, n in enumerate((1, 3, 1)):
         np.save(tmp_path / f"samples/{k}.npy", np.full((n, 4), k + 1, np.float32))
     text = "g (float[N,4] x) => (float[N,4] y) { [a] p = Neg(x) [b] q = Abs(p) [c] y = Sqrt(q) }"
     graph = text_models.load(tmp_path, text)
-    with faulty_trials(graph, reference, workers, (str(tmp_path / "samples"),), add="b:0.5") as trials:
+    with faulty_trials(
+        graph, reference, workers, (str(tmp_path / "samples"),), add="b:0.5"
+    ) as trials:
         assert attributed(trials, "b").share == pytest.approx(1)
         assert attributed(trials, "a").share == 0
         assert attributed(trials, "a", "b", "c").share == pytest.approx(1)
 
 
 def test_discrete_outputs_count_by_what_changed(ask: Ask) -> None:
-    text = "g (float[8] x) => (bool[8] y, float[8] z) { [a] p = Neg(x) [b] z = Abs(p) [c] y = Greater(p, z) }"
+    text = (
+        "g (float[8] x) => (bool[8] y, float[8] z) { [a] p = Neg(x) [b] z = Abs(p) [c] y ="
+        " Greater(p, z) }"
+    )
     trials = ask(text, add="a:100")
     attribution = attributed(trials, "a")
     assert attribution.share == pytest.approx(1)
@@ -277,7 +307,7 @@ def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Pa
     trials = ask(TWO)
     right = whole_target(trials).values
     assert error_of(trials, right) is not None
-    listed = tensors.save("z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed").within(
-        str(tmp_path)
-    )
+    listed = tensors.save(
+        "z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed"
+    ).within(str(tmp_path))
     assert error_of(trials, [{**sample, "z": listed} for sample in right]) is None

@@ -1,7 +1,7 @@
 """Candidates with a model of their own: quantized, float16, optimised, in another layout.
 
-A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model` and
-`trials.matching.pair_models`.
+A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model`
+and `trials.matching.pair_models`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ FORMS: dict[str, Convert] = {
     "all": lambda m, _: converted.optimised(m, "all"),
     "nhwc": lambda m, _: converted.nhwc(m),
 }
-EXACT = ("-c", "ort:session.x64quantprecision=1")  # without it, int8 sums saturate on processors without VNNI
+EXACT = (
+    "-c",
+    "ort:session.x64quantprecision=1",
+)  # without it, int8 sums saturate on processors without VNNI
 SAYS = {"qdq": "int8", "qdq_keeping": "int8", "qoperator": "int8", "fp16": "fp16"}
 
 
@@ -71,7 +74,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
 def bisect(folder: Path, *words: str, other: str = "other.onnx") -> Done:
     fed = [w for name in folder.glob("*.npy") for w in ("-i", name.name)]
     return subcut(
-        "bisect", "model.onnx", *fed, *EXACT, "--candidate-model", other, "--repeat", "2", "--json", *words, cwd=folder
+        "bisect",
+        "model.onnx",
+        *fed,
+        *EXACT,
+        "--candidate-model",
+        other,
+        "--repeat",
+        "2",
+        "--json",
+        *words,
+        cwd=folder,
     )
 
 
@@ -91,9 +104,13 @@ RARE = (pytest.mark.slow, pytest.mark.rare)
         pytest.param("resnet", "qdq_keeping", marks=RARE),
     ],
 )
-def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:
+def test_a_right_conversion_agrees(
+    network: str, form: str, models: Callable[[str, str], Path]
+) -> None:
     done = bisect(models(network, form))
-    if form.startswith("q") and done.code == 1:  # 8 bits change close decisions of an untrained net, which is said
+    if (
+        form.startswith("q") and done.code == 1
+    ):  # 8 bits change close decisions of an untrained net, which is said
         assert done.document["whole"]["signature"] == "precision"
         assert {f["kind"] for f in done.document["findings"]} == {"accumulated"}
     else:
@@ -103,7 +120,9 @@ def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[st
 
 
 @pytest.mark.slow
-def test_two_models_of_one_candidate_have_two_folders(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_two_models_of_one_candidate_have_two_folders(
+    models: Callable[[str, str], Path], tmp_path: Path
+) -> None:
     """The second one's result replaced the first one's, as both were of the candidate `ort`."""
     for source in models("transformer", "extended").iterdir():
         shutil.copy(source, tmp_path) if source.is_file() else None
@@ -112,7 +131,9 @@ def test_two_models_of_one_candidate_have_two_folders(models: Callable[[str, str
     for name, factor in (("bad.onnx", 1.5), ("worse.onnx", 2.0)):
         wrong = onnx.ModelProto.FromString(model.SerializeToString())
         large = max(wrong.graph.initializer, key=lambda t: len(t.raw_data))
-        large.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(large) * np.float32(factor), large.name))
+        large.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(large) * np.float32(factor), large.name)
+        )
         onnx.save(wrong, tmp_path / name)
         cases.append(Path(bisect(tmp_path, other=name).document["findings"][0]["case"]))
     assert [case.parent.name.rpartition("-")[2] for case in cases] == ["bad.onnx", "worse.onnx"]
@@ -129,7 +150,9 @@ def broken(folder: Path, spoil: Callable[[onnx.ModelProto], str]) -> str:
 
 def weight(model: onnx.ModelProto, name: str, change: Callable[[Any], Any]) -> None:
     (tensor,) = [t for t in model.graph.initializer if t.name == name]
-    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(change(numpy_helper.to_array(tensor))), name))
+    tensor.CopyFrom(
+        numpy_helper.from_array(np.ascontiguousarray(change(numpy_helper.to_array(tensor))), name)
+    )
 
 
 def reverse_a_filter(model: onnx.ModelProto) -> str:
@@ -140,7 +163,9 @@ def reverse_a_filter(model: onnx.ModelProto) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["fp16", pytest.param("nhwc", marks=pytest.mark.rare)])
-def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_a_broken_filter_is_found(
+    form: str, models: Callable[[str, str], Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(models("resnet", form), tmp_path / "m")
     name = broken(folder, reverse_a_filter)
     done = bisect(folder, other="bad.onnx")
@@ -148,7 +173,9 @@ def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path],
     assert one["kind"] == "culprit" and one["certified"], one
     assert name in one["nodes"] and len(one["nodes"]) <= 4, (name, one["nodes"])
     case = folder / one["case"]
-    assert (case / "candidate" / "model.onnx").exists() and list((case / "candidate" / "inputs").glob("*.npy"))
+    assert (case / "candidate" / "model.onnx").exists() and list(
+        (case / "candidate" / "inputs").glob("*.npy")
+    )
     assert subprocess.run([sys.executable, "repro.py"], cwd=case, check=False).returncode == 0
     again = subcut("replay", case, "--json", cwd=folder)
     assert again.code == 1, again
@@ -159,11 +186,16 @@ def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path],
 @pytest.mark.rare
 @pytest.mark.slow
 def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: Path) -> None:
-    """An activation's scale that is eight times too small clips its values; that region costs most."""
+    """An activation's scale that is eight times too small clips its values; that region costs
+    most."""
     folder = shutil.copytree(models("resnet", "qdq_keeping"), tmp_path / "m")
 
     def spoil(model: onnx.ModelProto) -> str:
-        (node,) = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "res4c_branch2b"]
+        (node,) = [
+            n
+            for n in model.graph.node
+            if n.op_type == "QuantizeLinear" and n.input[0] == "res4c_branch2b"
+        ]
         weight(model, node.input[1], lambda s: s / 8)
         return str(node.input[0])
 
@@ -180,7 +212,8 @@ def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: P
 @pytest.mark.rare
 @pytest.mark.slow
 def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
-    """An output under another name in a model that the reference cannot run: no value identifies it."""
+    """An output under another name in a model that the reference cannot run: no value identifies
+    it."""
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
 
     def spoil(model: onnx.ModelProto) -> str:
@@ -195,7 +228,9 @@ def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_p
     done = bisect(folder, other="bad.onnx")
     if done.code == 2:
         error = done.document["error"]
-        assert f"the output '{old}' is not in bad.onnx" in error["what"] and "--map" in error["hint"], error
+        assert (
+            f"the output '{old}' is not in bad.onnx" in error["what"] and "--map" in error["hint"]
+        ), error
     (folder / "map.txt").write_text(f"{old}\trenamed\n")
     done = bisect(folder, "--map", "map.txt", other="bad.onnx")
     assert done.code == 1 and done.document["findings"], done
@@ -206,7 +241,10 @@ def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_p
     [
         (("--candidate-model", "nowhere.onnx"), "--candidate-model nowhere.onnx: no such file"),
         (("--map", "map.txt"), "--map goes with --candidate-model"),
-        (("--candidate-model", "other.onnx", "--map", "nowhere.txt"), "--map nowhere.txt: no such file"),
+        (
+            ("--candidate-model", "other.onnx", "--map", "nowhere.txt"),
+            "--map nowhere.txt: no such file",
+        ),
     ],
 )
 def test_slips(words: tuple[str, ...], says: str, models: Callable[[str, str], Path]) -> None:
@@ -222,11 +260,16 @@ def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path:
 
 
 @pytest.mark.slow
-def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong(tmp_path: Path) -> None:
+def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong(
+    tmp_path: Path,
+) -> None:
     """Its values were taken for a neighbour's, so that the output 'is not in' the other model."""
     w = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
     ours = "g (float[1,8] x) => (float[1,5] y) { a = MatMul(x, w)  y = Add(a, c) }"
-    theirs = "g (float[1,8] x) => (float16[1,5] y) { a = MatMul(x, w)  b = Mul(a, c)  y = Cast<to=10>(b) }"
+    theirs = (
+        "g (float[1,8] x) => (float16[1,5] y) { a = MatMul(x, w)  b = Mul(a, c)  y ="
+        " Cast<to=10>(b) }"
+    )
     text_models.save(tmp_path / "model.onnx", ours, w=w, c=np.float32(0.001))
     for name, factor in (("other.onnx", -1.0), ("right.onnx", 1.0)):
         text_models.save(tmp_path / name, theirs, w=w, c=np.float32(factor))
@@ -239,8 +282,12 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
 
 @SLOW
 def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: Path) -> None:
-    """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was asked."""
-    text = "g (float[N,4] x) => (float[N,M] y) { a = Relu(x)  s = Shape(a)  b = Exp(a)  y = Reshape(b, s) }"
+    """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was
+    asked."""
+    text = (
+        "g (float[N,4] x) => (float[N,M] y) { a = Relu(x)  s = Shape(a)  b = Exp(a)  y = Reshape(b,"
+        " s) }"
+    )
     text_models.save(tmp_path / "model.onnx", text)
     text_models.save(tmp_path / "other.onnx", text.replace("Exp", "odd.Wave"), domains=("odd",))
     words = ("model.onnx", "--shape", "x=3x4", "--candidate-model", "other.onnx", "-c", "ort")
@@ -248,4 +295,7 @@ def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: 
     bisected = subcut("bisect", *words, cwd=tmp_path)
     for done in (compared, bisected):
         assert done.code == 3 and "error: the candidate's model does not load: " in done.err, done
-        assert "odd:Wave(-1) is not a registered function/op" in done.err and "with pinned shapes" not in done.err
+        assert (
+            "odd:Wave(-1) is not a registered function/op" in done.err
+            and "with pinned shapes" not in done.err
+        )

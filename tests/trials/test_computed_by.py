@@ -19,7 +19,7 @@ from subgraph.trials import computed_by
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Two nodes, the second without a name."""
-    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] z) { y = Relu(x) z = Neg(y) }"""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] z) { y = Relu(x) z = Neg(y) }"""  # noqa: E501
     path = tmp_path / "m.onnx"
     made = onnx.parser.parse_model(text)
     made.graph.node[0].name = "first"
@@ -32,9 +32,13 @@ def trials_of(model: Path, candidate: Candidate) -> Any:
     return SimpleNamespace(model=SimpleNamespace(graph=load(model).prepare()), runtime=runtime)
 
 
-def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name(model: Path) -> None:
+def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name(
+    model: Path,
+) -> None:
     settings = onnxruntime.SessionOptions()
-    found = _ort_providers.assigned(model, {"providers": "CPUExecutionProvider"}, settings, ort.OPTIONS)
+    found = _ort_providers.assigned(
+        model, {"providers": "CPUExecutionProvider"}, settings, ort.OPTIONS
+    )
     assert sorted(found) == ["CPU y", "CPU z"]
     assert ort.computed_by(model, {}) == [], "there is one provider: nothing is built to ask"
 

@@ -1,4 +1,5 @@
-"""The policy for verdicts that the full model does not decide. It is pure: no model, no candidate."""
+"""The policy for verdicts that the full model does not decide. It is pure: no model, no
+candidate."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ WRONG_CONV = Deviation.of(["Conv"], 0.5, agrees_usually=False)
         ((WRONG_CONV,), True, Decision.ROUNDING_ALONE),
     ],
 )
-def test_the_nodes_decide(deviations: tuple[Deviation, ...], is_beyond_rounding: bool, decision: Decision) -> None:
+def test_the_nodes_decide(
+    deviations: tuple[Deviation, ...], is_beyond_rounding: bool, decision: Decision
+) -> None:
     settled = settle_rounding(NodeEvidence(deviations), is_beyond_rounding=is_beyond_rounding)
     assert settled.decision is decision
     assert bool(settled.explanation) is (decision is Decision.APPROXIMATE_KERNELS)
@@ -44,9 +47,14 @@ def test_nodes_that_were_not_run_cannot_decide() -> None:
 
 
 def test_a_wrong_tensor_elsewhere_is_never_excused() -> None:
-    for deviations, is_beyond, is_partial in itertools.product(((), (CONV,), (ADD,)), (False, True), (False, True)):
+    for deviations, is_beyond, is_partial in itertools.product(
+        ((), (CONV,), (ADD,)), (False, True), (False, True)
+    ):
         settled = settle_rounding(
-            NodeEvidence(deviations), is_beyond_rounding=is_beyond, is_another_tensor_wrong=True, is_partial=is_partial
+            NodeEvidence(deviations),
+            is_beyond_rounding=is_beyond,
+            is_another_tensor_wrong=True,
+            is_partial=is_partial,
         )
         expected = Decision.ROUNDING_ALONE if is_beyond or deviations else Decision.FULL_MODEL
         assert settled.decision is expected and not settled.explanation
@@ -54,6 +62,14 @@ def test_a_wrong_tensor_elsewhere_is_never_excused() -> None:
 
 def test_the_explanation_names_operators_and_the_largest_error() -> None:
     evidence = NodeEvidence([CONV, CONV, EXP], unseen=2)
-    says = "within approximate kernels (2 Conv, 1 Exp, up to 1.0e-03 of the scale; 2 nodes were not looked at)"
+    says = (
+        "within approximate kernels (2 Conv, 1 Exp, up to 1.0e-03 of the scale; 2 nodes were not"
+        " looked at)"
+    )
     assert evidence.explanation == says
-    assert NodeEvidence([CONV, ADD]).explanation == NodeEvidence().explanation == UNDOUBTED.explanation == ""
+    assert (
+        NodeEvidence([CONV, ADD]).explanation
+        == NodeEvidence().explanation
+        == UNDOUBTED.explanation
+        == ""
+    )

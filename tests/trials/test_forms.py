@@ -1,4 +1,5 @@
-"""The user's file as it is, beside the same model with pinned shapes. Covers `trials.forms` and `graph.model_file`."""
+"""The user's file as it is, beside the same model with pinned shapes. Covers `trials.forms` and
+`graph.model_file`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from subgraph.graph.model_file import copy_model, external_files, has_open_shape
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
-# A candidate that refuses what `refuses` says; its last line in `log` tells which file it was given.
+# A candidate that refuses what `refuses` says; its last line in `log` tells which file it was
+# given.
 PICKY = """
 import hashlib, onnx, onnxruntime
 from pathlib import Path
@@ -35,13 +37,17 @@ def load(model, options):
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, feeds))}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A model with an open dimension, declared of intermediate tensors as well, and an input that nothing reads."""
-    text = "g (float[N,4] x, float[N] unread) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
+    """A model with an open dimension, declared of intermediate tensors as well, and an input that
+    nothing reads."""
+    text = (
+        "g (float[N,4] x, float[N] unread) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y ="
+        " Exp(b) }"
+    )
     made = shape_inference.infer_shapes(text_models.model(text))
     for i, node in enumerate(made.graph.node):
         node.name = f"n{i}"
@@ -61,7 +67,9 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
     document = run("bisect", here, "refuses=sizes", "--json").document
     assert (document["exit_code"], document["outcome"]) == (0, "agree")
     assert [step["form"] for step in document["steps"]] == ["as shipped"]
-    assert [(form["form"], form["status"]) for form in document["forms"]] == [("as shipped", "agree")]
+    assert [(form["form"], form["status"]) for form in document["forms"]] == [
+        ("as shipped", "agree")
+    ]
     digest = hashlib.sha256((here / "m.onnx").read_bytes()).hexdigest()
     assert (here / "log").read_text().split()[0] == digest
 
@@ -70,7 +78,9 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
 def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     done = run("bisect", here, "refuses=open")
     assert done.code == 1
-    assert done.out.startswith("right with pinned shapes only: the candidate does not run the file as shipped\n")
+    assert done.out.startswith(
+        "right with pinned shapes only: the candidate does not run the file as shipped\n"
+    )
     assert "refused: cannot take open" in done.out
     document = run("bisect", here, "refuses=open", "--json").document
     assert (document["agree"], document["outcome"], document["findings"]) == (False, "pinned", [])
@@ -81,11 +91,16 @@ def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(here: Path) -> None:
+def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(
+    here: Path,
+) -> None:
     document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document
     assert document["exit_code"] == 1 and document["findings"][0]["signature"] == "mismatch"
     assert document["notes"][0].startswith("the file as shipped: refused")
-    assert document["steps"][0]["form"] == "pinned" and document["steps"][0]["kind"] == "whole model, pinned"
+    assert (
+        document["steps"][0]["form"] == "pinned"
+        and document["steps"][0]["kind"] == "whole model, pinned"
+    )
 
 
 @pytest.mark.slow
@@ -99,15 +114,26 @@ def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Pat
 
 STALE = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[1,4,8,8] a, float[1,4,8,8] b> {
     a = Conv<pads = [1, 1, 1, 1]>(x, w0)  b = Relu(a)  y = Conv<pads = [1, 1, 1, 1]>(b, w1) }"""
-SYMBOLIC = STALE.replace("[1,4,8,8]", "[batch,4,h,w]").replace("N,3,8,8", "N,3,H,W").replace("N,4,8,8", "N,4,H,W")
-KERNELS = "g (float[N,C,H,W] x, float[M,C,K,K] kernels) => (float[N,M,H2,W2] y) { a = Relu(x)  y = Conv(a, kernels) }"
+SYMBOLIC = (
+    STALE.replace("[1,4,8,8]", "[batch,4,h,w]")
+    .replace("N,3,8,8", "N,3,H,W")
+    .replace("N,4,8,8", "N,4,H,W")
+)
+KERNELS = (
+    "g (float[N,C,H,W] x, float[M,C,K,K] kernels) => (float[N,M,H2,W2] y) { a = Relu(x)  y ="
+    " Conv(a, kernels) }"
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "text", "words"),
     [
-        ("ort", STALE, ""),  # its optimiser refuses the sizes of an old export beside a pinned input
+        (
+            "ort",
+            STALE,
+            "",
+        ),  # its optimiser refuses the sizes of an old export beside a pinned input
         ("ort", SYMBOLIC, ""),
         ("tract", STALE, "Impossible to unify"),
         ("tract", SYMBOLIC, "Impossible to unify"),
@@ -115,16 +141,22 @@ KERNELS = "g (float[N,C,H,W] x, float[M,C,K,K] kernels) => (float[N,M,H2,W2] y) 
         ("openvino:precision=f32", KERNELS, "refuses the model"),
     ],
 )
-def test_real_runtimes_are_asked_about_the_file_as_shipped(runtime: str, text: str, words: str, tmp_path: Path) -> None:
+def test_real_runtimes_are_asked_about_the_file_as_shipped(
+    runtime: str, text: str, words: str, tmp_path: Path
+) -> None:
     """What a runtime says of open or stale shapes is said of the file, and no node is blamed."""
     if not runtime.startswith("ort"):
         pytest.importorskip(runtime.partition(":")[0])
     draw = np.random.default_rng(0).standard_normal
-    weights: dict[str, Any] = {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
+    weights: dict[str, Any] = (
+        {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
+    )
     floats: dict[str, Any] = {n: (v / 3).astype(np.float32) for n, v in weights.items()}
     text_models.save(tmp_path / "m.onnx", text, **floats)
     shapes = ("--shape", "x=3x3x8x8", *(("--shape", "kernels=4x3x3x3") if text is KERNELS else ()))
-    document = subcut("bisect", "m.onnx", "-c", runtime, *shapes, "--repeat", "1", "--json", cwd=tmp_path).document
+    document = subcut(
+        "bisect", "m.onnx", "-c", runtime, *shapes, "--repeat", "1", "--json", cwd=tmp_path
+    ).document
     assert document["findings"] == [] and document["exit_code"] == int(bool(words))
     assert document["forms"][0]["signature"] == ("refused" if words else None)
     assert words in document["forms"][0]["why"] and document["forms"][-1]["status"] == "agree"
@@ -143,14 +175,15 @@ def test_an_edit_of_the_file_is_asked_anew(here: Path) -> None:
     assert first == other == repeated != edited == other_of_edited
 
 
-# ------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------
+# files
 
 
 def stored_outside(folder: Path) -> graph.Graph:
     """A model whose weight, also one inside a body, is in files beside it."""
     text = """g (bool c, float[2] x) => (float[2] y) { a = Mul(x, w)
       y = If(c) <then_branch = t () => (float[2] p) { k = Constant<value = float[2] {1.0, 2.0}>()  p = Add(a, k) },
-                 else_branch = e () => (float[2] q) { q = Neg(a) }> }"""
+                 else_branch = e () => (float[2] q) { q = Neg(a) }> }"""  # noqa: E501
     made = text_models.model(text, w=np.ones(2, np.float32))
     (folder / "deep").mkdir()
     tensors = [made.graph.initializer[0], made.graph.node[1].attribute[0].g.node[0].attribute[0].t]
@@ -170,7 +203,9 @@ def test_external_data_comes_along_from_inside_bodies_too(tmp_path: Path) -> Non
     (tmp_path / "copy").mkdir()
     copy_model(g, tmp_path / "copy" / "model.onnx")
     assert (tmp_path / "copy" / "model.onnx").read_bytes() == g.path.read_bytes()
-    assert (tmp_path / "copy" / "deep" / "k.bin").read_bytes() == (tmp_path / "deep" / "k.bin").read_bytes()
+    assert (tmp_path / "copy" / "deep" / "k.bin").read_bytes() == (
+        tmp_path / "deep" / "k.bin"
+    ).read_bytes()
     before = model_digest(g)
     (tmp_path / "deep" / "k.bin").write_bytes(np.zeros(2, np.float32).tobytes())
     assert model_digest(g) != before

@@ -21,7 +21,9 @@ STRICT = "numpy:rtol=0,atol=1e-9"
 def test_two_judges_of_one_run_disagree_whatever_thread_asks(
     tmp_path: Path, reference: Reference, workers: Workers
 ) -> None:
-    with faulty_trials(text_models.load(tmp_path, TEXT), reference, workers, add="a:1e-5") as trials:
+    with faulty_trials(
+        text_models.load(tmp_path, TEXT), reference, workers, add="a:1e-5"
+    ) as trials:
         whole = trials.model.whole()
         result = trials.run(whole)
         strict = trials.with_criterion(STRICT).judge
@@ -35,7 +37,9 @@ def test_two_judges_of_one_run_disagree_whatever_thread_asks(
             trials.judge.rule = strict.rule  # type: ignore[misc]
 
 
-def test_other_inputs_are_another_model(tmp_path: Path, reference: Reference, workers: Workers) -> None:
+def test_other_inputs_are_another_model(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
     with faulty_trials(text_models.load(tmp_path, TEXT), reference, workers) as trials:
         whole = trials.model.whole()
         model = trials.model

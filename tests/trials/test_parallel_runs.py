@@ -1,6 +1,8 @@
-"""Several runs at once: as many as asked for, each region once, judged in order. Covers `trials.parallel_runs`.
+"""Several runs at once: as many as asked for, each region once, judged in order. Covers
+`trials.parallel_runs`.
 
-The candidate writes a log and waits in the middle of its runs while a file tells it to, so no test needs a clock.
+The candidate writes a log and waits in the middle of its runs while a file tells it to, so no test
+needs a clock.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def trials(tmp_path: Path) -> Iterator[Callable[..., Trials]]:
 
         def opened(**faults: Any) -> Trials:
             graph = load(tmp_path / "m.onnx")
-            return stack.enter_context(faulty_trials(graph, reference, workers, log=str(tmp_path), **faults))
+            return stack.enter_context(
+                faulty_trials(graph, reference, workers, log=str(tmp_path), **faults)
+            )
 
         yield opened
 
@@ -46,16 +50,22 @@ def trials(tmp_path: Path) -> Iterator[Callable[..., Trials]]:
 def count(folder: Path, word: str) -> int:
     """How many lines of the log hold a word."""
     path = folder / "log"
-    return sum(word in line.split() for line in path.read_text().splitlines()) if path.exists() else 0
+    return (
+        sum(word in line.split() for line in path.read_text().splitlines()) if path.exists() else 0
+    )
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_as_many_as_asked_for_run_at_once(jobs: int, trials: Callable[..., Trials], tmp_path: Path) -> None:
+def test_as_many_as_asked_for_run_at_once(
+    jobs: int, trials: Callable[..., Trials], tmp_path: Path
+) -> None:
     """The whole model, all tensors of it and single nodes: whichever comes first."""
     found: list[Comparison] = []
     asked = trials()
     (tmp_path / "stop").write_text("1")  # every run waits
-    comparing = threading.Thread(target=lambda: found.append(compare_tensors(PreparedTrials(asked), jobs=jobs)))
+    comparing = threading.Thread(
+        target=lambda: found.append(compare_tensors(PreparedTrials(asked), jobs=jobs))
+    )
     comparing.start()
     try:
         until(lambda: count(tmp_path, "run") == jobs)
@@ -65,15 +75,20 @@ def test_as_many_as_asked_for_run_at_once(jobs: int, trials: Callable[..., Trial
         comparing.join()
     assert [row.node for row in found[0].rows] == NODES
     assert found[0].exit_code == 0
-    assert count(tmp_path, "run") == 7  # the whole, with all tensors, four nodes; the whole with another input
+    assert (
+        count(tmp_path, "run") == 7
+    )  # the whole, with all tensors, four nodes; the whole with another input
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_the_order_is_that_of_the_nodes(jobs: int, trials: Callable[..., Trials]) -> None:
     comparison = compare_tensors(PreparedTrials(trials(fault="wrong", nodes="c")), jobs=jobs)
     assert [(row.node, row.alone and row.alone.status) for row in comparison.rows] == [
-        ("a", Status.AGREE), ("b", Status.AGREE), ("c", Status.FAIL), ("d", Status.AGREE),
-    ]  # fmt: skip
+        ("a", Status.AGREE),
+        ("b", Status.AGREE),
+        ("c", Status.FAIL),
+        ("d", Status.AGREE),
+    ]
     assert comparison.first_bad is not None
     assert comparison.first_bad.node == "c"
 

@@ -1,5 +1,6 @@
-"""A candidate that runs nothing at all is told at once, with its last words; no node is blamed. So is one whose own
-model does not load, and a command whose outputs have another form. Covers `trials.preflight`."""
+"""A candidate that runs nothing at all is told at once, with its last words; no node is blamed. So
+is one whose own model does not load, and a command whose outputs have another form. Covers
+`trials.preflight`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def load(model, options):
         raise ValueError("too large")
     session = onnxruntime.InferenceSession(str(model))
     return lambda feeds: {"y": session.run(None, feeds)[0], session.get_outputs()[0].name: session.run(None, feeds)[0]}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -70,8 +71,13 @@ def test_a_command_that_runs_nothing(spec: str, says: str, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_candidate_that_runs_one_node_is_searched(here: Path) -> None:
-    done = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", "only_small.py", "--rtol", "1e-3", cwd=here)
-    assert done.code in (1, 5) and "ValueError: too large (only_small.py, line 6)" in done.out + done.err, done
+    done = subcut(
+        "bisect", "m.onnx", "-i", "x.npy", "-c", "only_small.py", "--rtol", "1e-3", cwd=here
+    )
+    assert (
+        done.code in (1, 5)
+        and "ValueError: too large (only_small.py, line 6)" in done.out + done.err
+    ), done
 
 
 WRAPPER = """
@@ -88,7 +94,10 @@ def load(model, options):
         return %s
     return run
 """
-NET = "g (float[1,3,8,8] x) => (float[1,3,8,8] y, float[1,3,8,8] z) { [a] y = Mul(x, w) [b] z = Abs(y) }"
+NET = (
+    "g (float[1,3,8,8] x) => (float[1,3,8,8] y, float[1,3,8,8] z) { [a] y = Mul(x, w) [b] z ="
+    " Abs(y) }"
+)
 
 
 @pytest.fixture
@@ -105,13 +114,19 @@ def net(tmp_path: Path) -> Path:
     [
         ("{n: v.tolist() for n, v in values.items()}", "'y' is a Python list"),
         ("{n: 'abc' for n in values}", "'y' is text"),
-        ("{n: v * np.float32(np.nan) for n, v in values.items()}", "every value is NaN or infinite"),
+        (
+            "{n: v * np.float32(np.nan) for n, v in values.items()}",
+            "every value is NaN or infinite",
+        ),
         ("{n: np.zeros_like(v) for n, v in values.items()}", "every value is 0"),
         ("{n: v.reshape(-1) for n, v in values.items()}", "'y' has the shape 192"),
         ("{n: v[0] for n, v in values.items()}", "'y' has the shape 3×8×8"),
         ("{n: v.astype('f2') for n, v in values.items()}", "'y' has the type float16"),
         ("{n: v.tolist() if n == 'z' else v for n, v in values.items()}", "'z' is a Python list"),
-        ("{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}", "'z' has the shape 192"),
+        (
+            "{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}",
+            "'z' has the shape 192",
+        ),
         (
             "dict(zip(values, list(values.values())[1:] + list(values.values())[:1]))",
             "names of the outputs are exchanged",
@@ -126,7 +141,9 @@ def net(tmp_path: Path) -> Path:
         ("kept.setdefault('first', values)", "returns its first outputs again"),
     ],
 )
-def test_a_mistake_of_the_wrapper_is_told_in_one_sentence(command: str, returned: str, told: str, net: Path) -> None:
+def test_a_mistake_of_the_wrapper_is_told_in_one_sentence(
+    command: str, returned: str, told: str, net: Path
+) -> None:
     (net / "wrapper.py").write_text(WRAPPER % returned)
     done = subcut(command, "m.onnx", "-c", "wrapper.py", "--trust", cwd=net)
     assert (done.code, done.out, told in done.err) == (4, "", True), done
@@ -140,8 +157,13 @@ def test_right_values_in_float64_are_converted_and_right(net: Path) -> None:
 
 
 def test_a_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -> None:
-    onnx.save(text_models.model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Relu(x) }"), net / "m.onnx")
-    wrong = "{n: v * np.float32(n != 'y') + np.float32(7 * (n == 'y')) * v for n, v in values.items()}"
+    onnx.save(
+        text_models.model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Relu(x) }"),
+        net / "m.onnx",
+    )
+    wrong = (
+        "{n: v * np.float32(n != 'y') + np.float32(7 * (n == 'y')) * v for n, v in values.items()}"
+    )
     (net / "wrapper.py").write_text(WRAPPER % wrong)
     done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
     assert (done.code, [finding["nodes"] for finding in done.document["findings"]]) == (1, [["a"]])
@@ -174,11 +196,22 @@ def test_outputs_in_another_layout_are_told_in_one_line(command: str, tmp_path: 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_a_model_of_the_candidates_that_does_not_load_ends_it(command: str, tmp_path: Path) -> None:
-    """As after a conversion to float16 that leaves a Cast out; no node is blamed, and shapes are not the reason."""
-    onnx.save(text_models.model("g (float[N,4] x) => (float[N,4] y) { a = Relu(x)  y = Exp(a) }"), tmp_path / "m.onnx")
-    broken = text_models.model("g (float[N,4] x) => (float[N,4] y) { a = Cast<to = 10>(x)  y = Add(a, x) }")
+    """As after a conversion to float16 that leaves a Cast out; no node is blamed, and shapes are
+    not the reason."""
+    onnx.save(
+        text_models.model("g (float[N,4] x) => (float[N,4] y) { a = Relu(x)  y = Exp(a) }"),
+        tmp_path / "m.onnx",
+    )
+    broken = text_models.model(
+        "g (float[N,4] x) => (float[N,4] y) { a = Cast<to = 10>(x)  y = Add(a, x) }"
+    )
     broken.graph.node[1].op_type = "Add"
     onnx.save(broken, tmp_path / "half.onnx")
-    done = subcut(command, "m.onnx", "--candidate-model", "half.onnx", "--shape", "x=3,4", cwd=tmp_path)
+    done = subcut(
+        command, "m.onnx", "--candidate-model", "half.onnx", "--shape", "x=3,4", cwd=tmp_path
+    )
     assert (done.code, done.out) == (3, ""), done
-    assert "error: the candidate's model does not load: onnxruntime" in done.err and "pinned" not in done.err
+    assert (
+        "error: the candidate's model does not load: onnxruntime" in done.err
+        and "pinned" not in done.err
+    )

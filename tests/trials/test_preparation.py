@@ -1,4 +1,5 @@
-"""Inputs that the user did not give are replaced where they tell nothing; those that he gave never are."""
+"""Inputs that the user did not give are replaced where they tell nothing; those that he gave never
+are."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def dull(tmp_path: Path) -> Graph:
     return text_models.load(tmp_path, DULL, nine=np.array([9], np.float32))
 
 
-def test_drawn_inputs_that_tell_nothing_are_drawn_in_another_way(dull: Graph, tmp_path: Path) -> None:
+def test_drawn_inputs_that_tell_nothing_are_drawn_in_another_way(
+    dull: Graph, tmp_path: Path
+) -> None:
     setup = Setup(parse("ort"), Feeding(), tmp_path / "out")
     with open_with_processes(dull, setup, parse("ort")) as trials:
         assert trials.verdict(trials.model.whole()).is_mute

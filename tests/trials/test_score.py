@@ -1,4 +1,5 @@
-"""Scores of a task: of ours and of a user's file, which runs in a process of its own. Covers `trials.score_backend`."""
+"""Scores of a task: of ours and of a user's file, which runs in a process of its own. Covers
+`trials.score_backend`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from tests.helpers.open_trials import faulty_candidate
 from tests.helpers.run_command import Done, subcut
 
 
-@pytest.mark.parametrize(("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))])
+@pytest.mark.parametrize(
+    ("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))]
+)
 def test_a_drop(text: str, found: tuple[float, bool]) -> None:
     assert parse_drop(text) == pytest.approx(found)
 
@@ -50,7 +53,10 @@ def test_the_limit() -> None:
 
 def test_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([[1, 2], [3, 4]]))
-    assert [label.tolist() for label in read_labels(tmp_path / "a.npy", ["s", "t"])] == [[1, 2], [3, 4]]
+    assert [label.tolist() for label in read_labels(tmp_path / "a.npy", ["s", "t"])] == [
+        [1, 2],
+        [3, 4],
+    ]
     (tmp_path / "named.csv").write_text("t,7\ns,5\n")
     assert [int(label) for label in read_labels(tmp_path / "named.csv", ["s", "t"])] == [5, 7]
     (tmp_path / "plain.csv").write_text("5\n7\n")
@@ -58,7 +64,10 @@ def test_labels(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 2 labels, the inputs are 3 samples"):
         read_labels(tmp_path / "plain.csv", ["s", "t", "u"])
     (tmp_path / "texts.csv").write_text("cat\n2.5\n")
-    assert [label.tolist() for label in read_labels(tmp_path / "texts.csv", ["s", "t"])] == ["cat", 2.5]
+    assert [label.tolist() for label in read_labels(tmp_path / "texts.csv", ["s", "t"])] == [
+        "cat",
+        2.5,
+    ]
     (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\n7\n")
     with pytest.raises(InputError, match="cannot be read"):
         read_labels(tmp_path / "bad.csv", ["s", "t"])
@@ -95,7 +104,9 @@ def labels(values: list[Any]) -> list[dict[str, Any]]:
 def test_top1_and_top5() -> None:
     rows = [[[0, 1, 0.5]], [[3, 1, 2]], [[0, 0, 1]]]
     assert score("top1", rows, labels([1, 0, 1])) == pytest.approx(2 / 3)
-    assert score("top1", rows, truth([[[0, 1, 0]], [[0, 1, 0]], [[0, 0, 1]]])) == pytest.approx(2 / 3)
+    assert score("top1", rows, truth([[[0, 1, 0]], [[0, 1, 0]], [[0, 0, 1]]])) == pytest.approx(
+        2 / 3
+    )
     many = [[np.arange(10).tolist()]]
     assert score("top5", many, labels([5])) == 1 and score("top5", many, labels([4])) == 0
     assert score("top1", [[[0, 1], [1, 0]]], labels([[1, 1]])) == 0.5  # a batch
@@ -128,7 +139,9 @@ def test_iou() -> None:
     assert score("iou", [mask], labels([[[1, 1], [0, 0]]])) == pytest.approx(1 / 3)
     assert score("iou", [[[2, -3], [1, -1]]], truth([[[2, -3], [-1, -1]]])) == 0.5  # logits
     assert score("iou", [[[0, 0.1]]], truth([[[0, 0.2]]])) == 1  # both are empty
-    assert score("iou", [[[-0.01, 0.1]]], truth([[[0.9, 0.2]]])) == 0  # a quantized probability is no logit
+    assert (
+        score("iou", [[[-0.01, 0.1]]], truth([[[0.9, 0.2]]])) == 0
+    )  # a quantized probability is no logit
     assert score("iou", [[[np.nan, 1]]], labels([[0, 1]])) == 0
 
 
@@ -138,7 +151,9 @@ def ctc(classes: list[int], number: int = 5) -> list[list[list[float]]]:
 
 def test_cer_and_wer() -> None:
     assert score("cer", [ctc([0, 2, 2, 0, 2, 3, 0])], labels([[2, 2, 3]])) == 1
-    assert score("cer", [ctc([4, 4, 2, 4, 1])], labels([[2, 3]])) == 0.5  # the blank is the last class
+    assert (
+        score("cer", [ctc([4, 4, 2, 4, 1])], labels([[2, 3]])) == 0.5
+    )  # the blank is the last class
     assert score("cer", [ctc([0, 1, 0, 2])], truth([ctc([0, 1, 0, 0])])) == 0  # of one letter
     words = [np.array(["the cat sat"])]
     assert score("wer", words, labels(["the cat sat"])) == 1
@@ -159,7 +174,9 @@ def test_law_edits_are_a_distance(a: str, b: str, c: str) -> None:
 
 def test_sqnr() -> None:
     assert score("sqnr", [[1.0, 2.0]], truth([[1.0, 2.0]])) == 200
-    assert score("sqnr", [[1.1, 2.0]], truth([[1.0, 2.0]])) == pytest.approx(10 * np.log10(5 / 0.01), abs=1e-3)
+    assert score("sqnr", [[1.1, 2.0]], truth([[1.0, 2.0]])) == pytest.approx(
+        10 * np.log10(5 / 0.01), abs=1e-3
+    )
     assert score("sqnr", [[np.nan, 2.0]], truth([[1.0, 2.0]])) == -200
 
 
@@ -176,7 +193,8 @@ def test_each_is_best_where_nothing_changes(name: str) -> None:
 def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "def both(outputs, samples):\n    return sum(o['y'][0] * s['x'][0] for o, s in zip(outputs, samples))\n"
+        "def both(outputs, samples):\n    return sum(o['y'][0] * s['x'][0] for o, s in zip(outputs,"
+        " samples))\n"
     )
     run = score_backend.load(str(file), {"function": "both"})
     fed: dict[str, Any] = {f"o/{k}/y": np.array([k + 1.0]) for k in range(2)}
@@ -186,11 +204,12 @@ def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
         score_backend.load(str(file), {"function": "other"})
 
 
-# ------------------------------------------------------------------------------------- as the judge of the whole model
+# ------------------------------------------------------------ as the judge
+# of the whole model
 
 LINE = (
-    "g (float[4] x) => (float[4] y) { two = Constant <value = float {2}> () [a] p = Mul(x, two) [b] q = Mul(p, two)"
-    " [c] r = Mul(q, two) [d] y = Add(r, p) }"
+    "g (float[4] x) => (float[4] y) { two = Constant <value = float {2}> () [a] p = Mul(x, two) [b]"
+    " q = Mul(p, two) [c] r = Mul(q, two) [d] y = Add(r, p) }"
 )
 SAMPLES = 4
 EXACT = "numpy:rtol=1e-3"
@@ -198,16 +217,21 @@ EXACT = "numpy:rtol=1e-3"
 
 @pytest.fixture
 def line(tmp_path: Path) -> Path:
-    """The folder of `LINE`, of samples, and of a score: how many of the outputs are below 11, of y = 10."""
+    """The folder of `LINE`, of samples, and of a score: how many of the outputs are below 11, of y
+    = 10."""
     text_models.load(tmp_path, LINE)
     (tmp_path / "samples").mkdir()
     for k in range(SAMPLES):
         np.save(tmp_path / "samples" / f"s{k}.npy", np.ones(4, np.float32))
-    (tmp_path / "mine.py").write_text("def low(outputs):\n    return sum((o['y'] < 11).mean() for o in outputs) / 4\n")
+    (tmp_path / "mine.py").write_text(
+        "def low(outputs):\n    return sum((o['y'] < 11).mean() for o in outputs) / 4\n"
+    )
     return tmp_path
 
 
-def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float, **faults: str) -> Verdict:
+def verdict_of(
+    line: Path, reference: Reference, workers: Workers, limit: float, **faults: str
+) -> Verdict:
     """Of the whole, by `low`."""
     wanted = Wanted(f"{line}/mine.py:low", at_least=limit)
     feeding = Feeding(inputs=(str(line / "samples"),))
@@ -216,7 +240,9 @@ def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float,
         return trials.verdict(trials.model.whole())
 
 
-def test_the_score_judges_the_whole_and_not_its_errors(line: Path, reference: Reference, workers: Workers) -> None:
+def test_the_score_judges_the_whole_and_not_its_errors(
+    line: Path, reference: Reference, workers: Workers
+) -> None:
     """y is 10.2, not 10: wrong by the criterion."""
     verdict = verdict_of(line, reference, workers, 1.0, add="b:0.1")
     assert (verdict.status, verdict.why) == (
@@ -231,26 +257,54 @@ def test_a_score_that_drops_is_wrong(line: Path, reference: Reference, workers: 
     assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISMATCH)
 
 
-def test_what_the_candidate_does_not_give_has_no_score(line: Path, reference: Reference, workers: Workers) -> None:
+def test_what_the_candidate_does_not_give_has_no_score(
+    line: Path, reference: Reference, workers: Workers
+) -> None:
     verdict = verdict_of(line, reference, workers, 0.5, drop="y")
     assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISSING)
 
 
 def test_few_samples_leave_it_unresolved() -> None:
-    known = ScoreDocument(words="f", limit=0.5, candidate=0.75, reference=1.0, samples=4, interval=(0.0, 0.75),
-                          of="drop", sure=False, says="")  # fmt: skip
+    known = ScoreDocument(
+        words="f",
+        limit=0.5,
+        candidate=0.75,
+        reference=1.0,
+        samples=4,
+        interval=(0.0, 0.75),
+        of="drop",
+        sure=False,
+        says="",
+    )
     assert (
         said(known)
-        == "f 0.75 of 1, drops by 0.25 (allowed 0.5); 4 samples are few: other draws of them drop by 0 to 0.75"
+        == "f 0.75 of 1, drops by 0.25 (allowed 0.5); 4 samples are few: other draws of them drop"
+        " by 0 to 0.75"
     )
-    assert said(replace(known, interval=None)).endswith("(allowed 0.5); one sample says nothing of others")
-    assert said(replace(known, sure=True)) == "f 0.75 of 1, drops by 0.25 (allowed 0.5; 4 samples: 0 to 0.75)"
+    assert said(replace(known, interval=None)).endswith(
+        "(allowed 0.5); one sample says nothing of others"
+    )
+    assert (
+        said(replace(known, sure=True))
+        == "f 0.75 of 1, drops by 0.25 (allowed 0.5; 4 samples: 0 to 0.75)"
+    )
 
 
 def by_low(line: Path, command: str, candidate: str, *words: str) -> Done:
     score = ("--score", "mine.py:low", *(words or ("--drop", "10%")))
-    return subcut(command, "model.onnx", "-i", "samples", "-c", f"{HERE}:{candidate}", *score, "--json",
-                  "--criterion", EXACT, cwd=line)  # fmt: skip
+    return subcut(
+        command,
+        "model.onnx",
+        "-i",
+        "samples",
+        "-c",
+        f"{HERE}:{candidate}",
+        *score,
+        "--json",
+        "--criterion",
+        EXACT,
+        cwd=line,
+    )
 
 
 def test_compare_by_a_score(line: Path) -> None:
@@ -283,7 +337,11 @@ def test_a_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> 
 
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 60, 40], [100, 10, 130, 90]], np.float32)
-FOUND = {"boxes": BOXES[None], "scores": np.array([[0.9, 0.8, 0.6]], np.float32), "labels": np.array([[1, 2, 1]])}
+FOUND = {
+    "boxes": BOXES[None],
+    "scores": np.array([[0.9, 0.8, 0.6]], np.float32),
+    "labels": np.array([[1, 2, 1]]),
+}
 ROWS = np.column_stack([BOXES, FOUND["scores"][0], FOUND["labels"][0]]).astype(np.float32)
 
 
@@ -297,10 +355,15 @@ def test_average_precision_of_boxes() -> None:
     true = np.column_stack([BOXES, FOUND["labels"][0]])
     filled = np.vstack([true, [[0, 0, 0, 0, -1]]])  # labels of samples have one size
     assert average_precision([FOUND], [{"label": filled}]) == pytest.approx(1)
-    moved = {**FOUND, "boxes": BOXES[None] + np.array([0, 0, 0, 10], np.float32)}  # intersections 0.5, 0.67, 0.89
+    moved = {
+        **FOUND,
+        "boxes": BOXES[None] + np.array([0, 0, 0, 10], np.float32),
+    }  # intersections 0.5, 0.67, 0.89
     by_hand = (((1 + 8) + (1 + 1 + 2 + 2 + 2)) / 2 + 0) / 10  # never more than 1
     assert 0 < average_precision([moved], [{"label": true}]) < by_hand
-    assert average_precision([{**FOUND, "labels": FOUND["labels"] + 1}], [FOUND]) < 0.2, "another class"
+    assert average_precision([{**FOUND, "labels": FOUND["labels"] + 1}], [FOUND]) < 0.2, (
+        "another class"
+    )
     missing = {name: value[:, :2] for name, value in FOUND.items()}
     assert average_precision([missing], [FOUND]) == pytest.approx((1 + 0.505) / 2, abs=0.01)
     broken = {**FOUND, "scores": np.full((1, 3), np.nan, np.float32)}
@@ -323,12 +386,18 @@ def test_what_holds_no_boxes_is_told() -> None:
         average_precision([raw], [raw])
 
 
-def test_map_without_pycocotools_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_without_pycocotools_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "pycocotools").mkdir()
-    (tmp_path / "pycocotools" / "__init__.py").write_text("raise ImportError('none here')\n", encoding="utf-8")
+    (tmp_path / "pycocotools" / "__init__.py").write_text(
+        "raise ImportError('none here')\n", encoding="utf-8"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     model = text_models.model("g (float[3, 6] x) => (float[3, 6] y) { y = Identity (x) }")
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", ROWS)
-    done = subcut("compare", "m.onnx", "-i", "x.npy", "--score", "map", "--drop", "1%", cwd=tmp_path)
+    done = subcut(
+        "compare", "m.onnx", "-i", "x.npy", "--score", "map", "--drop", "1%", cwd=tmp_path
+    )
     assert (done.code, "pip install 'pycocotools" in done.err) == (4, True), done.out + done.err

@@ -23,8 +23,12 @@ from tests.helpers.open_trials import region_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
-LINE = "g (float[N, 4] x) => (float[N, 4] y) { [a] p = Abs(x) [b] q = Neg(p) [c] r = Exp(q) [d] y = Tanh(r) }"
-# What a session with the operator Neg gives in a run, as Python: `runs` counts them, `shapes` are those of its feeds.
+LINE = (
+    "g (float[N, 4] x) => (float[N, 4] y) { [a] p = Abs(x) [b] q = Neg(p) [c] r = Exp(q) [d] y ="
+    " Tanh(r) }"
+)
+# What a session with the operator Neg gives in a run, as Python: `runs` counts them, `shapes` are
+# those of its feeds.
 STATEFUL = planted(
     change="""
     has_neg = any(node.op_type == "Neg" for node in nodes)
@@ -44,7 +48,9 @@ def made(folder: Path, when: str, *rows: int) -> Graph:
     (folder / "stateful.py").write_text(STATEFUL.replace("WHEN", when), encoding="utf-8")
     (folder / "in").mkdir()
     for k, n in enumerate(rows):
-        np.save(folder / f"in/{k}.npy", np.random.default_rng(k).standard_normal((n, 4), np.float32))
+        np.save(
+            folder / f"in/{k}.npy", np.random.default_rng(k).standard_normal((n, 4), np.float32)
+        )
     return load(folder / "m.onnx")
 
 
@@ -63,10 +69,15 @@ def verdicts(folder: Path, graph: Graph, reference: Reference, *regions: str) ->
     [
         ("runs > 1", "from the second run of a session on: max error"),
         ("runs == 3", "from the third run of a session on: max error"),
-        ("runs > 1 and os.abort()", "from the second run of a session on: the process that should run the model"),
+        (
+            "runs > 1 and os.abort()",
+            "from the second run of a session on: the process that should run the model",
+        ),
     ],
 )
-def test_the_piece_that_goes_wrong_later_is_wrong(when: str, words: str, tmp_path: Path, reference: Reference) -> None:
+def test_the_piece_that_goes_wrong_later_is_wrong(
+    when: str, words: str, tmp_path: Path, reference: Reference
+) -> None:
     whole, piece, others = verdicts(tmp_path, made(tmp_path, when, 3), reference, "b", "cd")
     assert whole.status is piece.status is Status.FAIL and others.status is Status.AGREE
     assert whole.why.startswith(words) and piece.why.startswith(words), (whole.why, piece.why)
@@ -89,19 +100,26 @@ def test_what_a_later_run_gives_alike_is_not_written_again(
 
 
 def test_a_shape_that_comes_again(tmp_path: Path, reference: Reference) -> None:
-    """The first pass over samples of two shapes is right, the first shape behind the second is not."""
+    """The first pass over samples of two shapes is right, the first shape behind the second is
+    not."""
     when = "shapes[-1] == shapes[0] and len(set(shapes)) > 1"
     (whole,) = verdicts(tmp_path, made(tmp_path, when, 3, 5), reference)
     assert whole.from_run == 2 and [j.status for j in whole.outputs] == [Status.FAIL, Status.AGREE]
 
 
 @pytest.mark.parametrize(("when", "status"), [("False", Status.AGREE), ("True", Status.FAIL)])
-def test_what_is_always_so_costs_no_build(when: str, status: Status, tmp_path: Path, reference: Reference) -> None:
+def test_what_is_always_so_costs_no_build(
+    when: str, status: Status, tmp_path: Path, reference: Reference
+) -> None:
     """Nothing is kept of further runs that give the same."""
     whole, _ = verdicts(tmp_path, made(tmp_path, when, 3), reference, "b")
     assert whole.status is status and whole.from_run is None
-    entries = [json.loads(p.read_text(encoding="utf-8")) for p in (tmp_path / "out").rglob("*.json")]
-    assert entries and not any("later" in entry["document"] for entry in entries if "document" in entry)
+    entries = [
+        json.loads(p.read_text(encoding="utf-8")) for p in (tmp_path / "out").rglob("*.json")
+    ]
+    assert entries and not any(
+        "later" in entry["document"] for entry in entries if "document" in entry
+    )
     assert not list((tmp_path / "out").rglob("p1-*"))
 
 
@@ -110,8 +128,15 @@ def test_a_search_says_so_and_its_case_is_replayed_alike(tmp_path: Path) -> None
     made(tmp_path, "runs > 1", 3)
     words = ("-c", "stateful.py", "--trust")
     done = subcut("bisect", "m.onnx", "-i", "in/0.npy", *words, cwd=tmp_path)
-    assert done.code == 1 and "wrong from the second run of a session on: 1 of 4 nodes: b (Neg)" in done.out, done.out
+    assert (
+        done.code == 1
+        and "wrong from the second run of a session on: 1 of 4 nodes: b (Neg)" in done.out
+    ), done.out
     again = subcut("replay", "subcut_out/bisect-stateful.py/culprit", *words, cwd=tmp_path)
-    assert again.code == 1 and "FAIL  from the second run of a session on: " in again.out, again.out + again.err
+    assert again.code == 1 and "FAIL  from the second run of a session on: " in again.out, (
+        again.out + again.err
+    )
     compared = subcut("compare", "m.onnx", "-i", "in/0.npy", *words, cwd=tmp_path)
-    assert "wrong from the second run of a session on: the model's outputs" in compared.out, compared.out
+    assert "wrong from the second run of a session on: the model's outputs" in compared.out, (
+        compared.out
+    )

@@ -1,4 +1,5 @@
-"""A candidate that has changed invisibly is noticed by repeating one run; its stored answers are dropped, or dated."""
+"""A candidate that has changed invisibly is noticed by repeating one run; its stored answers are
+dropped, or dated."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ DAY = r"\d{4}-\d\d-\d\d"
 
 
 class Board(Workers):
-    """A candidate that depends on what no identity knows: `firmware` gives the value of every output.
+    """A candidate that depends on what no identity knows: `firmware` gives the value of every
+    output.
 
     It runs no process. Each `command` is one of subcut's.
     """
@@ -50,13 +52,18 @@ class Board(Workers):
             value = np.array([self.firmware()], np.float32)
         except ZeroDivisionError:
             return RunResult(failure=Verdict(Status.FAIL, Signature.CRASH), made=time.time())
-        given = {n: tensors.save(n, value, "tensor(float)", job.into, f"o{k}") for k, n in enumerate(job.outputs)}
+        given = {
+            n: tensors.save(n, value, "tensor(float)", job.into, f"o{k}")
+            for k, n in enumerate(job.outputs)
+        }
         return RunResult((given,), ((),), made=time.time())
 
     def command(self, act: Callable[[Trials], object]) -> list[str]:
         """What a command says that repeats one run, then does this."""
         feeding = Feeding((str(self._folder / "x.npy"),))
-        setup = session.Setup(self.candidate, feeding, self._folder / "out", "numpy:rtol=1e-3,atol=1e-5")
+        setup = session.Setup(
+            self.candidate, feeding, self._folder / "out", "numpy:rtol=1e-3,atol=1e-5"
+        )
         graph = load(self._folder / "m.onnx")
         with session.open_trials(graph, setup, self._reference, self) as trials:
             said = drop_if_changed(trials)
@@ -106,7 +113,9 @@ def test_answers_of_a_candidate_that_has_changed_are_dropped(board: Board) -> No
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_answers_of_a_candidate_that_is_not_deterministic_are_kept(known: bool, board: Board) -> None:
+def test_answers_of_a_candidate_that_is_not_deterministic_are_kept(
+    known: bool, board: Board
+) -> None:
     """Known from what is stored, or from two new runs that differ."""
     values = count(2)
     if known:
@@ -131,4 +140,6 @@ def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) ->
     board.command(lambda trials: trials.run(trials.model.whole(), fresh=True))
     monkeypatch.setattr(stored_answers, "OLD", 0.0)
     said = board.command(ask)[1]
-    assert re.fullmatch(rf"1 of 3 results were stored on {DAY}; --fresh runs everything again", said), said
+    assert re.fullmatch(
+        rf"1 of 3 results were stored on {DAY}; --fresh runs everything again", said
+    ), said

@@ -1,7 +1,7 @@
 """Trials of a candidate with seeded faults: which regions fail, and which runs are repeated.
 
-Covers `trials.trial`, `trials.ask`, `trials.model_writer`, `trials.candidate_runtime`, `trials.reference_model`,
-`trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
+Covers `trials.trial`, `trials.ask`, `trials.model_writer`, `trials.candidate_runtime`,
+`trials.reference_model`, `trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from tests.helpers import text_models
 from tests.helpers.examples import ALL
 from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
 
-LINE = "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] r = MatMul(q, w) [d] y = Tanh(r) }"
+LINE = (
+    "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] r = MatMul(q, w) [d] y"
+    " = Tanh(r) }"
+)
 Ask = Callable[..., Trials]
 
 
@@ -57,10 +60,13 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
 
 
 def line(folder: Path, text: str = LINE) -> Graph:
-    return text_models.load(folder, text, w=np.random.default_rng(0).standard_normal((4, 4), np.float32))
+    return text_models.load(
+        folder, text, w=np.random.default_rng(0).standard_normal((4, 4), np.float32)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what fails
+# ------------------------------------------------------------------------------------------------
+# what fails
 
 
 @pytest.mark.turns(3)
@@ -78,10 +84,14 @@ def line(folder: Path, text: str = LINE) -> Graph:
 def test_a_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
     trials = ask(LINE, **faults)
     found = {
-        some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, region_of(trials.model.graph, *some))
+        some
+        for some in ("a", "b", "c", "d", "ab", "bc", "abcd")
+        if fails(trials, region_of(trials.model.graph, *some))
     }
     assert found == failing
-    assert trials.verdict(trials.model.whole()).status is (Status.FAIL if "abcd" in failing else Status.AGREE)
+    assert trials.verdict(trials.model.whole()).status is (
+        Status.FAIL if "abcd" in failing else Status.AGREE
+    )
 
 
 def fails(trials: Trials, region: Region) -> bool:
@@ -91,8 +101,12 @@ def fails(trials: Trials, region: Region) -> bool:
 
 
 def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
-    """Where a saturation hides a wrong tensor, the node fails and a region with its successor agrees."""
-    trials = ask("g (float[4] x) => (float[4] y) { [a] p = Mul(x, x) [b] q = Sign(p) [c] y = Mul(q, x) }", add="a:0.5")
+    """Where a saturation hides a wrong tensor, the node fails and a region with its successor
+    agrees."""
+    trials = ask(
+        "g (float[4] x) => (float[4] y) { [a] p = Mul(x, x) [b] q = Sign(p) [c] y = Mul(q, x) }",
+        add="a:0.5",
+    )
     assert fails(trials, region_of(trials.model.graph, "a"))
     assert not fails(trials, region_of(trials.model.graph, "a", "b"))
     assert fails(trials, trials.model.whole(["p"]))
@@ -100,7 +114,10 @@ def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "signature", "why"),
-    [("nan", Signature.NAN, "NaN: 8 in the candidate alone"), ("inf", Signature.NAN, "infinite: 8 in the candidate")],
+    [
+        ("nan", Signature.NAN, "NaN: 8 in the candidate alone"),
+        ("inf", Signature.NAN, "infinite: 8 in the candidate"),
+    ],
 )
 def test_what_is_not_finite(fault: str, signature: Signature, why: str, ask: Ask) -> None:
     trials = ask(LINE, fault=fault, op="Neg")
@@ -116,8 +133,11 @@ def test_what_does_not_come_is_missing(ask: Ask) -> None:
     assert {j.name: j.status for j in verdict.outputs} == {"y": "agree", "p": "agree", "q": "fail"}
 
 
-def effect(model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fed: Mapping[str, Any]) -> float:
-    """How far a wrong node moves the outputs of a region that is fed right values, computed without a cut.
+def effect(
+    model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fed: Mapping[str, Any]
+) -> float:
+    """How far a wrong node moves the outputs of a region that is fed right values, computed without
+    a cut.
 
     In the whole model, the region's nodes read the tensors that enter it from inputs of their own.
     """
@@ -127,20 +147,32 @@ def effect(model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fe
     for i in region.nodes:
         node = changed.graph.node[i]
         node.input[:] = [f"{n}/fed" if n in entering else n for n in node.input]
-    types = {"int64": onnx.TensorProto.INT64, "float32": onnx.TensorProto.FLOAT, "bool": onnx.TensorProto.BOOL}
+    types = {
+        "int64": onnx.TensorProto.INT64,
+        "float32": onnx.TensorProto.FLOAT,
+        "bool": onnx.TensorProto.BOOL,
+    }
     for name in entering:
         value = fed[name]
-        changed.graph.input.append(helper.make_tensor_value_info(f"{name}/fed", types[value.dtype.name], value.shape))
+        changed.graph.input.append(
+            helper.make_tensor_value_info(f"{name}/fed", types[value.dtype.name], value.shape)
+        )
     node = changed.graph.node[guilty]
     name = node.output[0]
     node.output[0] = f"{name}/right"
     changed.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "amount"))
-    changed.graph.node.insert(guilty + 1, helper.make_node("Add", [f"{name}/right", "amount"], [name]))
+    changed.graph.node.insert(
+        guilty + 1, helper.make_node("Add", [f"{name}/right", "amount"], [name])
+    )
     known = {i.name for i in changed.graph.output}
-    changed.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in region.outputs if n not in known)
+    changed.graph.output.extend(
+        helper.make_empty_tensor_value_info(n) for n in region.outputs if n not in known
+    )
     feeds = {n: fed[n] for n in graph.inputs} | {f"{n}/fed": fed[n] for n in entering}
     got = run(changed, list(region.outputs), feeds)
-    return max(float(np.abs(got[n].astype(float) - fed[n].astype(float)).max()) for n in region.outputs)
+    return max(
+        float(np.abs(got[n].astype(float) - fed[n].astype(float)).max()) for n in region.outputs
+    )
 
 
 def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,19 +180,27 @@ def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> d
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(10 if ALL else 5))
-def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, ask: Ask, tmp_path: Path) -> None:
+def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
+    seed: int, ask: Ask, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(seed)
     model = random_dag(rng, 14, with_if=False)
     graph = text_models.read(tmp_path, model)
     order = graph.in_order(trials_nodes(graph))
     ops = ("Sub", "Mul", "MatMul", "Relu", "Tanh", "Sigmoid", "Neg", "Concat", "Slice", "Reshape")
-    floats = [i for i in order if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
+    floats = [
+        i
+        for i in order
+        if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+    ]
     guilty = int(rng.choice(floats))
     trials = ask(graph, criterion="max_abs<1e-4", add=f"{graph.label(guilty)}:0.5")
     for lo, hi in rng.integers(0, len(order), (6, 2)):
@@ -172,8 +212,14 @@ def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, a
         fed = {n: loaded(trials, n) for n in trials.model.values.records[0]}
         expected = guilty in region.nodes and effect(model, region, graph, guilty, fed) > 1e-4
         assert fails(trials, region) == expected, (graph.label(guilty), region)
-    pieces = [regions.of_nodes(graph, [i]) for i in order if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
-    assert [v.status for v in pooled_runs.verdicts(trials, pieces)] == [trials.verdict(p).status for p in pieces]
+    pieces = [
+        regions.of_nodes(graph, [i])
+        for i in order
+        if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+    ]
+    assert [v.status for v in pooled_runs.verdicts(trials, pieces)] == [
+        trials.verdict(p).status for p in pieces
+    ]
 
 
 def trials_nodes(graph: Graph) -> set[int]:
@@ -186,7 +232,8 @@ def loaded(trials: Trials, name: str, k: int = 0) -> Any:
     return value(trials.model.values.records[k][name], Path("/"))
 
 
-# ------------------------------------------------------------------------------------------------ samples
+# ------------------------------------------------------------------------------------------------
+# samples
 
 
 def samples(folder: Path, *rows: int) -> tuple[str, ...]:
@@ -205,11 +252,16 @@ CHAIN = (
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, tmp_path: Path) -> None:
+def test_samples_of_other_shapes_get_a_cut_of_their_own(
+    freeze: bool, ask: Ask, tmp_path: Path
+) -> None:
     trials = ask(CHAIN, inputs=samples(tmp_path, 1, 2, 1, 3, 2), freeze=freeze, add="e:1")
     verdict = trials.verdict(region_of(trials.model.graph, "r"))
     assert len(trials.log.made) == 3
-    assert (verdict.status, [j.sample for j in verdict.outputs]) == (Status.AGREE, ["s0", "s1", "s2", "s3", "s4"])
+    assert (verdict.status, [j.sample for j in verdict.outputs]) == (
+        Status.AGREE,
+        ["s0", "s1", "s2", "s3", "s4"],
+    )
     verdict = trials.verdict(region_of(trials.model.graph, "r", "e"))
     assert [(j.sample, j.status, j.errors["max_abs"]) for j in verdict.outputs] == [
         (f"s{k}", Status.FAIL, 1.0) for k in range(5)
@@ -218,15 +270,25 @@ def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, 
 
 
 def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
-    trials = ask("g (float[N,4] x) => (float[N,4] y) { [e] y = Neg(x) }", inputs=samples(tmp_path, 2, 2), step="e")
+    trials = ask(
+        "g (float[N,4] x) => (float[N,4] y) { [e] y = Neg(x) }",
+        inputs=samples(tmp_path, 2, 2),
+        step="e",
+    )
     verdict = trials.verdict(trials.model.whole())
-    assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [("s0", 5), ("s1", 0.5)]
+    assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [
+        ("s0", 5),
+        ("s1", 0.5),
+    ]
     assert verdict.worst
     assert verdict.worst.sample == "s0"
-    assert len(trials.log.made) == 2  # as shipped; and pinned, because open dimensions may be why it goes wrong
+    assert (
+        len(trials.log.made) == 2
+    )  # as shipped; and pinned, because open dimensions may be why it goes wrong
 
 
-# ------------------------------------------------------------------------------------------------ keys and the store
+# ------------------------------------------------------------------------------------------------
+# keys and the store
 
 
 def key(trials: Trials, region: Region, repetition: int = 0) -> str:
@@ -237,19 +299,30 @@ def key(trials: Trials, region: Region, repetition: int = 0) -> str:
 def outside(folder: Path, factor: float = 1.0) -> Graph:
     """A line whose two weights lie in files beside it: `w` before `c`, `v` before `d`."""
     folder.mkdir(exist_ok=True)
-    text = "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [c] q = MatMul(p, w) [d] y = MatMul(q, v) }"
+    text = (
+        "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [c] q = MatMul(p, w) [d] y ="
+        " MatMul(q, v) }"
+    )
     rng = np.random.default_rng(0)
     w, v = (rng.standard_normal((64, 64), np.float32) for _ in range(2))
     model = text_models.model(text, w=w, v=v * np.float32(factor))
     (folder / "weights").unlink(missing_ok=True)  # it would be added to
-    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    onnx.save(
+        model,
+        folder / "model.onnx",
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
     return load(folder / "model.onnx")
 
 
 def test_equal_trials_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
     one, two = (ask(outside(tmp_path / name)) for name in ("here", "there"))
     for some in ("a", "c", "d", "ac", "acd"):
-        assert key(one, region_of(one.model.graph, *some)) == key(two, region_of(two.model.graph, *some))
+        assert key(one, region_of(one.model.graph, *some)) == key(
+            two, region_of(two.model.graph, *some)
+        )
     keys = {key(one, region_of(one.model.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
     assert len(keys) == 5
     region = region_of(one.model.graph, "c")
@@ -262,7 +335,9 @@ def test_a_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
     one = ask(outside(tmp_path / "model"))
     before = {some: key(one, region_of(one.model.graph, *some)) for some in ("a", "c", "d")}
     other = ask(outside(tmp_path / "model", factor=2))
-    assert {some for some in "acd" if key(other, region_of(other.model.graph, some)) != before[some]} == {"d"}
+    assert {
+        some for some in "acd" if key(other, region_of(other.model.graph, some)) != before[some]
+    } == {"d"}
 
 
 def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> None:
@@ -274,7 +349,10 @@ def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> 
         ask(outside(tmp_path / "model"), inputs=(str(tmp_path / "x.npy"),)),
         ask(outside(tmp_path / "model"), freeze=False),
         ask(outside(tmp_path / "model"), op="Neg"),
-        *(base.with_candidate(replace(base_candidate, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
+        *(
+            base.with_candidate(replace(base_candidate, **c))
+            for c in ({"timeout": 7.0}, {"memory": 1 << 33})
+        ),
         base.with_candidate(candidate.parse("ort")),
     ]
     keys = [key(t, region) for t in (base, *others)] + [key(base, region, k) for k in (1, 2)]
@@ -314,7 +392,9 @@ def test_a_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
     assert all(v.stored for v in (*again, *judged))
     assert not any(v.stored for v in verdicts)
     assert [(v.build, v.run) for v in again] == [(v.build, v.run) for v in verdicts]
-    assert [[j.errors for j in v.outputs] for v in judged] == [[j.errors for j in v.outputs] for v in verdicts]
+    assert [[j.errors for j in v.outputs] for v in judged] == [
+        [j.errors for j in v.outputs] for v in verdicts
+    ]
 
 
 def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
@@ -324,7 +404,8 @@ def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
     assert second == replace(first, stored=True)
 
 
-# ------------------------------------------------------------------------------------------------ processes
+# ------------------------------------------------------------------------------------------------
+# processes
 
 SIDE_NODE = "float[2] x) => (float[2] x) { y = Relu(x) }"
 MOODY = '''"""Right or wrong by process: each draws its number from a file when it starts."""
@@ -352,7 +433,8 @@ def load(model, options):
 
 @pytest.fixture
 def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Trials]]:
-    """Trials of a candidate that is wrong in every second process (`process`), or after the first load (`load`)."""
+    """Trials of a candidate that is wrong in every second process (`process`), or after the first
+    load (`load`)."""
     (tmp_path / "moody.py").write_text(MOODY)
     with ExitStack() as stack:
 
@@ -382,43 +464,64 @@ def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None
     """A worker that goes wrong after a while: a fresh one gives another verdict."""
     trials = moody("load")
     graph = trials.model.graph
-    assert [trials.verdict(region_of(graph, n)).status for n in "abc"] == [Status.AGREE, Status.FAIL, Status.FAIL]
-    assert [trials.verdict(region_of(graph, n), repetition=1, fresh=True).status for n in "abc"] == [Status.AGREE] * 3
+    assert [trials.verdict(region_of(graph, n)).status for n in "abc"] == [
+        Status.AGREE,
+        Status.FAIL,
+        Status.FAIL,
+    ]
+    assert [
+        trials.verdict(region_of(graph, n), repetition=1, fresh=True).status for n in "abc"
+    ] == [Status.AGREE] * 3
 
 
-def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(moody: Callable[[str], Trials]) -> None:
+def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(
+    moody: Callable[[str], Trials],
+) -> None:
     """Not even from the store; the result of a fresh process serves all."""
     trials = moody("load")
     region = region_of(trials.model.graph, "b")
     trials.verdict(region_of(trials.model.graph, "a"))
     assert trials.verdict(region).status is Status.FAIL
     assert trials.verdict(region, fresh=True).status is Status.AGREE
-    assert trials.verdict(region).status is Status.FAIL and trials.verdict(region, fresh=True).stored
+    assert (
+        trials.verdict(region).status is Status.FAIL and trials.verdict(region, fresh=True).stored
+    )
     assert len(trials.log.made) == 3
     other = region_of(trials.model.graph, "c")
     assert trials.verdict(other, fresh=True).status is Status.AGREE
     assert trials.verdict(other).stored and len(trials.log.made) == 4
 
 
-# ------------------------------------------------------------------------------------------------ values
+# ------------------------------------------------------------------------------------------------
+# values
 
 
 def test_the_tensors_of_a_model(ask: Ask) -> None:
-    trials = ask(CHAIN.replace("=> (float[N,2,2] y)", "=> (float[N,2,2] y, float[N,4] x)"), inputs=(), freeze=True)
+    trials = ask(
+        CHAIN.replace("=> (float[N,2,2] y)", "=> (float[N,2,2] y, float[N,4] x)"),
+        inputs=(),
+        freeze=True,
+    )
     assert trials.model.tensors() == ["r", "y"]
     assert [trials.model.graph.label(i) for i in trials.model.whole().nodes] == list("sznture")
     text = (
-        "g (float[2] x) => (float[2] y, float[2] k) { [d] d = Exp(x) [dd] dead = Log(d) [a] p = Neg(x)"
-        " [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(p) }"
+        "g (float[2] x) => (float[2] y, float[2] k) { [d] d = Exp(x) [dd] dead = Log(d) [a] p ="
+        " Neg(x) [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(p) }"
     )
     trials = ask(text)
     assert trials.model.tensors() == ["p", "y"]
     verdict = trials.verdict(trials.model.whole(["p"]))
-    assert [j.name for j in verdict.outputs] == ["p", "y"]  # a constant says nothing of the candidate
+    assert [j.name for j in verdict.outputs] == [
+        "p",
+        "y",
+    ]  # a constant says nothing of the candidate
 
 
 def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
-    text = "g (float[2] x) => (float[2] y) { [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(k) }"
+    text = (
+        "g (float[2] x) => (float[2] y) { [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y ="
+        " Abs(k) }"
+    )
     trials = ask(text)
     verdict = trials.verdict(trials.model.whole())
     assert (verdict.status, verdict.outputs) == (Status.UNRESOLVED, ())
@@ -426,10 +529,11 @@ def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
 
 
 def test_random_numbers_are_the_references(ask: Ask) -> None:
-    """However often the reference runs, the candidate is fed the random numbers of the captured values."""
+    """However often the reference runs, the candidate is fed the random numbers of the captured
+    values."""
     text = (
-        "g (float[64] x) => (float[64] y) { [a] a = Relu(x) [r] r = RandomNormalLike(x) [b] b = Add(a, r)"
-        " [q] q = RandomNormalLike(x) [c] y = Add(b, q) }"
+        "g (float[64] x) => (float[64] y) { [a] a = Relu(x) [r] r = RandomNormalLike(x) [b] b ="
+        " Add(a, r) [q] q = RandomNormalLike(x) [c] y = Add(b, q) }"
     )
     trials = ask(text)
     trials.model.values.need(["y"])
@@ -447,22 +551,30 @@ def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     assert fed.status is Status.FAIL
     whole = trials.run(trials.model.whole())
     given = trials.model.run_on_reference(rest, wrong.tensors)[0]["y"]
-    assert trials.model.values.digest([given])[0] == trials.model.values.digest([whole.tensors[0]["y"]])[0]
-    assert trials.model.values.digest([trials.model.run_on_reference(rest)[0]["y"]]) == trials.model.values.digest(
-        [trials.model.values.records[0]["y"]]
+    assert (
+        trials.model.values.digest([given])[0]
+        == trials.model.values.digest([whole.tensors[0]["y"]])[0]
     )
+    assert trials.model.values.digest(
+        [trials.model.run_on_reference(rest)[0]["y"]]
+    ) == trials.model.values.digest([trials.model.values.records[0]["y"]])
 
 
-def test_an_unknown_criterion_is_refused_before_anything_runs(reference: Reference, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="noize"), Workers(faulty_candidate()) as own, faulty_trials(
-        line(tmp_path), reference, own, criterion="noize"
-    ):  # fmt: skip
+def test_an_unknown_criterion_is_refused_before_anything_runs(
+    reference: Reference, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(UsageError, match="noize"),
+        Workers(faulty_candidate()) as own,
+        faulty_trials(line(tmp_path), reference, own, criterion="noize"),
+    ):
         raise AssertionError
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "says"), [("float[2] x) => (float[2] x) { }", "has no nodes"), (SIDE_NODE, "computes an output")]
+    ("nodes", "says"),
+    [("float[2] x) => (float[2] x) { }", "has no nodes"), (SIDE_NODE, "computes an output")],
 )
 def test_a_model_of_which_no_node_computes_an_output_is_refused(
     nodes: str, says: str, tmp_path: Path, reference: Reference

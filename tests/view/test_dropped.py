@@ -17,7 +17,10 @@ from subgraph.view import dropped
 @pytest.mark.parametrize(
     ("array", "told"),
     [
-        (np.array([[1, np.nan, np.inf], [-np.inf, -2.5, np.nan]], np.float32), "float32 2×3, -2.5 … 1, 2 NaN, 2 Inf"),
+        (
+            np.array([[1, np.nan, np.inf], [-np.inf, -2.5, np.nan]], np.float32),
+            "float32 2×3, -2.5 … 1, 2 NaN, 2 Inf",
+        ),
         (np.arange(6, dtype=np.uint8), "uint8 6, 0 … 5"),
         (np.zeros((0, 3), np.float16), "float16 0×3"),
         (np.full(3, np.nan), "float64 3, 3 NaN"),
@@ -35,14 +38,18 @@ def test_an_archive_and_an_image(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {f"a{k}": np.zeros((k, 2), np.float32) for k in range(8)}
     np.savez(tmp_path / "x.npz", **arrays)
     told = dropped.looked_at(tmp_path / "x.npz", ".npz")
-    assert told.startswith("a0: float32 0×2; a1: float32 1×2; ") and told.endswith("; and 2 arrays more")
+    assert told.startswith("a0: float32 0×2; a1: float32 1×2; ") and told.endswith(
+        "; and 2 arrays more"
+    )
     PIL.Image.new("RGB", (40, 30)).save(tmp_path / "x.png")
     assert dropped.looked_at(tmp_path / "x.png", ".png") == "image 40×30, RGB"
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".png"])
 @pytest.mark.parametrize("data", [b"", b"12", b"\x93NUMPY\x01\x00", b"PK\x03\x04nothing"])
-def test_what_is_not_what_its_name_says_is_refused(tmp_path: Path, suffix: str, data: bytes) -> None:
+def test_what_is_not_what_its_name_says_is_refused(
+    tmp_path: Path, suffix: str, data: bytes
+) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(InputError, match="not an"):
         dropped.looked_at(tmp_path / "x", suffix)

@@ -1,4 +1,5 @@
-"""A model whose file changes while a page shows it: nothing is done with the new file by numbers of the old one."""
+"""A model whose file changes while a page shows it: nothing is done with the new file by numbers of
+the old one."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def test_a_file_that_is_written_again_in_any_way_is_another_one(tmp_path: Path) 
         else:
             other = tmp_path / "new.onnx"
             other.write_bytes(data.replace(b"Relu", b"Selu"))
-            os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns if "time" in way else before.st_mtime_ns + 1))
+            os.utime(
+                other,
+                ns=(
+                    before.st_atime_ns,
+                    before.st_mtime_ns if "time" in way else before.st_mtime_ns + 1,
+                ),
+            )
             other.replace(path)
         assert refused(opened), way
 

@@ -1,4 +1,5 @@
-"""The page in a real Chromium: start and end by mouse and keyboard; cut, compare, bisect; reload; no other host.
+"""The page in a real Chromium: start and end by mouse and keyboard; cut, compare, bisect; reload;
+no other host.
 
 Covers `commands.view`.
 """
@@ -30,19 +31,26 @@ from subgraph.drawing.svg import number
 from tests.helpers.run_command import in_process, start
 
 pytestmark = pytest.mark.slow
-sync_api = pytest.importorskip("playwright.sync_api", reason="the browser's driver is missing: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="the browser's driver is missing: pip install playwright"
+)
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    " --disable-background-networking --disable-component-update --disable-sync"
 ).split()
 AXE = Path(__file__).parents[2] / "build/cache/node_modules/axe-core/axe.min.js"
 WAIT = 60_000  # milliseconds
 PIXELS = """kind => { const c = document.querySelector(`canvas[data-kind=${kind}]`);
 const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
 return Array.from({ length: d.length / 4 }, (_, k) => [...d.slice(4 * k, 4 * k + 3)]); }"""
-LABELS = "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1).split('&')[0])).json()).labels"
+LABELS = (
+    "async () => (await (await fetch('/api/model?token=' +"
+    " location.hash.slice(1).split('&')[0])).json()).labels"
+)
 
 
 class Tab:
@@ -52,7 +60,10 @@ class Tab:
         self.page, self.errors, self.requests = page, list[str](), list[str]()
         page.set_default_timeout(WAIT)
         page.on("pageerror", lambda e: self.errors.append(str(e)))
-        page.on("console", lambda m: self.errors.append(m.text) if "Content Security" in m.text else None)
+        page.on(
+            "console",
+            lambda m: self.errors.append(m.text) if "Content Security" in m.text else None,
+        )
         page.on("request", lambda r: self.requests.append(r.url))
         page.goto(url)
         page.wait_for_selector("body[data-ready]")
@@ -106,7 +117,9 @@ def firefox(driver: Any) -> Iterator[Any]:
     if FIREFOX is None:
         pytest.skip("no Firefox: apt-get install firefox-esr")
     prefs = {"layout.css.prefers-color-scheme.content-override": 0}
-    firefox = driver.firefox.launch(executable_path=FIREFOX, channel="moz-firefox", firefox_user_prefs=prefs)
+    firefox = driver.firefox.launch(
+        executable_path=FIREFOX, channel="moz-firefox", firefox_user_prefs=prefs
+    )
     yield firefox.new_context(viewport={"width": 1280, "height": 860}).new_page()
     firefox.close()
 
@@ -115,7 +128,9 @@ def served(folder: Path, *words: str) -> Iterator[str]:
     process = start("view", *words, "--no-browser", cwd=folder)
     assert process.stderr and process.stdout
     try:
-        address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr)))
+        address = next(
+            filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr))
+        )
         yield address[0]
     finally:
         process.send_signal(signal.SIGINT)
@@ -143,7 +158,9 @@ def tab(browser: Any, url: str) -> Iterator[Tab]:
     yield tab
     host = url.partition("/#")[0]
     assert tab.errors == []
-    assert [u for u in tab.requests if not u.startswith(host + "/") and not u.startswith("blob:")] == []
+    assert [
+        u for u in tab.requests if not u.startswith(host + "/") and not u.startswith("blob:")
+    ] == []
     page.close()
 
 
@@ -152,7 +169,9 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
         tab.box(label).click()
         page.click(button)
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('2 nodes')"
+    )
     assert tab.text("#region") == "This cut needs 1 input, 2 nodes, 8 parameters."
     assert tab.text("#boundary").splitlines() == ["◆ in stem/relu:0", "◆ out stem/pool:0"]
     assert "region" in tab.box("stem/pad").get_attribute("class")
@@ -162,11 +181,16 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     page.wait_for_selector("#dropped li")
     page.click("#cut")
     page.wait_for_selector("#result .fine")
-    assert "bit-identical" in tab.text("#result") and "subcut_out/stem_pad__stem_pool/" in tab.text("#result")
+    assert "bit-identical" in tab.text("#result") and "subcut_out/stem_pad__stem_pool/" in tab.text(
+        "#result"
+    )
     tab.box("stem/pool").click()  # its value is in the cut: nothing runs
     page.click("#show-values")
     page.wait_for_selector("#values canvas.map")
-    assert "stored in stem_pad__stem_pool" in tab.text("#values") and page.locator("#progress").is_hidden()
+    assert (
+        "stored in stem_pad__stem_pool" in tab.text("#values")
+        and page.locator("#progress").is_hidden()
+    )
     with page.expect_download() as waiting:
         page.click("#result a")
     waiting.value.save_as(tmp_path / "cut.zip")
@@ -180,9 +204,13 @@ def test_the_same_walk_in_firefox(firefox: Any, url: str) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
     for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
         tab.box(label)
-        page.wait_for_function("name => document.querySelector('#node-panel h2')?.textContent === name", arg=label)
+        page.wait_for_function(
+            "name => document.querySelector('#node-panel h2')?.textContent === name", arg=label
+        )
         page.click(button)
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('2 nodes')"
+    )
     for button in ("#cut", "#dump"):
         page.click(button)
         page.wait_for_selector("#steps code >> text=" + ("--dump" if button == "#dump" else "cut"))
@@ -194,7 +222,9 @@ def test_the_same_walk_in_firefox(firefox: Any, url: str) -> None:
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
     assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
     page.go_back()
-    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'stem/pool'")
+    page.wait_for_function(
+        "() => document.querySelector('#node-panel h2').textContent === 'stem/pool'"
+    )
     page.focus("#stage")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("() => document.querySelector('#said').textContent")
@@ -222,24 +252,32 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     assert [len(pixels) for pixels in kinds.values()] == [64, 64, 64]  # 8×8, as they are
     same = [a == b for a, b in zip(kinds["reference"], kinds["candidate"], strict=True)]
     alike = [pixel == [205, 232, 216] for pixel in kinds["difference"]]
-    assert 0 < sum(alike) < 64 and all(s for s, a in zip(same, alike, strict=True) if a)  # one scale
+    assert 0 < sum(alike) < 64 and all(
+        s for s, a in zip(same, alike, strict=True) if a
+    )  # one scale
     assert f"{sum(alike)} of 64 values equal" in tab.text("#values")
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
     assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
-    errors = page.evaluate("[...document.querySelectorAll('#plane option')].map(o => o.textContent)")
+    errors = page.evaluate(
+        "[...document.querySelectorAll('#plane option')].map(o => o.textContent)"
+    )
     numbers = [float(text.partition(" · ")[2].replace("equal", "0")) for text in errors]
     assert numbers == sorted(numbers, reverse=True)
     page.select_option("#sorting", "number")
     page.wait_for_function("() => document.querySelector('#plane option').value === '0'")
     page.select_option("#plane", "7")
-    page.wait_for_function("() => document.querySelector('#values').textContent.includes('of channel 7')")
+    page.wait_for_function(
+        "() => document.querySelector('#values').textContent.includes('of channel 7')"
+    )
     page.reload()
     page.wait_for_selector("#values canvas.map >> nth=2")
     tab.box("stem/conv").click()
     page.wait_for_selector("#node-panel h2 >> text=stem/conv")
     page.focus("#stage")
     page.keyboard.press("v")
-    page.wait_for_function("() => document.querySelector('#values').textContent.includes('Equal, element by element')")
+    page.wait_for_function(
+        "() => document.querySelector('#values').textContent.includes('Equal, element by element')"
+    )
 
 
 def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
@@ -262,7 +300,9 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     # A new start below the old end clears the end.
     page.fill("#start", "block3/add")
     page.press("#start", "Enter")
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('was cleared')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('was cleared')"
+    )
     assert page.input_value("#end") == ""
     # An answer that comes late, to a question that is no longer asked, is not shown.
     held: list[Any] = []
@@ -271,7 +311,9 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.press("#start", "Enter")
     page.fill("#end", "stem/pool")
     page.press("#end", "Enter")
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('2 nodes')"
+    )
     with page.expect_response("**/api/region"):
         held[0].continue_()
     page.unroute("**/api/region")
@@ -282,7 +324,9 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     before = tab.text("#node-panel h2")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("b => document.querySelector('#node-panel h2').textContent !== b", arg=before)
+    page.wait_for_function(
+        "b => document.querySelector('#node-panel h2').textContent !== b", arg=before
+    )
 
 
 def test_undo_a_link_to_a_node_and_what_arrow_keys_say(tab: Tab) -> None:
@@ -316,7 +360,9 @@ def test_what_weights_hold_and_the_model_says_of_itself(tab: Tab) -> None:
     row = tab.page.locator("#node-panel tr", has_text="weight").first
     row.wait_for()
     assert re.search(
-        r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, σ [\d.e-]+, [\d.]+ % zeros", row.inner_text()
+        r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, σ [\d.e-]+, [\d.]+ %"
+        r" zeros",
+        row.inner_text(),
     )
     assert tab.page.locator("svg.histogram rect").count() == 24
     tab.page.fill("#search", "stem/conv.weight")
@@ -335,17 +381,33 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
     for each in (tab, other):
         each.page.wait_for_selector("#result .finding")
         said = each.text("#result")
-        assert "✗ wrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)" in said and "explains 100 %" in said
+        assert (
+            "✗ wrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)" in said
+            and "explains 100 %" in said
+        )
         assert "next: subcut replay" in said and "subcut bundle" in said
     assert "found" in tab.box("stem/pool").get_attribute("class")
-    assert tab.texts("stem/pool") == ["AveragePool", "pool", "✗", "✗ 0.35"]  # its name, that it is proven, its error
+    assert tab.texts("stem/pool") == [
+        "AveragePool",
+        "pool",
+        "✗",
+        "✗ 0.35",
+    ]  # its name, that it is proven, its error
     tab.box("stem/pool").click()
     page.click("#end-here")
     page.wait_for_function("() => document.querySelectorAll('g.region').length > 2")
-    frame = "g.box.found.region .frame"  # the region is seen in a bisected model, and so is the finding
-    style = f"(() => {{ const s = getComputedStyle(document.querySelector('{frame}')); return [s.stroke, s.fill]; }})()"
+    frame = (  # the region is seen in a bisected model, and so is the finding
+        "g.box.found.region .frame"
+    )
+    style = (
+        f"(() => {{ const s = getComputedStyle(document.querySelector('{frame}')); return"
+        " [s.stroke, s.fill]; })()"
+    )
     assert page.evaluate(style) == ["rgb(31, 95, 191)", "rgb(253, 236, 235)"]
-    over = "[...document.querySelectorAll('#near g.node')].filter(g => [...g.querySelectorAll(':scope > text')]"
+    over = (
+        "[...document.querySelectorAll('#near g.node')].filter(g => [...g.querySelectorAll(':scope"
+        " > text')]"
+    )
     over += ".some(t => t.getBBox().width > g.querySelector('.frame').getBBox().width - 4)).length"
     assert page.evaluate(over) == 0  # no text runs over its frame
     assert page.locator("#stop").is_hidden()
@@ -365,9 +427,9 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.texts("stem/relu") == ["Relu", "relu", "0"]
     numbers = "async () => (await import('/drawing.js')).number"
     for value in (0.5, 0.35, 1.25e-07, 0.000131, 120.0, 0.0, 3.0):
-        assert tab.page.evaluate(f"async v => ({numbers})().then(f => f(v))", value) == number(value), (
-            "as in the report"
-        )
+        assert tab.page.evaluate(f"async v => ({numbers})().then(f => f(v))", value) == number(
+            value
+        ), "as in the report"
     tab.page.click("text=Worst: block1/conv2:0 0.44")
     tab.page.wait_for_selector("#values canvas.map >> nth=2")
     assert tab.text("#node-panel h2") == "block1/conv2" and "wrong.py" in tab.text("#values")
@@ -379,7 +441,10 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
     server = served(demo, "model.onnx", "-c", "wrong.py", "-c", "ort")
     tab = Tab(browser.new_page(), next(server))
     page = tab.page
-    for field, name in (("#start", "stem/pad"), ("#end", "block1/conv1")):  # only what lies between is compared
+    for field, name in (
+        ("#start", "stem/pad"),
+        ("#end", "block1/conv1"),
+    ):  # only what lies between is compared
         page.fill(field, name)
         page.press(field, "Enter")
     page.wait_for_selector("#command >> text=block1/conv1")
@@ -391,10 +456,16 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
     page.wait_for_selector("#values canvas.map >> nth=4")
     errors = page.locator("#node-panel tr", has_text="stem/pool:0: ").all_text_contents()
     assert [text.partition(": stem")[0] for text in errors] == ["errorwrong.py", "errorort"]
-    scales = [text for text in page.locator("#maps .ends").all_text_contents() if text.startswith("-")]
-    assert len(scales) == 3 and len(set(scales)) == 1, "the reference's and both candidates' maps have one scale"
+    scales = [
+        text for text in page.locator("#maps .ends").all_text_contents() if text.startswith("-")
+    ]
+    assert len(scales) == 3 and len(set(scales)) == 1, (
+        "the reference's and both candidates' maps have one scale"
+    )
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
-    assert re.match(r"\[0, 0\] +reference \S+ +wrong.py \S+ +ort \S+ +difference", tab.text("#hover"))
+    assert re.match(
+        r"\[0, 0\] +reference \S+ +wrong.py \S+ +ort \S+ +difference", tab.text("#hover")
+    )
     page.select_option("#candidate", "candidate:ort")
     page.wait_for_selector("#result .fine")
     assert "✗" not in tab.texts("stem/pool")[-1] and "next: " not in tab.text("#result")
@@ -404,14 +475,20 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
 
 
 @pytest.mark.rare
-def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Path, browser: Any) -> None:
+def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(
+    tmp_path: Path, browser: Any
+) -> None:
     """What was found is stored; the run of a killed server ends by itself."""
     in_process("demo", tmp_path / "d")
     slow = (tmp_path / "d" / "wrong.py").read_text(encoding="utf-8")
-    (tmp_path / "d" / "wrong.py").write_text(f"import time\ntime.sleep(0.3)\n{slow}", encoding="utf-8")
+    (tmp_path / "d" / "wrong.py").write_text(
+        f"import time\ntime.sleep(0.3)\n{slow}", encoding="utf-8"
+    )
     process = start("view", "model.onnx", "-c", "wrong.py", "--no-browser", cwd=tmp_path / "d")
     assert process.stderr
-    address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr)))
+    address = next(
+        filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr))
+    )
     tab = Tab(browser.new_page(), address[0])
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#steps li:nth-child(2)")
@@ -430,33 +507,59 @@ def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Pa
     tab = Tab(browser.new_page(), next(server))
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding")
-    assert "stem/pad, stem/pool (Pad, AveragePool)" in tab.text("#result") and "(stored)" in tab.text("#steps")
+    assert "stem/pad, stem/pool (Pad, AveragePool)" in tab.text(
+        "#result"
+    ) and "(stored)" in tab.text("#steps")
     tab.page.close()
     next(server, None)
     assert not list((tmp_path / "d" / "subcut_out").glob(".view_values*"))
 
 
-HOSTILE = ("</script><script>alert(1)</script>", "a\u202egnp.exe", 'if "quoted" & <b>', "loop/0", "${7*7}")
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "a\u202egnp.exe",
+    'if "quoted" & <b>',
+    "loop/0",
+    "${7*7}",
+)
 
 
 def odd_model(path: Path) -> None:
     """If, Loop and a function; names that a page could take for code."""
     info = helper.make_tensor_value_info
     like = partial(info, elem_type=TensorProto.FLOAT, shape=[1, 3, 8, 8])
-    flag, number = (partial(info, elem_type=kind, shape=[]) for kind in (TensorProto.BOOL, TensorProto.INT64))
-    then, other = (helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [like(op)]) for op in ("Relu", "Neg"))
-    steps = [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Add", ["v", "v"], ["w"])]
-    body = helper.make_graph(steps, "body", [number("i"), flag("c"), like("v")], [flag("go"), like("w")])
+    flag, number = (
+        partial(info, elem_type=kind, shape=[]) for kind in (TensorProto.BOOL, TensorProto.INT64)
+    )
+    then, other = (
+        helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [like(op)])
+        for op in ("Relu", "Neg")
+    )
+    steps = [
+        helper.make_node("Identity", ["c"], ["go"]),
+        helper.make_node("Add", ["v", "v"], ["w"]),
+    ]
+    body = helper.make_graph(
+        steps, "body", [number("i"), flag("c"), like("v")], [flag("go"), like("w")]
+    )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
-    twice = helper.make_function("my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1])
+    twice = helper.make_function(
+        "my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1]
+    )
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["s"], name=HOSTILE[0], keepdims=0),
         helper.make_node("Greater", ["s", "zero"], ["cond"], name=HOSTILE[1]),
-        helper.make_node("If", ["cond"], ["y"], name=HOSTILE[2], then_branch=then, else_branch=other),
+        helper.make_node(
+            "If", ["cond"], ["y"], name=HOSTILE[2], then_branch=then, else_branch=other
+        ),
         helper.make_node("Loop", ["trips", "true", "y"], ["z"], name=HOSTILE[3], body=body),
         helper.make_node("Twice", ["z"], ["out"], name=HOSTILE[4], domain="my"),
     ]
-    constants = [("zero", TensorProto.FLOAT, 0.0), ("trips", TensorProto.INT64, 2), ("true", TensorProto.BOOL, True)]
+    constants = [
+        ("zero", TensorProto.FLOAT, 0.0),
+        ("trips", TensorProto.INT64, 2),
+        ("true", TensorProto.BOOL, True),
+    ]
     weights = [helper.make_tensor(name, type_, [], [value]) for name, type_, value in constants]
     graph = helper.make_graph(nodes, "odd", [like("x")], [like("out")], weights)
     onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[twice], ir_version=8), path)
@@ -475,7 +578,9 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     assert "\u202e" not in shown and "${7*7}" in shown
     tab.box(HOSTILE[0]).click()
     page.click("#start-here")
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('5 nodes')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('5 nodes')"
+    )
 
     def late(route: Any) -> None:
         time.sleep(0.3)
@@ -509,7 +614,9 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     next(server, None)
 
 
-def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(tmp_path: Path, browser: Any) -> None:
+def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(
+    tmp_path: Path, browser: Any
+) -> None:
     planted = bodies.planted(4, ("Loop", "If"))
     onnx.save(planted.model, tmp_path / "m.onnx")
     server = served(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
@@ -520,20 +627,26 @@ def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(tmp_p
     page.click("#fold")
     page.click("#look-inside")
     page.wait_for_selector("g.body")
-    assert tab.text("#look-inside") == "Close what is inside" and "open" in loop.get_attribute("class")
+    assert tab.text("#look-inside") == "Close what is inside" and "open" in loop.get_attribute(
+        "class"
+    )
     page.click("#look-inside")
     page.wait_for_selector("g.body", state="detached")
     inner = tab.box(name)  # search opens what it finds
     inner.click()
     page.click("#start-here")
     page.click("#end-here")
-    page.wait_for_function("() => document.querySelector('#region').textContent.includes('1 node,')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.includes('1 node,')"
+    )
     assert tab.text("#command") == f"subcut cut m.onnx --start={name} --end={name}"
     assert "region" in inner.get_attribute("class")
     page.click("#cut")
     page.wait_for_selector("#result .fine")
     page.click("#show-values")
-    page.wait_for_function("() => document.querySelector('#values').textContent.includes('stored in')")
+    page.wait_for_function(
+        "() => document.querySelector('#values').textContent.includes('stored in')"
+    )
     page.click("#bisect")
     page.wait_for_selector("#result .finding >> text=inside")
     tab.box(name).and_(page.locator(".found")).wait_for()
@@ -542,8 +655,11 @@ def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(tmp_p
     next(server, None)
 
 
-def test_a_model_that_is_exported_again_is_said_before_anything_runs(tmp_path: Path, browser: Any) -> None:
-    """The page shows the old network: a cut of the new file would be called that of what the page shows."""
+def test_a_model_that_is_exported_again_is_said_before_anything_runs(
+    tmp_path: Path, browser: Any
+) -> None:
+    """The page shows the old network: a cut of the new file would be called that of what the page
+    shows."""
     in_process("demo", tmp_path / "d")
     model = tmp_path / "d" / "model.onnx"
     server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
@@ -553,7 +669,10 @@ def test_a_model_that_is_exported_again_is_said_before_anything_runs(tmp_path: P
     changed.graph.node[0].name = "another"
     model.write_bytes(changed.SerializeToString())
     page.wait_for_selector("#changed:not([hidden])")  # by itself
-    assert "model.onnx has changed on disk" in tab.text("#changed") and page.locator("#cut").is_disabled()
+    assert (
+        "model.onnx has changed on disk" in tab.text("#changed")
+        and page.locator("#cut").is_disabled()
+    )
     page.click("#reload")
     page.wait_for_selector("body[data-ready]")
     assert page.locator("#changed").is_hidden() and page.locator("#cut").is_enabled()
@@ -561,7 +680,7 @@ def test_a_model_that_is_exported_again_is_said_before_anything_runs(tmp_path: P
     # Before the page could notice: nothing runs.
     model.write_bytes(model.read_bytes() + b"\x3a\x00")
     page.evaluate(
-        """() => { document.querySelector('#start').value = 'stem/pad'; document.querySelector('#cut').click(); }"""
+        """() => { document.querySelector('#start').value = 'stem/pad'; document.querySelector('#cut').click(); }"""  # noqa: E501
     )
     page.wait_for_selector("#changed:not([hidden])")
     assert not list((tmp_path / "d").glob("subcut_out/stem*"))
@@ -603,7 +722,9 @@ def test_narrow_and_dark(browser: Any, url: str) -> None:
     page.unroute("**/api/layout")
     tab.box("stem/pool").click()
     page.click("#end-here")
-    page.wait_for_function("() => document.querySelector('#region').textContent.startsWith('This cut needs')")
+    page.wait_for_function(
+        "() => document.querySelector('#region').textContent.startsWith('This cut needs')"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
 
@@ -637,26 +758,42 @@ def test_back_focus_zoom_and_the_saved_drawing(tab: Tab, tmp_path: Path) -> None
     page.set_viewport_size({"width": 640, "height": 430})  # 1280 × 860 at 200 %
     for name in ("stem/pad", "block1/add"):
         tab.box(name)
-        page.wait_for_function("name => document.querySelector('#node-panel h2')?.textContent === name", arg=name)
+        page.wait_for_function(
+            "name => document.querySelector('#node-panel h2')?.textContent === name", arg=name
+        )
     page.go_back()
-    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'stem/pad'")
+    page.wait_for_function(
+        "() => document.querySelector('#node-panel h2').textContent === 'stem/pad'"
+    )
     page.go_forward()
-    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'block1/add'")
+    page.wait_for_function(
+        "() => document.querySelector('#node-panel h2').textContent === 'block1/add'"
+    )
     page.click("[aria-label^=Close]")
     assert page.evaluate("document.activeElement.id") == "stage"
     page.click("#bisect")
     page.wait_for_function("() => document.activeElement.id === 'result'")
     box = page.locator("#stage").bounding_box()
-    assert box["y"] >= 0 and 150 < box["y"] + box["height"] < 300, "the network is above what is scrolled"
+    assert box["y"] >= 0 and 150 < box["y"] + box["height"] < 300, (
+        "the network is above what is scrolled"
+    )
     page.locator("#result").scroll_into_view_if_needed()
     with page.expect_download() as waiting:
         page.click("#save")
     waiting.value.save_as(tmp_path / "shown.svg")
     root = ElementTree.parse(tmp_path / "shown.svg").getroot()
     shown = "".join(root.itertext())
-    assert waiting.value.suggested_filename == "model.svg" and "✗ 0.35" in shown and "--multiply" in shown
-    assert "convolution, matrix product" in shown and "#near {" not in shown, "its legend, and a background in the dark"
-    assert len(root.findall("{*}g[@data-key]")) > page.evaluate("document.querySelectorAll('#near g.box').length")
+    assert (
+        waiting.value.suggested_filename == "model.svg"
+        and "✗ 0.35" in shown
+        and "--multiply" in shown
+    )
+    assert "convolution, matrix product" in shown and "#near {" not in shown, (
+        "its legend, and a background in the dark"
+    )
+    assert len(root.findall("{*}g[@data-key]")) > page.evaluate(
+        "document.querySelectorAll('#near g.box').length"
+    )
 
 
 def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:
@@ -670,11 +807,17 @@ def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:
 @pytest.mark.rare
 def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) -> None:
     names = [f"stage{i // 1000}/block{i // 20}/n{i}" for i in range(10_000)]
-    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i, name in enumerate(names)]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("t0", "t10000")]
+    nodes = [
+        helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name)
+        for i, name in enumerate(names)
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("t0", "t10000")
+    ]
     graph = helper.make_graph(nodes, "long", values[:1], values[1:])
     onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "long.onnx"
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "long.onnx",
     )
     server = served(tmp_path, "long.onnx")
     tab = Tab(browser.new_page(), next(server))
@@ -686,7 +829,9 @@ def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) ->
     tab.page.keyboard.press("0")
     far = _frames(tab.page, 4000)  # all boxes at once, as far as they are in sight
     print(f"{near:.0f} frames per second near, {far:.0f} far")
-    assert min(near, far) > 3  # 60 on a desktop; here other tests share the cores, which may be slow
+    assert (
+        min(near, far) > 3
+    )  # 60 on a desktop; here other tests share the cores, which may be slow
     tab.page.close()
     next(server, None)
 
@@ -700,7 +845,7 @@ def _frames(page: Any, away: int) -> float:
           const deltaY = frames % 40 < 20 ? 40 : -40;
           stage.dispatchEvent(new WheelEvent('wheel', { deltaY, clientX: 300, clientY: 300 }));
           await new Promise(requestAnimationFrame); frames++; }
-        return frames / 1.5; }""",
+        return frames / 1.5; }""",  # noqa: E501
         away,
     )
     return float(rate)
@@ -722,7 +867,10 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     tab.box("stem/pool").click()
     tab.page.keyboard.press("v")
     tab.page.wait_for_selector("#values canvas.map >> nth=2")
-    assert "wrong.py ran this piece alone" in tab.text("#values") and tab.page.locator("#worst tr").count() == 11
+    assert (
+        "wrong.py ran this piece alone" in tab.text("#values")
+        and tab.page.locator("#worst tr").count() == 11
+    )
     tab.page.close()
     next(server, None)
 
@@ -730,14 +878,26 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
 def test_a_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     """What stays in float is marked in the network; the curve stands in the panel."""
     with contextlib.chdir(demo):
-        words = ("--to", "int8", "--unit", "operator", "--score", "sqnr", "--at-least", "50", "--json")
+        words = (
+            "--to",
+            "int8",
+            "--unit",
+            "operator",
+            "--score",
+            "sqnr",
+            "--at-least",
+            "50",
+            "--json",
+        )
         plan = in_process("plan", "model.onnx", *words).document
     kept = [name for place in plan["kept"] for name in place["nodes"]]
     server = served(demo, str(demo / plan["path"]))
     tab = Tab(browser.new_page(), next(server))
     tab.page.wait_for_selector("#result svg.chart .mark")
     assert plan["says"] in tab.text("#result") and kept, plan
-    assert tab.box(kept[0]).locator(".badge").text_content() == "f" and "stays in float" in tab.text("#legend")
+    assert tab.box(kept[0]).locator(
+        ".badge"
+    ).text_content() == "f" and "stays in float" in tab.text("#legend")
     assert tab.errors == []
     tab.page.close()
     next(server, None)
@@ -750,16 +910,25 @@ def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: 
     tab.page.select_option("#candidate", label="recording board/dump")
     tab.page.click("#compare")
     tab.page.wait_for_selector("#result .finding")
-    assert tab.text("#result").startswith("✗ wrong: 22 of 34 recorded tensors, first /block3/add18_output_0")
+    assert tab.text("#result").startswith(
+        "✗ wrong: 22 of 34 recorded tensors, first /block3/add18_output_0"
+    )
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding button")
-    assert "from /block3/conv15_output_0 and /block2/relu14_output_0 (good) to" in tab.text("#result")
+    assert "from /block3/conv15_output_0 and /block2/relu14_output_0 (good) to" in tab.text(
+        "#result"
+    )
     suspect = tab.box("/block3/conv17")
     assert suspect.locator(".badge").text_content() == "?"
     dash = suspect.locator(".frame").evaluate("f => getComputedStyle(f).strokeDasharray")
     assert dash not in ("none", "")
-    assert "✗" not in tab.box("/block3/conv17").text_content()  # not recorded: neither right nor wrong
-    for name in ("/block0/relu1", "/block6/conv32"):  # one run stores all that was recorded: the second needs none
+    assert (
+        "✗" not in tab.box("/block3/conv17").text_content()
+    )  # not recorded: neither right nor wrong
+    for name in (
+        "/block0/relu1",
+        "/block6/conv32",
+    ):  # one run stores all that was recorded: the second needs none
         tab.box(name).click()
         tab.page.click("#show-values")
         tab.page.wait_for_selector(f'#pair option:has-text("{name}_output_0")', state="attached")

@@ -1,4 +1,5 @@
-"""Runs of the page: one at a time, their progress as events, stopped in order; no code of the folder is imported."""
+"""Runs of the page: one at a time, their progress as events, stopped in order; no code of the
+folder is imported."""
 
 from __future__ import annotations
 
@@ -39,28 +40,41 @@ print('{"n": 3}')"""
         session.start("cut", ["cut", "a b.onnx"])
     assert ended(session)["document"] == {"n": 3} and session.events[-1]["report"] == 3
     begin, half, line = session.events[:3]
-    assert begin["command"] == "subcut cut 'a b.onnx'" and half["live"] == {"done": 1} and line["text"] == "a"
+    assert (
+        begin["command"] == "subcut cut 'a b.onnx'"
+        and half["live"] == {"done": 1}
+        and line["text"] == "a"
+    )
     assert [event["id"] for event in session.events] == [1, 2, 3, 4]
 
 
-def test_a_run_imports_nothing_of_the_folder_and_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_imports_nothing_of_the_folder_and_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(77)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     *python, _, _ = runs.COMMAND
-    with mock.patch.object(runs, "COMMAND", (*python, "-S", "-c", "import json; print(json.dumps({'n': 1}))")):
+    with mock.patch.object(
+        runs, "COMMAND", (*python, "-S", "-c", "import json; print(json.dumps({'n': 1}))")
+    ):
         session = Runs()
         with mock.patch("subprocess.Popen", wraps=subprocess.Popen) as popen:
             session.start("cut", [])
     assert ended(session)["document"] == {"n": 1}
-    assert popen.call_args.kwargs["stdin"] == subprocess.DEVNULL  # a terminal would be asked for trust
+    assert (
+        popen.call_args.kwargs["stdin"] == subprocess.DEVNULL
+    )  # a terminal would be asked for trust
 
 
 def test_a_run_that_dies_is_an_error() -> None:
     session = Runs()
     with script("import sys; print('out of luck', file=sys.stderr); sys.exit(9)"):
         session.start("cut", [])
-    assert ended(session)["document"]["error"]["what"] == "the run ended with code 9 and without a result: out of luck"
+    assert (
+        ended(session)["document"]["error"]["what"]
+        == "the run ended with code 9 and without a result: out of luck"
+    )
 
 
 def test_one_run_at_a_time_which_can_be_stopped() -> None:
@@ -80,19 +94,29 @@ def test_one_run_at_a_time_which_can_be_stopped() -> None:
         session.start("cut", [])
 
 
-def test_lines_of_progress_go_first_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_progress_go_first_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runs, "MAX_KEPT", 10)
     session = Runs()
     session.show("cut", "a", {})
     with script("import sys; [print(k, file=sys.stderr) for k in range(50)]"):
         session.start("cut", [])
     ended(session)
-    assert [event["type"] for event in session.events] == ["begin", "end", "begin", *["progress"] * 6, "end"]
+    assert [event["type"] for event in session.events] == [
+        "begin",
+        "end",
+        "begin",
+        *["progress"] * 6,
+        "end",
+    ]
     assert [event["text"] for event in session.events[3:9]] == [str(k) for k in range(44, 50)]
 
 
 @pytest.mark.slow
-def test_the_real_command_runs_and_imports_nothing_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_command_runs_and_imports_nothing_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("json.py").write_text("open('pwned', 'w')", encoding="utf-8")
     session = Runs()
@@ -103,7 +127,9 @@ def test_the_real_command_runs_and_imports_nothing_from_here(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["[candidates.npu]\nrun = 'touch pwned'\n", "candidate = 'cmd:touch pwned'\n"])
+@pytest.mark.parametrize(
+    "setting", ["[candidates.npu]\nrun = 'touch pwned'\n", "candidate = 'cmd:touch pwned'\n"]
+)
 def test_what_a_project_file_names_does_not_run_untrusted(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""The page's server: only this computer, this page, this run's token; no path out of the output folder."""
+"""The page's server: only this computer, this page, this run's token; no path out of the output
+folder."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from subgraph.view.session import ViewOptions, ViewSession
 from tests.helpers.recorded_runs import record_runs
 from tests.helpers.run_command import chain
 
-NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(127) + b"\n\0\0\0\0"
+NPY = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(127)
+    + b"\n\0\0\0\0"
+)
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 
 
@@ -32,7 +36,9 @@ NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewServer]:
     monkeypatch.chdir(tmp_path)
     chain(Path("m.onnx"), NAMES)
-    options = ViewOptions({"wrong.py": ["--candidate=wrong.py"]}, (), (), (), ("dumps",), Path("out"))
+    options = ViewOptions(
+        {"wrong.py": ["--candidate=wrong.py"]}, (), (), (), ("dumps",), Path("out")
+    )
     with ViewServer(lambda: ViewSession(open_model(Path("m.onnx")), "m.onnx", options)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -45,9 +51,13 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewServ
 Reply = tuple[int, dict[str, str], bytes]
 
 
-def ask(server: ViewServer, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+def ask(
+    server: ViewServer, method: str, path: str, body: bytes | None = None, **headers: str
+) -> Reply:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    connection.request(
+        method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+    )
     reply = connection.getresponse()
     data = reply.read()
     connection.close()
@@ -61,7 +71,15 @@ def post(server: ViewServer, path: str, asked: Any, **headers: str) -> tuple[int
     return status, json.loads(data)
 
 
-ACTIONS = ("/api/layout", "/api/node", "/api/tensor", "/api/region", "/api/run", "/api/stop", "/api/drop")
+ACTIONS = (
+    "/api/layout",
+    "/api/node",
+    "/api/tensor",
+    "/api/region",
+    "/api/run",
+    "/api/stop",
+    "/api/drop",
+)
 DATA = ("/api/model", "/api/events", "/output/x", "/zip/x")
 
 
@@ -101,7 +119,10 @@ def test_another_host_or_origin_is_refused(server: ViewServer, path: str) -> Non
         {"Origin": f"http://127.0.0.1:{port + 1}"},
         {"Origin": f"https://127.0.0.1:{port}"},
     ):
-        assert ask(server, method, f"{path}?token={token}", b"{}", X_Subcut_Token=token, **header)[0] == 403, header
+        assert (
+            ask(server, method, f"{path}?token={token}", b"{}", X_Subcut_Token=token, **header)[0]
+            == 403
+        ), header
 
 
 def test_a_second_host_is_refused(server: ViewServer) -> None:
@@ -122,8 +143,12 @@ def test_tokens_are_long_and_new(server: ViewServer) -> None:
 def test_what_is_refused_is_not_read_and_nothing_is_logged(
     server: ViewServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the body of a refused request would be the next request, and the token would stand on the terminal."""
-    smuggled = f"GET /api/model?token={server.token} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    """Else the body of a refused request would be the next request, and the token would stand on
+    the terminal."""
+    smuggled = (
+        f"GET /api/model?token={server.token} HTTP/1.1\r\nHost:"
+        f" 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    )
     assert ask(server, "POST", "/api/run", smuggled)[1]["Connection"] == "close"
     assert ask(server, "GET", f"/api/model?token={server.token}")[0] == 200
     assert capfd.readouterr() == ("", "")
@@ -134,7 +159,10 @@ def test_what_is_refused_is_not_read_and_nothing_is_logged(
 def test_a_request_that_is_too_large_is_not_read(server: ViewServer, path: str) -> None:
     most = MAX_JSON if path == "/api/region" else MAX_FILE
     for size in (str(most + 1), "9" * 30, "-1", "1e3", "x", "²", ""):
-        headers = {"X_Subcut_Token": server.token, "Content_Length": size.encode().decode("latin-1")}
+        headers = {
+            "X_Subcut_Token": server.token,
+            "Content_Length": size.encode().decode("latin-1"),
+        }
         assert ask(server, "POST", path, b"", **headers)[0] == 413, size
 
 
@@ -142,12 +170,21 @@ def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
     token = f"?token={server.token}"
     assert ask(server, "GET", f"/api/model{token}", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(server, "GET", "/view.js", Sec_Fetch_Site="same-site")[0] == 403
-    assert ask(server, "GET", "/", Sec_Fetch_Site="cross-site")[0] == 200  # a link that leads here; it knows no token
+    assert (
+        ask(server, "GET", "/", Sec_Fetch_Site="cross-site")[0] == 200
+    )  # a link that leads here; it knows no token
     for path in (*STATIC, f"/api/model{token}", f"/output/none{token}"):
         headers = ask(server, "GET", path)[1]
         assert headers["Content-Security-Policy"] == POLICY
-        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
-        assert headers["Cross-Origin-Resource-Policy"] == headers["Cross-Origin-Opener-Policy"] == "same-origin"
+        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == (
+            "nosniff",
+            "no-referrer",
+        )
+        assert (
+            headers["Cross-Origin-Resource-Policy"]
+            == headers["Cross-Origin-Opener-Policy"]
+            == "same-origin"
+        )
         assert headers["Cache-Control"] == "no-store"
         assert not any(name.startswith("Access-Control") for name in headers)
     kinds = ("frame-ancestors", "base-uri", "form-action", "object-src")
@@ -157,12 +194,16 @@ def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
 def test_the_page_names_no_other_host_and_no_inline_code(server: ViewServer) -> None:
     for path in STATIC:
         text = ask(server, "GET", path)[2].decode()
-        assert not re.search(r"""["'`(](https?:|wss?:)?//[^ ]""", text.replace("http://www.w3.org/2000/svg", "")), path
+        assert not re.search(
+            r"""["'`(](https?:|wss?:)?//[^ ]""", text.replace("http://www.w3.org/2000/svg", "")
+        ), path
     page = ask(server, "GET", "/")[2].decode()
     assert "style=" not in page and "<script>" not in page and "onclick" not in page
     for path in (path for path in STATIC if path.endswith(".js")):
         text = ask(server, "GET", path)[2].decode()
-        assert not any(word in text for word in ("innerHTML", "eval(", "insertAdjacentHTML", "document.write"))
+        assert not any(
+            word in text for word in ("innerHTML", "eval(", "insertAdjacentHTML", "document.write")
+        )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +229,11 @@ def test_no_path_leads_out_of_the_output_folder(server: ViewServer, name: str) -
         status, _, data = ask(server, "GET", f"/{way}/{name}?token={server.token}")
         assert status in (400, 404) and b"root:" not in data
     assert "root:" not in str(
-        post(server, "/api/run", {"kind": "cut", "start": NAMES[2], "inputs": [{"file": f"../../{name}"}]})
+        post(
+            server,
+            "/api/run",
+            {"kind": "cut", "start": NAMES[2], "inputs": [{"file": f"../../{name}"}]},
+        )
     )
 
 
@@ -198,7 +243,9 @@ def test_a_report_is_shown_without_scripts_and_a_folder_as_zip(server: ViewServe
     Path("out/dir/secret").symlink_to("/etc/passwd")
     Path("out/dir/again").symlink_to("report.html")
     status, headers, _ = ask(server, "GET", f"/output/dir/report.html?token={server.token}")
-    assert status == 200 and headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+    assert status == 200 and headers["Content-Security-Policy"].startswith(
+        "sandbox; default-src 'none'"
+    )
     status, headers, data = ask(server, "GET", f"/zip/dir.zip?token={server.token}")
     assert headers["Content-Disposition"] == 'attachment; filename="dir.zip"'
     assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["dir/report.html"]
@@ -235,7 +282,9 @@ def test_only_what_the_command_line_named_runs(server: ViewServer, asked: dict[s
 
 @pytest.mark.parametrize("word", ["x" * 20_001, "a\0b", "\ud800", ["x"], 3])
 @pytest.mark.parametrize("key", ["start", "seed", "mean"])
-def test_a_word_that_no_command_line_can_hold_is_refused(server: ViewServer, key: str, word: object) -> None:
+def test_a_word_that_no_command_line_can_hold_is_refused(
+    server: ViewServer, key: str, word: object
+) -> None:
     started = record_runs(server.session.runs)
     status, reply = post(server, "/api/run", {"kind": "cut", "end": NAMES[2]} | {key: word})
     assert (status, reply["error"]["what"], started) == (400, f"'{key}' must be a short text", [])
@@ -251,7 +300,11 @@ def test_a_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer)
 
 def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:
     started = record_runs(server.session.runs)
-    post(server, "/api/run", {"kind": "cut", "start": NAMES[1], "end": NAMES[4], "seed": "--trust", "dump": True})
+    post(
+        server,
+        "/api/run",
+        {"kind": "cut", "start": NAMES[1], "end": NAMES[4], "seed": "--trust", "dump": True},
+    )
     assert started[0] == [
         "cut",
         "m.onnx",
@@ -269,7 +322,9 @@ def test_a_region_and_an_end_that_is_not_downstream(server: ViewServer) -> None:
     assert status == 200 and region["nodes"] == [2, 3, 4] and region["inputs"] == ["t1"]
     assert region["command"] == f"subcut cut m.onnx --start={NAMES[2]} --end={NAMES[4]}"
     status, refused = post(server, "/api/region", {"start": NAMES[4], "end": NAMES[2]})
-    assert status == 400 and refused["swap"] is True and "not downstream" in refused["error"]["what"]
+    assert (
+        status == 400 and refused["swap"] is True and "not downstream" in refused["error"]["what"]
+    )
     assert post(server, "/api/region", {"start": "nobody", "end": NAMES[2]})[1]["swap"] is False
 
 
@@ -277,7 +332,10 @@ def test_nonsense_gets_an_error_and_the_server_goes_on(server: ViewServer) -> No
     token = server.token
     for body in (b"", b"[]", b"nonsense", b"[" * 100_000):
         assert ask(server, "POST", "/api/region", body, X_Subcut_Token=token)[0] == 400
-    assert ask(server, "POST", "/api/region", b"", X_Subcut_Token=token, Content_Length="9" * 30)[0] == 413
+    assert (
+        ask(server, "POST", "/api/region", b"", X_Subcut_Token=token, Content_Length="9" * 30)[0]
+        == 413
+    )
     for path, asked in (
         ("/api/layout", {"open": ["nobody"]}),
         ("/api/layout", {"open": 3}),
@@ -306,7 +364,9 @@ def test_events_come_in_order_and_go_on_from_the_last(server: ViewServer) -> Non
         connection.close()
 
 
-def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(server: ViewServer) -> None:
+def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(
+    server: ViewServer,
+) -> None:
     """Node 7 of the old file is another one in the new file, whose cut would be called right."""
     old = server.session
     first = server.session.about()["key"]
@@ -324,7 +384,10 @@ def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown
     about = json.loads(ask(server, "GET", f"/api/model?token={server.token}")[2])
     assert about["labels"][7] == "new7" and about["key"] != first and server.session is not old
     # A page that is still open asks in vain, the new one does not.
-    assert post(server, "/api/node", {"index": 7, "model": first})[1]["error"]["kind"] == "ModelChanged"
+    assert (
+        post(server, "/api/node", {"index": 7, "model": first})[1]["error"]["kind"]
+        == "ModelChanged"
+    )
     assert post(server, "/api/node", {"index": 7})[1]["label"] == "new7"
     Path("m.onnx").write_bytes(b"half an ex")
     status, _, data = ask(server, "GET", f"/api/model?token={server.token}")

@@ -45,7 +45,9 @@ NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
     monkeypatch.chdir(tmp_path)
-    options = ViewOptions({"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out"))
+    options = ViewOptions(
+        {"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out")
+    )
     return ViewSession(open_model(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
 
 
@@ -53,7 +55,9 @@ def test_the_page_knows_what_a_step_asks() -> None:
     """Its script colours nodes by the `query` of a step, which is a `QueryKind`."""
     script = (Path(view.__file__).parent / "static" / "view.js").read_text(encoding="utf-8")
     asked = re.search(r"function learn.*?\n}\n", script, re.DOTALL)
-    known = re.findall(r'\[([^\]]*)\]\.includes\(query\)|query === ("\w+")', asked[0] if asked else "")
+    known = re.findall(
+        r'\[([^\]]*)\]\.includes\(query\)|query === ("\w+")', asked[0] if asked else ""
+    )
     words = {word for pair in known for word in re.findall(r"\w+", ",".join(pair))}
     assert words == {QueryKind.ISOLATED, QueryKind.REST}
 
@@ -66,7 +70,9 @@ def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -
         around.append(about["groups"][group])
         group = about["parents"][group]
     assert around == ["stage1/block3", "stage1"]
-    assert about["labels"] == NAMES and about["makes"][0] == ["t0"] and about["candidates"] == ["ort"]
+    assert (
+        about["labels"] == NAMES and about["makes"][0] == ["t0"] and about["candidates"] == ["ort"]
+    )
 
 
 def test_groups_open(session: ViewSession) -> None:
@@ -105,7 +111,9 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
     text_models.save("m.onnx", PADDED)
     asked = Asked(model="m.onnx")
     specs = ["ort==1.31.1", "ort==1.32.0", "nothing such"]
-    options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs))
+    options = ViewOptions(
+        dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs)
+    )
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     said = [session.node(i)["known"] for i in range(3)]
     assert said[0] == said[1] == [] and len(said[2]) == 1, said
@@ -123,7 +131,10 @@ def test_a_node_is_described_where_the_projects_candidate_cannot_be_read(
     assert [*typed.candidates] == ["nothing such"]
     options = replace(typed, known=partial(find_known, asked, [*typed.candidates]))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [("Pad", []), ("MaxPool", [])]
+    assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [
+        ("Pad", []),
+        ("MaxPool", []),
+    ]
 
 
 LOOP = bodies.planted(4, ("Loop", "If"))
@@ -175,7 +186,12 @@ def test_a_region_is_in_one_graph(loop: ViewSession) -> None:
 
 
 def test_a_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> None:
-    found = {"nodes": [INNER.replace("body", "body@2")], "indices": [2], "case": None, "inside": None}
+    found = {
+        "nodes": [INNER.replace("body", "body@2")],
+        "indices": [2],
+        "case": None,
+        "inside": None,
+    }
     inside = {"findings": [found], "body": LOOP.path[0], "report": None}
     links = loop.find_links({"findings": [{"case": None, "inside": inside}]}, ())
     assert links["inside"] == [[[loop.about()["labels"].index(INNER)]]]
@@ -193,9 +209,18 @@ def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
 
 def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     tried = [{"kept": k, "accepted": k > 0, "score": 10.0 * k, "why": ""} for k in (0, 1)]
-    plan = {"schema": "subcut.plan/1", "says": "right with 1 of 3", "kept": [{"nodes": [NAMES[1]]}], "tried": tried}
+    plan = {
+        "schema": "subcut.plan/1",
+        "says": "right with 1 of 3",
+        "kept": [{"nodes": [NAMES[1]]}],
+        "tried": tried,
+    }
     links = session.find_links(plan, ())
-    assert links["kept"] == [1] and links["said"]["headline"] == plan["says"] and "<svg" in links["curve"]
+    assert (
+        links["kept"] == [1]
+        and links["said"]["headline"] == plan["says"]
+        and "<svg" in links["curve"]
+    )
     assert session.find_links({"findings": []}, ())["curve"] == ""
 
 
@@ -213,7 +238,9 @@ def test_compare_is_of_what_lies_between_start_and_end(
 ) -> None:
     started = record_runs(loop.runs)
     loop.run({"kind": "compare", "candidate": "ort", **chosen})
-    assert [word for word in started[0] if word.startswith(("--start", "--end", "--in-place"))] == ends
+    assert [
+        word for word in started[0] if word.startswith(("--start", "--end", "--in-place"))
+    ] == ends
 
 
 def test_tensors_of_a_run_in_a_body_have_its_prefix(loop: ViewSession) -> None:
@@ -227,7 +254,9 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
 ) -> None:
     monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
     candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
-    vars(session)["options"] = replace(session.options, candidates=candidates, beside=("a.py", "b.py"))
+    vars(session)["options"] = replace(
+        session.options, candidates=candidates, beside=("a.py", "b.py")
+    )
     started = record_runs(session.runs)
 
     def words(**asked: object) -> list[str]:
@@ -242,8 +271,12 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
     folder = Path(started[-1][-1].removeprefix("--save="))
     for k, name in enumerate(("a.py", "b.py")):
         save_values([ValuePair("t1", "", name, np.zeros(3), np.full(3, k))], folder / f"{k}-{name}")
-    assert [pair["source"] for pair in session.tensor({"run": len(started), "pair": 1})["pairs"]] == ["a.py", "b.py"]
-    links = session.find_links({"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ())
+    assert [
+        pair["source"] for pair in session.tensor({"run": len(started), "pair": 1})["pairs"]
+    ] == ["a.py", "b.py"]
+    links = session.find_links(
+        {"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ()
+    )
     assert links["stale"] and links["comparisons"][0]["folders"] == []
     session.close()
 
@@ -252,7 +285,9 @@ def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     constant = "c = Constant <value = float[3] {2, 3, 4}> ()"
     text = f"g (float[3] x) => (float[3] y) {{ {constant} d = Mul(x, c) y = Neg(d) }}"
     text_models.save(tmp_path / "m.onnx", text)
-    opened = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out"))
+    opened = ViewSession(
+        open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out")
+    )
     region = opened.region("#1", "#1")
     assert (region["nodes"], region["inside"], region["parameters"]) == ([1], [0], 3)
     assert cut_region(opened.graph, between(opened.graph, ["#1"], ["#1"])).parameters == 3
@@ -283,7 +318,10 @@ def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession
 
 
 def test_a_file_of_another_kind_or_cut_short_is_refused(session: ViewSession) -> None:
-    for name, size, code in (("x.pkl", 2, "input.unknown-kind"), ("x.npy", 3, "view.upload-cut-short")):
+    for name, size, code in (
+        ("x.pkl", 2, "input.unknown-kind"),
+        ("x.npy", 3, "view.upload-cut-short"),
+    ):
         with pytest.raises(InputError) as error:
             session.drop(name, io.BytesIO(b"12"), size)
         assert error.value.code == code
@@ -308,7 +346,13 @@ def test_what_is_inside_of_a_finding_is_told_with_its_reports(session: ViewSessi
             "iterations": None,
             "asked": "alone",
         }
-        finding = {"case": f"out/{name}/culprit", "kind": "culprit", "nodes": [f"{name}/n"], "ops": ["Neg"], **more}
+        finding = {
+            "case": f"out/{name}/culprit",
+            "kind": "culprit",
+            "nodes": [f"{name}/n"],
+            "ops": ["Neg"],
+            **more,
+        }
         return {**told, "report": f"out/{name}/report.html", "body": name, "findings": [finding]}
 
     document = {"findings": [{"inside": inside("deep", inside=inside("deeper"))}, {}]}
@@ -380,7 +424,9 @@ def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["file", "document"])
-def test_a_result_that_may_be_of_another_file_is_not_shown(session: ViewSession, change: str) -> None:
+def test_a_result_that_may_be_of_another_file_is_not_shown(
+    session: ViewSession, change: str
+) -> None:
     structure = session.graph.skeleton.structure
     Path("out/case").mkdir(parents=True)
     document = {"results": [{"path": "out/case"}], "model": {"structure_sha256": structure}}
@@ -395,25 +441,42 @@ def test_a_result_that_may_be_of_another_file_is_not_shown(session: ViewSession,
 
 
 def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
-    for name, structure in (("own", session.graph.skeleton.structure), ("other", "x"), ("unknown", None)):
-        manifest = {"schema": "subcut.case/1", "source": {"structure_sha256": structure}, "request": {}, "files": []}
+    for name, structure in (
+        ("own", session.graph.skeleton.structure),
+        ("other", "x"),
+        ("unknown", None),
+    ):
+        manifest = {
+            "schema": "subcut.case/1",
+            "source": {"structure_sha256": structure},
+            "request": {},
+            "files": [],
+        }
         Path("out", name).mkdir(parents=True)
-        Path("out", name, "manifest.json").write_text(json.dumps(manifest | {"command": None}), encoding="utf-8")
+        Path("out", name, "manifest.json").write_text(
+            json.dumps(manifest | {"command": None}), encoding="utf-8"
+        )
         session.show_case(Path("out", name))
     Path("out/own/manifest.json").write_text("{", encoding="utf-8")
     session.show_case(Path("out/own"))
     assert session._cases == [(Path("out/own"), "")]
 
 
-def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_a_run_is_the_one_with_its_structure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a folder with several models nobody is asked which."""
     monkeypatch.chdir(tmp_path)
     for name, operator in (("a.onnx", "Neg"), ("b.onnx", "Relu")):
         text_models.save(name, f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}")
     Path("damaged.onnx").write_bytes(b"no model")
     structure = load(Path("b.onnx")).skeleton.structure
-    assert find_model({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
-    assert find_model({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx", "renamed"
+    assert (
+        find_model({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
+    )
+    assert (
+        find_model({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
+    ), "renamed"
     with pytest.raises(UsageError, match=r"no model here is the one of run: c\.onnx"):
         find_model({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
 
@@ -436,7 +499,9 @@ def test_a_recording_is_stored_by_one_run_and_shown_without_another(session: Vie
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
     session.run({"kind": "values", "node": 3, **chosen})
     (words,) = started
-    assert not [word for word in words if word.startswith("--at")], "all that was recorded, not one node's"
+    assert not [word for word in words if word.startswith("--at")], (
+        "all that was recorded, not one node's"
+    )
     folder = Path(words[-1].removeprefix("--save="))
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}, "nothing before it is complete"
     values = [ValuePair(f"t{k}", "", "dump", np.zeros(3), np.full(3, k)) for k in (3, 4)]
@@ -447,8 +512,13 @@ def test_a_recording_is_stored_by_one_run_and_shown_without_another(session: Vie
         assert found["statistics"]["given"]["most"] == node
     with pytest.raises(UsageError, match="holds nothing of what this node makes"):
         session.tensor({"node": 5, **chosen})
-    assert session.tensor({"run": 1, "pair": 0})["pairs"] == session.tensor({"node": 3, **chosen})["pairs"]
-    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}, "the reference was fed otherwise"
+    assert (
+        session.tensor({"run": 1, "pair": 0})["pairs"]
+        == session.tensor({"node": 3, **chosen})["pairs"]
+    )
+    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}, (
+        "the reference was fed otherwise"
+    )
     session.close()
 
 
@@ -464,11 +534,16 @@ def test_the_key_of_the_page_is_in_a_private_file_and_in_no_command_line(
         assert page.parent.parent == tmp_path
         assert "url=http://127.0.0.1:9/#s3cret" in page.read_text(encoding="utf-8")
         if sys.platform != "win32":
-            assert [stat.S_IMODE(place.stat().st_mode) for place in (page, page.parent)] == [0o600, 0o700]
+            assert [stat.S_IMODE(place.stat().st_mode) for place in (page, page.parent)] == [
+                0o600,
+                0o700,
+            ]
     assert not any(tmp_path.iterdir())
 
 
-def test_a_runtime_folder_that_cannot_be_used_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_folder_that_cannot_be_used_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))

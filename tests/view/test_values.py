@@ -1,4 +1,5 @@
-"""A tensor's values as the page shows them: each shape and type, NaN, large ones in part; from runs and from cases."""
+"""A tensor's values as the page shows them: each shape and type, NaN, large ones in part; from runs
+and from cases."""
 
 from __future__ import annotations
 
@@ -16,23 +17,39 @@ from subgraph.types import Array
 from subgraph.view.values import tensor_document, values_of_case, values_of_run
 
 
-def shown(pairs: list[ValuePair], folder: Path, number: object = 0, plane: object = None) -> dict[str, Any]:
+def shown(
+    pairs: list[ValuePair], folder: Path, number: object = 0, plane: object = None
+) -> dict[str, Any]:
     save_values(pairs, folder)
     return tensor_document(values_of_run(folder, [pair.tensor for pair in pairs]), number, plane)
 
 
-def test_a_recording_is_called_the_record_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_is_called_the_record_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody ran that piece alone: the record is that of the whole model."""
     for side in ("outputs", "candidate"):
         (tmp_path / side).mkdir()
         np.save(tmp_path / side / "t0.npy", np.full((2, 2), side == "outputs", np.float32))
-    one = {"files": [{"file": "outputs/t0.npy", "format": "npy"}], "form": "tensor", "dtype": "float32"}
+    one = {
+        "files": [{"file": "outputs/t0.npy", "format": "npy"}],
+        "form": "tensor",
+        "dtype": "float32",
+    }
     manifest = {"outputs": [{"name": "t0", "samples": [one]}]}
     for found, told in (
-        ({}, "stored in x: the device's record, beside the reference on what the device recorded before it"),
+        (
+            {},
+            (
+                "stored in x: the device's record, beside the reference on what the device recorded"
+                " before it"
+            ),
+        ),
         ({"found": {"candidate": "wrong.py"}}, "stored in x, where wrong.py ran this piece alone"),
     ):
-        monkeypatch.setattr("subgraph.cases.case.read_manifest", lambda folder, found=found: manifest | found)
+        monkeypatch.setattr(
+            "subgraph.cases.case.read_manifest", lambda folder, found=found: manifest | found
+        )
         shown = tensor_document(values_of_case(tmp_path, ["t0"], "x"), 0, None)
         assert shown["notes"] == [told] and shown["source"] == found.get("found", {}).get(
             "candidate", "the device's record"
@@ -43,10 +60,15 @@ def test_a_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
     reference = np.zeros((1, 2, 4, 4), np.float32)
     given = reference.copy()
     given[0, 1, 2, 3] = 1
-    pairs = [ValuePair("t0", "", "ort", reference, given), ValuePair("t0", "s1", "ort", reference, given[..., :2])]
+    pairs = [
+        ValuePair("t0", "", "ort", reference, given),
+        ValuePair("t0", "s1", "ort", reference, given[..., :2]),
+    ]
     found = shown(pairs, tmp_path / "x")
     assert (found["planes"], found["plane"], found["shape"]) == (2, 1, [1, 2, 4, 4])
-    assert found["worst"][0]["index"] == [0, 1, 2, 3] and found["statistics"]["given"]["most"] == 1.0
+    assert (
+        found["worst"][0]["index"] == [0, 1, 2, 3] and found["statistics"]["given"]["most"] == 1.0
+    )
     other = shown(pairs, tmp_path / "x", 1)
     assert (
         other["scatter"] is None
@@ -61,7 +83,9 @@ def test_a_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(), (7,), (0, 3, 4), (2, 3, 50, 60)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8])
-def test_any_tensor_is_drawn_in_a_bounded_reply(tmp_path: Path, shape: tuple[int, ...], dtype: type) -> None:
+def test_any_tensor_is_drawn_in_a_bounded_reply(
+    tmp_path: Path, shape: tuple[int, ...], dtype: type
+) -> None:
     rng = np.random.default_rng(0)
     reference: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
     given: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
@@ -72,7 +96,9 @@ def test_any_tensor_is_drawn_in_a_bounded_reply(tmp_path: Path, shape: tuple[int
     assert found["statistics"]["given"]["nans"] == int(dtype != np.int8 and given.size > 0)
 
 
-@pytest.mark.parametrize(("shape", "seen"), [((3, 5, 6), range(60, 78)), ((50,), range(20)), ((4, 30), range(20))])
+@pytest.mark.parametrize(
+    ("shape", "seen"), [((3, 5, 6), range(60, 78)), ((50,), range(20)), ((4, 30), range(20))]
+)
 def test_of_a_large_tensor_one_channel_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], seen: range
 ) -> None:
@@ -82,7 +108,10 @@ def test_of_a_large_tensor_one_channel_is_read(
     plane = 2 if len(shape) == 3 else None
     found = shown([ValuePair("t0", "", "ort", values, values)], tmp_path / "x", 0, plane)
     assert "alone" in found["notes"][0] and found["shape"] == list(shape)
-    assert (found["statistics"]["given"]["least"], found["statistics"]["given"]["most"]) == (seen[0], seen[-1])
+    assert (found["statistics"]["given"]["least"], found["statistics"]["given"]["most"]) == (
+        seen[0],
+        seen[-1],
+    )
 
 
 def test_a_value_that_the_candidate_did_not_give_is_said(tmp_path: Path) -> None:
@@ -90,15 +119,35 @@ def test_a_value_that_the_candidate_did_not_give_is_said(tmp_path: Path) -> None
     assert found["notes"] == ["ort gave no value of this tensor: the reference's stands alone"]
 
 
-def a_case(folder: Path, reference: Array, given: Array | None = None, file: str = "outputs/t.npy") -> Path:
+def a_case(
+    folder: Path, reference: Array, given: Array | None = None, file: str = "outputs/t.npy"
+) -> Path:
     """A case with one output of two samples, as far as its values go."""
-    stored = {"form": "tensor", "dtype": "bfloat16", "shapes": [[2]], "files": [
-        {"file": file, "format": "npy", "dtype": "bfloat16", "shape": [2]}]}  # fmt: skip
-    manifest = {"schema": "subcut.case/1", "source": {}, "command": "", "request": {}, "files": [],
-                "outputs": [{"name": "t", "producer": None, "form": "tensor", "shape": [[2]], "dtype": "bfloat16",
-                             "samples": [stored, stored]}],
-                "samples": [{"label": "cat"}, {"label": "dog"}],
-                "found": {"candidate": "dev", "status": "fail", "why": ""}}  # fmt: skip
+    stored = {
+        "form": "tensor",
+        "dtype": "bfloat16",
+        "shapes": [[2]],
+        "files": [{"file": file, "format": "npy", "dtype": "bfloat16", "shape": [2]}],
+    }
+    manifest = {
+        "schema": "subcut.case/1",
+        "source": {},
+        "command": "",
+        "request": {},
+        "files": [],
+        "outputs": [
+            {
+                "name": "t",
+                "producer": None,
+                "form": "tensor",
+                "shape": [[2]],
+                "dtype": "bfloat16",
+                "samples": [stored, stored],
+            }
+        ],
+        "samples": [{"label": "cat"}, {"label": "dog"}],
+        "found": {"candidate": "dev", "status": "fail", "why": ""},
+    }
     for side, value in (("outputs", reference), ("candidate", given)):
         (folder / side).mkdir(parents=True, exist_ok=True)
         if value is not None:
@@ -117,8 +166,12 @@ def test_a_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
     found = tensor_document(values, 1, None)
     assert (found["dtype"], found["worst"][0]["given"]) == ("bfloat16", 4.0)
     assert found["notes"] == ["stored in out/case, where dev ran this piece alone"]
-    alone = tensor_document(values_of_case(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"), 0, None)
-    assert alone["scatter"] is None and "dev gave no value" in alone["notes"][1]  # its file is of another type
+    alone = tensor_document(
+        values_of_case(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"), 0, None
+    )
+    assert (
+        alone["scatter"] is None and "dev gave no value" in alone["notes"][1]
+    )  # its file is of another type
 
 
 def test_nothing_outside_a_case_and_no_pickle_is_read(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What a user does first, on Windows: the commands of the README, with the numbers that Linux gives.
+"""What a user does first, on Windows: the commands of the README, with the numbers that Linux
+gives.
 
-`make test-windows` runs it under wine. `EXCHANGE` names a folder: what Linux wrote there is read, and the other way
-round.
+`make test-windows` runs it under wine. `EXCHANGE` names a folder: what Linux wrote there is read,
+and the other way round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable  # noqa: F401
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert subcut("demo", folder, cwd=folder.parent, env=OWN).code == 0
     done = subcut("bisect", "model.onnx", "-c", "wrong.py", "-q", cwd=folder, env=OWN)
     assert done.code == 1, done
-    for words in ("2 of 28 nodes: stem/pad, stem/pool", "expected 0.5535859, got 1.245568", "113 of 512 values differ"):
+    for words in (
+        "2 of 28 nodes: stem/pad, stem/pool",
+        "expected 0.5535859, got 1.245568",
+        "113 of 512 values differ",
+    ):
         assert words in done.out
     return folder
 
@@ -52,7 +57,9 @@ def test_help_and_doctor(tmp_path: Path) -> None:
 def test_a_cut(demo: Path) -> None:
     done = subcut("--start", "stem/pad", "--end", "stem/pool", "-o", "cut", cwd=demo, env=OWN)
     assert done.code == 0 and "bit-identical" in done.out
-    files = json.loads((demo / "cut/stem_pad__stem_pool/manifest.json").read_text(encoding="utf-8"))["files"]
+    files = json.loads(
+        (demo / "cut/stem_pad__stem_pool/manifest.json").read_text(encoding="utf-8")
+    )["files"]
     assert not [name for name in files if "\\" in name]
 
 
@@ -68,7 +75,7 @@ session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]
 feeds = {i.name: numpy.load(next(inputs.glob("*.npy"))) for i in session.get_inputs()}
 for k, (name, value) in enumerate(zip([o.name for o in session.get_outputs()], session.run(None, feeds))):
     numpy.save(outputs / f"{name}.npy", value)
-"""
+"""  # noqa: E501
 
 
 def test_a_command_with_a_path_of_windows(demo: Path) -> None:
@@ -86,7 +93,11 @@ def test_replay_and_the_script_of_a_case(demo: Path) -> None:
     culprit = "subcut_out/bisect-wrong.py/culprit"
     assert subcut("replay", culprit, "-c", "wrong.py", cwd=demo, env=OWN).code == 1
     script = subprocess.run(
-        [sys.executable, f"{culprit}/repro.py"], cwd=demo, capture_output=True, encoding="utf-8", check=True
+        [sys.executable, f"{culprit}/repro.py"],
+        cwd=demo,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     )
     assert "bit-identical" in script.stdout
 
@@ -115,10 +126,21 @@ def test_a_recording(demo: Path) -> None:
 
 
 def test_a_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
-    done = subcut("bundle", "subcut_out/bisect-wrong.py", "--candidate-files", "wrong.py", "-o", tmp_path / "b.zip",
-                  cwd=demo, env=OWN)  # fmt: skip
+    done = subcut(
+        "bundle",
+        "subcut_out/bisect-wrong.py",
+        "--candidate-files",
+        "wrong.py",
+        "-o",
+        tmp_path / "b.zip",
+        cwd=demo,
+        env=OWN,
+    )
     assert done.code == 0, done
-    assert subcut("replay", tmp_path / "b.zip", "-c", demo / "wrong.py", cwd=tmp_path, env=OWN).code == 1
+    assert (
+        subcut("replay", tmp_path / "b.zip", "-c", demo / "wrong.py", cwd=tmp_path, env=OWN).code
+        == 1
+    )
     if EXCHANGE:
         shutil.copy(tmp_path / "b.zip", Path(EXCHANGE, "windows.zip"))
 
@@ -132,14 +154,21 @@ def test_what_linux_wrote_is_read(tmp_path: Path) -> None:
     assert subcut("replay", *zipped, cwd=tmp_path / "other", env=OWN).code == 1
     culprit = "subcut_out/bisect-wrong.py/culprit"
     assert subcut("replay", culprit, "-c", "wrong.py", cwd=linux, env=OWN).code == 1
-    assert subcut("compare", "model.onnx", "-c", "wrong.py", cwd=linux, env=OWN).code == 1  # with its store
+    assert (
+        subcut("compare", "model.onnx", "-c", "wrong.py", cwd=linux, env=OWN).code == 1
+    )  # with its store
 
 
 def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
     view = start("view", "model.onnx", "-c", "wrong.py", "--no-browser", cwd=demo)
     assert view.stderr
     try:
-        address = next(filter(None, (re.search(r"http://127\.0\.0\.1:(\d+)/\S*?([\w-]{16,})", s) for s in view.stderr)))
+        address = next(
+            filter(
+                None,
+                (re.search(r"http://127\.0\.0\.1:(\d+)/\S*?([\w-]{16,})", s) for s in view.stderr),
+            )
+        )
         port = int(address[1])
         token = address[2]
 
@@ -179,7 +208,10 @@ def test_killed_at_ten_moments(demo: Path, tmp_path: Path) -> None:
     """The same command goes on, and gives the same answer; nothing is left running."""
     shutil.copytree(demo, tmp_path / "d", ignore=shutil.ignore_patterns("subcut_out"))
     words = ("bisect", "model.onnx", "-c", "wrong.py", "-q")
-    run: Callable[[], Done] = lambda: finish(start(*words, cwd=tmp_path / "d"))  # noqa: E731
+
+    def run() -> Done:
+        return finish(start(*words, cwd=tmp_path / "d"))
+
     killed = 0
     for moment in range(MOMENTS):
         process = start(*words, cwd=tmp_path / "d")
@@ -189,9 +221,15 @@ def test_killed_at_ten_moments(demo: Path, tmp_path: Path) -> None:
         killed += running
         process.kill()
         process.communicate()
-        until(lambda b=below, p=process.pid: not [c for c in [*b, *children_of(p)] if c.is_running()])  # type: ignore[misc]
+        until(
+            lambda b=below, p=process.pid: not [c for c in [*b, *children_of(p)] if c.is_running()]  # type: ignore[misc]
+        )
     assert killed
     done = run()
     assert done.code == 1 and "2 of 28 nodes: stem/pad, stem/pool" in done.out
-    hidden = [p.name for p in (tmp_path / "d/subcut_out").iterdir() if p.name.endswith((".subcut-new", ".subcut-old"))]
+    hidden = [
+        p.name
+        for p in (tmp_path / "d/subcut_out").iterdir()
+        if p.name.endswith((".subcut-new", ".subcut-old"))
+    ]
     assert not hidden

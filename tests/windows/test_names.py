@@ -1,4 +1,5 @@
-"""Names that Windows cannot have, `a:b` or `CON`: files get safe names, and are found again by the real ones.
+"""Names that Windows cannot have, `a:b` or `CON`: files get safe names, and are found again by the
+real ones.
 
 Runs on every system, since a folder that one writes is read on another.
 """
@@ -14,12 +15,35 @@ import onnx
 import pytest
 
 from subgraph.cases.zip_archive import require_names
-from tests.helpers.run_command import COMMAND, PATIENCE, chain, environment, in_process, subcut, tree
+from tests.helpers.run_command import (
+    COMMAND,
+    PATIENCE,
+    chain,
+    environment,
+    in_process,
+    subcut,
+    tree,
+)
 
 ODD = [
-    "a:b", "what?", "*", "CON", "nul.txt", "trailing.", "blank ", "Same", "same", "x" * 300, r"C:\x", r"\\host\share",
-    r"..\up", "file:stream", "/abs", "<|>", '"',
-]  # fmt: skip
+    "a:b",
+    "what?",
+    "*",
+    "CON",
+    "nul.txt",
+    "trailing.",
+    "blank ",
+    "Same",
+    "same",
+    "x" * 300,
+    r"C:\x",
+    r"\\host\share",
+    r"..\up",
+    "file:stream",
+    "/abs",
+    "<|>",
+    '"',
+]
 CANDIDATE = """
 import onnx, onnxruntime
 
@@ -31,12 +55,13 @@ def load(model, options):
     session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(names, session.run(names, feeds)))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(params=["short", "long"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model whose nodes and tensors are named so; `long`: its path, too long to stand in on Windows."""
+    """A folder with a model whose nodes and tensors are named so; `long`: its path, too long to
+    stand in on Windows."""
     folder = tmp_path.joinpath(*(["d" * 60] * 5 if request.param == "long" else ["d"]))
     folder.mkdir(parents=True)
     try:
@@ -62,18 +87,31 @@ def test_a_search_and_what_is_made_of_it(place: Path) -> None:
     (finding,) = found.document["findings"]
     assert finding["nodes"] == ["nul.txt"]
     assert in_process("replay", finding["case"], *candidate).exit_code == 1
-    assert in_process("bundle", Path(finding["case"]).parent, "-o", place / "bundle.zip", "-q").exit_code == 0
-    assert in_process("replay", place / "bundle.zip", *candidate, "-o", place / "unpacked").exit_code == 1
+    assert (
+        in_process(
+            "bundle", Path(finding["case"]).parent, "-o", place / "bundle.zip", "-q"
+        ).exit_code
+        == 0
+    )
+    assert (
+        in_process("replay", place / "bundle.zip", *candidate, "-o", place / "unpacked").exit_code
+        == 1
+    )
     require_names(list(tree(place)), "the folder")
 
 
 def test_every_tensor_is_found_again(place: Path) -> None:
     model = (place / "odd.onnx", "-i", place / "x.npy")
     out = ("-o", place / "out")
-    assert in_process("cut", *model, "-s", "CON", "-e", "trailing.", "--dump", "all", *out).exit_code == 0
+    assert (
+        in_process("cut", *model, "-s", "CON", "-e", "trailing.", "--dump", "all", *out).exit_code
+        == 0
+    )
     (case,) = (path.parent for path in place.glob("out/*/manifest.json"))
     assert in_process("export", case, "-o", place / "exported", "--format", "npy").exit_code == 0
-    assert len({path.stem for path in place.glob("exported/**/*.npy")}) == 4  # the input, and a tensor per node
+    assert (
+        len({path.stem for path in place.glob("exported/**/*.npy")}) == 4
+    )  # the input, and a tensor per node
     assert in_process("dump", *model, "--all", "-o", place / "dumped").exit_code == 0
     compared = in_process("compare", *model, "--recorded", place / "dumped", *out)
     assert compared.exit_code == 0 and "not seen" not in compared.text, compared.text
@@ -92,11 +130,18 @@ def test_a_path_that_is_too_long(tmp_path: Path) -> None:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
 @pytest.mark.parametrize("words", [("--help",), ("-s", "卷积→1", "-e", "last", "--dry-run")])
-def test_a_terminal_without_the_characters(encoding: str, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_terminal_without_the_characters(
+    encoding: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
     chain(tmp_path / "m.onnx", ["卷积→1", "last"])
     plain = environment({"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
     done = subprocess.run(
-        [*COMMAND, *words], cwd=tmp_path, env=plain, capture_output=True, check=False, timeout=PATIENCE
+        [*COMMAND, *words],
+        cwd=tmp_path,
+        env=plain,
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done
     said = (done.stdout + done.stderr).decode(encoding)

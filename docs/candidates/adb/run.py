@@ -1,4 +1,5 @@
-"""SERIAL RUNNER MODEL INPUTS OUTPUTS: a piece goes to the phone and is run there; SERIAL `-` is the only phone."""
+"""SERIAL RUNNER MODEL INPUTS OUTPUTS: a piece goes to the phone and is run there; SERIAL `-` is the
+only phone."""
 
 import json
 import subprocess
@@ -9,9 +10,15 @@ serial, runner, model, inputs, outputs = sys.argv[1], *map(Path, sys.argv[2:])
 ADB = ["adb", *([] if serial == "-" else ["-s", serial])]
 THERE = "/data/local/tmp/subcut"  # the runner and its library lie there
 PIECE = f"{THERE}/{outputs.parent.name}-{outputs.name}"
-TYPES = "- float32 uint8 int8 uint16 int16 int32 int64 - bool float16 float64 uint32 uint64 - - bfloat16".split()
+TYPES = (
+    "- float32 uint8 int8 uint16 int16 int32 int64 - bool float16 float64 uint32 uint64 - -"
+    " bfloat16".split()
+)
 manifest = json.loads((inputs / "manifest.json").read_text())
-lines = [["in", i["bin"], TYPES.index(i["dtype"]), len(i["shape"]), *i["shape"], i["name"]] for i in manifest["inputs"]]
+lines = [
+    ["in", i["bin"], TYPES.index(i["dtype"]), len(i["shape"]), *i["shape"], i["name"]]
+    for i in manifest["inputs"]
+]
 lines += [["out", o["bin"], o["name"]] for o in manifest["outputs"]]
 (inputs / "list.txt").write_text("\n".join(" ".join(map(str, line)) for line in lines))
 

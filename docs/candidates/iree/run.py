@@ -14,7 +14,13 @@ except ImportError as error:
 converted, inputs, outputs = map(Path, sys.argv[1:])
 manifest = json.loads((inputs / "manifest.json").read_text())
 module = ireert.load_vm_flatbuffer_file(str(converted), driver="local-sync")
-name = next(n for n in module.vm_module.function_names if not n.endswith("$async") and not n.startswith("__"))
+name = next(
+    n
+    for n in module.vm_module.function_names
+    if not n.endswith("$async") and not n.startswith("__")
+)
 values = getattr(module, name)(*(np.load(inputs / i["npy"]) for i in manifest["inputs"]))
-for o, value in zip(manifest["outputs"], values if isinstance(values, tuple) else [values], strict=True):
+for o, value in zip(
+    manifest["outputs"], values if isinstance(values, tuple) else [values], strict=True
+):
     np.save(outputs / o["npy"], value.to_host())

@@ -1,4 +1,5 @@
-"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; pictures become NHWC."""
+"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; pictures
+become NHWC."""
 
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ if not onnx2tf.exists():
 model, folder = map(Path, sys.argv[1:])
 folder.mkdir()
 shutil.copy(model, folder / "m.onnx")
-# It runs the model on this file to see which transpositions it needs, and downloads it where it does not lie here.
+# It runs the model on this file to see which transpositions it needs, and downloads it where it
+# does not lie here.
 sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
 np.save(folder / "calibration_image_sample_data_20x128x128x3_float32.npy", sample)
 words = ["-i", "m.onnx", "-o", ".", "--copy_onnx_input_output_names_to_tflite", "--non_verbose"]

@@ -1,4 +1,5 @@
-"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; pictures go in and come out as NHWC."""
+"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; pictures go in and come out as
+NHWC."""
 
 import json
 import sys
@@ -19,8 +20,12 @@ run = interpreter.get_signature_runner()
 feeds = {}
 for i in manifest["inputs"]:
     value, wanted = np.load(inputs / i["npy"]), list(run.get_input_details()[i["name"]]["shape"])
-    feeds[i["name"]] = value if value.ndim < 3 or list(value.shape) == wanted else np.moveaxis(value, 1, -1)
+    feeds[i["name"]] = (
+        value if value.ndim < 3 or list(value.shape) == wanted else np.moveaxis(value, 1, -1)
+    )
 values = run(**feeds)
 for o in manifest["outputs"]:
     value = values[o["name"]]
-    np.save(outputs / o["npy"], value if list(value.shape) == o["shape"] else np.moveaxis(value, -1, 1))
+    np.save(
+        outputs / o["npy"], value if list(value.shape) == o["shape"] else np.moveaxis(value, -1, 1)
+    )

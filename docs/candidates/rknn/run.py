@@ -1,4 +1,5 @@
-"""MODEL INPUTS OUTPUTS: the vendor's simulator on x86, in one step: it runs what it just built, no .rknn file."""
+"""MODEL INPUTS OUTPUTS: the vendor's simulator on x86, in one step: it runs what it just built, no
+.rknn file."""
 
 import json
 import sys
@@ -17,7 +18,9 @@ fed = manifest["inputs"]
 rknn = RKNN()
 rknn.config(target_platform="rk3588")  # without quantization the NPU computes in fp16
 names, wanted = [i["name"] for i in fed], [o["name"] for o in manifest["outputs"]]
-if rknn.load_onnx(str(model), inputs=names, input_size_list=[i["shape"] for i in fed], outputs=wanted):
+if rknn.load_onnx(
+    str(model), inputs=names, input_size_list=[i["shape"] for i in fed], outputs=wanted
+):
     sys.exit(125)  # an operator that it does not know
 if rknn.build(do_quantization=False) or rknn.init_runtime():
     sys.exit(125)

@@ -12,7 +12,7 @@ manifest = json.loads((inputs / "manifest.json").read_text())
 feeds = {i["name"]: np.load(inputs / i["npy"]) for i in manifest["inputs"]}
 try:
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-except Exception as error:  # noqa: BLE001 - of many kinds
+except Exception as error:  # noqa: BLE001
     sys.stderr.write(f"{error}\n")
     sys.exit(125)  # this model cannot be tested here
 names = [o["name"] for o in manifest["outputs"]]

@@ -13,7 +13,9 @@ feeds = ",".join(f"'{i['name']}':{inputs / i['bin']}" for i in manifest["inputs"
 answer = outputs / "answer.json"
 words = [f"--loadEngine={converted}", f"--loadInputs={feeds}", f"--exportOutput={answer}"]
 try:
-    done = subprocess.run(["trtexec", *words, "--iterations=1", "--warmUp=0", "--duration=0"], check=False)
+    done = subprocess.run(
+        ["trtexec", *words, "--iterations=1", "--warmUp=0", "--duration=0"], check=False
+    )
 except FileNotFoundError:
     sys.exit(127)  # no fault of the model: subcut stops
 if done.returncode:
@@ -22,4 +24,6 @@ found = {o["name"]: o for o in json.loads(answer.read_text())}
 answer.unlink()
 for o in manifest["outputs"]:
     dims = [int(d) for d in found[o["name"]]["dimensions"].split("x")]
-    np.save(outputs / o["npy"], np.array(found[o["name"]]["values"]).reshape(dims).astype(o["dtype"]))
+    np.save(
+        outputs / o["npy"], np.array(found[o["name"]]["values"]).reshape(dims).astype(o["dtype"])
+    )

@@ -11,8 +11,12 @@ try:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    lacking = Mock(side_effect=NotImplementedError("torchvision is not installed"))  # wanted for NMS and RoiAlign
-    sys.modules["torchvision"] = sys.modules["torchvision.ops"] = Mock(ops=lacking, nms=lacking, roi_align=lacking)
+    lacking = Mock(
+        side_effect=NotImplementedError("torchvision is not installed")
+    )  # wanted for NMS and RoiAlign
+    sys.modules["torchvision"] = sys.modules["torchvision.ops"] = Mock(
+        ops=lacking, nms=lacking, roi_align=lacking
+    )
     import onnx2torch
 except ImportError as error:
     sys.stderr.write(f"{error}\n")

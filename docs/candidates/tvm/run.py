@@ -17,5 +17,7 @@ manifest = json.loads((inputs / "manifest.json").read_text())
 machine = relax.VirtualMachine(tvm.runtime.load_module(f"{converted}/model.so"), tvm.cpu())
 feeds = [tvm.runtime.tensor(np.load(inputs / i["npy"])) for i in manifest["inputs"]]
 values = machine["main"](*feeds)
-for o, value in zip(manifest["outputs"], [values] if isinstance(values, tvm.runtime.Tensor) else values, strict=True):
+for o, value in zip(
+    manifest["outputs"], [values] if isinstance(values, tvm.runtime.Tensor) else values, strict=True
+):
     np.save(outputs / o["npy"], value.numpy())

@@ -1,1 +1,2 @@
-"""The same bisection for a device that cannot be called from here: tasks out, results in, state on disk."""
+"""The same bisection for a device that cannot be called from here: tasks out, results in, state on
+disk."""

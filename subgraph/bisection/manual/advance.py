@@ -1,7 +1,7 @@
 """The manual bisection: its log of answers -> the tasks to run next, or the result.
 
-Insight: nothing of a search is stored but its answers. Each command runs the search over them (`replayed_search`),
-which takes as long as the reference takes.
+Insight: nothing of a search is stored but its answers. Each command runs the search over them
+(`replayed_search`), which takes as long as the reference takes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ def check(state: ManualState, trials: Trials) -> None:
 def _drawn(model: ReferenceModel) -> list[str]:
     """The outputs of random nodes."""
     graph = model.graph
-    return [n for i in graph.in_order(set(model.whole().nodes) & graph.random_nodes) for n in graph.makes[i]]
+    return [
+        n
+        for i in graph.in_order(set(model.whole().nodes) & graph.random_nodes)
+        for n in graph.makes[i]
+    ]
 
 
 def make_folder(folder: Path) -> None:
@@ -68,7 +72,8 @@ def make_folder(folder: Path) -> None:
 
 
 def begin(state: ManualState, model: ReferenceModel) -> None:
-    """Keep the values that are fed, and save the state for the first time; an earlier session in the folder is removed.
+    """Keep the values that are fed, and save the state for the first time; an earlier session in
+    the folder is removed.
 
     Raises:
         OutputError: it cannot be written.
@@ -79,8 +84,14 @@ def begin(state: ManualState, model: ReferenceModel) -> None:
     clear(state.folder)
     try:
         for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
-            tensors = [_keep(state.folder, records[n], f"input_{i}", k, "inputs") for i, n in enumerate(graph.inputs)]
-            tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
+            tensors = [
+                _keep(state.folder, records[n], f"input_{i}", k, "inputs")
+                for i, n in enumerate(graph.inputs)
+            ]
+            tensors += [
+                _keep(state.folder, records[n], f"node_{i}", k, "drawn")
+                for i, n in enumerate(drawn)
+            ]
             fed = list(captured.fed.values())
             origins = captured.origins
             texts = {n: str(o) for n, o in origins.items()}
@@ -88,7 +99,10 @@ def begin(state: ManualState, model: ReferenceModel) -> None:
             state.samples.append(FedSample(captured.label, fed, texts, tensors, kinds))
         if state.recorded:
             outputs = [
-                [_keep(state.folder, record, f"output_{i}", k, "recorded") for i, record in enumerate(sample)]
+                [
+                    _keep(state.folder, record, f"output_{i}", k, "recorded")
+                    for i, record in enumerate(sample)
+                ]
                 for k, sample in enumerate(state.recorded.outputs)
             ]
             state.recorded = replace(state.recorded, outputs=outputs)
@@ -98,7 +112,8 @@ def begin(state: ManualState, model: ReferenceModel) -> None:
 
 
 def _keep(folder: Path, record: Record, stem: str, k: int, kind: str) -> Record:
-    """Copy a value of sample `k`; its record, relative to `folder`. Values that no file can feed go to `drawn`."""
+    """Copy a value of sample `k`; its record, relative to `folder`. Values that no file can feed go
+    to `drawn`."""
     into = f"{kind if record.form == 'tensor' else 'drawn'}/{k}"
     (folder / into).mkdir(parents=True, exist_ok=True)
     files = tuple(f"{into}/{stem}{f'#{j}' if j else ''}.npy" for j in range(len(record.files)))
@@ -116,15 +131,20 @@ def model_digest(graph: Graph) -> str:
 def options_of(state: ManualState) -> BisectionOptions:
     """The bisection of a session."""
     request = state.request
-    claim = request.precision or Precision.of_type(state.task_format.form.dtype.removeprefix("u"))  # of its inputs
+    claim = request.precision or Precision.of_type(
+        state.task_format.form.dtype.removeprefix("u")
+    )  # of its inputs
     candidate = Candidate(state.name, BY_HAND, precision=claim)
     setup = Setup(candidate, state.feeding, state.folder.parent, request.criterion, request.freeze)
     notes = (*request.notes, *_notes(state))
-    return BisectionOptions(setup, Settings(steady=True), request.within, request.command, notes, request.force)
+    return BisectionOptions(
+        setup, Settings(steady=True), request.within, request.command, notes, request.force
+    )
 
 
 def setup_of(state: ManualState) -> Setup:
-    """Its setup, fed with the values kept when the session began, whatever has become of the user's files."""
+    """Its setup, fed with the values kept when the session began, whatever has become of the user's
+    files."""
     setup = options_of(state).setup
     folder = state.folder.resolve() / "inputs"
     kept = (str(folder),) if folder.is_dir() else ()
@@ -139,7 +159,10 @@ def _notes(state: ManualState) -> Iterator[str]:
         repeated = f"each piece was run {state.request.repeat} times"
     yield f"run by hand: {answers} in {rounds}; {repeated}"
     if state.recorded:
-        yield f"the recording {state.recorded.name} only guided the search: every reported node was run"
+        yield (
+            f"the recording {state.recorded.name} only guided the search: every reported node"
+            " was run"
+        )
     for word in WORDS:
         if number := sum(answer.word == word for answer in state.log):
             yield f"{count(number, 'answer')} without outputs: {word}"
@@ -154,13 +177,21 @@ def restore(state: ManualState, model: ReferenceModel) -> None:
     values = model.values
     home = str(state.folder.resolve())
     if len(state.samples) != len(values.samples):
-        raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE, code="manual.inputs-gone")
-    values.samples = [replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)]
+        raise UsageError(
+            f"inputs in {clean(str(state.folder))} are gone", GONE, code="manual.inputs-gone"
+        )
+    values.samples = [
+        replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)
+    ]
     for known, fed in zip(values.records, state.samples, strict=True):
         for record in fed.tensors:
             for file in record.files:
                 if not (state.folder / file).is_file():
-                    raise UsageError(f"{clean(str(state.folder / file))} is gone", GONE, code="manual.inputs-gone")
+                    raise UsageError(
+                        f"{clean(str(state.folder / file))} is gone",
+                        GONE,
+                        code="manual.inputs-gone",
+                    )
             known[record.name] = record.within(home)
     values.captured = [fed.captured for fed in state.samples]
 
@@ -171,7 +202,8 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
     Returns the bisection, whether it has ended, and how many of its steps were shown before.
 
     Raises:
-        ResultExists: another result stands where this one should go. ModelError: the reference fails.
+        ResultExists: another result stands where this one should go. ModelError: the reference
+            fails.
         OutputError: nothing can be written.
     """
     repeat = state.request.repeat
@@ -183,14 +215,21 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         state.open = []
     except Pending as pending:
         ended = False
-        _prepare(state, trials.model, pending, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
+        _prepare(
+            state,
+            trials.model,
+            pending,
+            bisection.by_hand.next_tasks(pending, state.request.batch * repeat),
+        )
     shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()
     return bisection, ended, shown
 
 
-def _prepare(state: ManualState, model: ReferenceModel, pending: Pending, next_tasks: Sequence[Task]) -> None:
+def _prepare(
+    state: ManualState, model: ReferenceModel, pending: Pending, next_tasks: Sequence[Task]
+) -> None:
     """Number the tasks and write their folders; complete ones stay."""
     by_key = {t.key: t for t in state.tasks}
     needed = {t.key for t in pending.tasks}
@@ -204,7 +243,9 @@ def _prepare(state: ManualState, model: ReferenceModel, pending: Pending, next_t
             tasks.write_task(model, task, number, state.todo, state.task_format, state.feeding)
         own_round = logged.round if logged and number in state.open else next_round
         what = _what(task, state.todo / str(number), model)
-        what += f" (run {task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
+        what += (
+            f" (run {task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
+        )
         new = LoggedTask(number, task.key, what, own_round, task.key in needed)
         state.tasks = [*(t for t in state.tasks if t.number != number), new]
         opened.append(number)
@@ -220,7 +261,9 @@ def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     inside = set(region.nodes)
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
-    without = [i for i in whole.nodes if i not in inside and any(kinds[n] == VALUE for n in graph.makes[i])]
+    without = [
+        i for i in whole.nodes if i not in inside and any(kinds[n] == VALUE for n in graph.makes[i])
+    ]
     if not without:
         return f"the whole model{more}"
     if len(without) <= FEW < len(region.nodes):

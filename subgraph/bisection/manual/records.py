@@ -1,4 +1,5 @@
-"""The parts of a manual session's state: request, values fed, tasks and answers, as JSON and back."""
+"""The parts of a manual session's state: request, values fed, tasks and answers, as JSON and
+back."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class FedWords:
 
 @dataclass(frozen=True)
 class ManualRequest:
-    """The options of `subcut manual start`; `export` as `TaskFormat.parse` reads it; `repeat`: runs of each task."""
+    """The options of `subcut manual start`; `export` as `TaskFormat.parse` reads it; `repeat`: runs
+    of each task."""
 
     name: str
     export: str
@@ -57,9 +59,11 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class FedSample:
-    """The values of one sample when the session began: `fed` by the user, without files; `tensors` kept in the folder.
+    """The values of one sample when the session began: `fed` by the user, without files; `tensors`
+    kept in the folder.
 
-    `origins`: where the values came from, for people; `kinds`: the kind of source, missing in older states.
+    `origins`: where the values came from, for people; `kinds`: the kind of source, missing in older
+    states.
     """
 
     label: str
@@ -73,22 +77,26 @@ class FedSample:
         """As a capture gives it; files are below the session's folder."""
         tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
         origins = {
-            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text) for name, text in self.origins.items()
+            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text)
+            for name, text in self.origins.items()
         }
         return Captured(self.label, tensors, fed, origins)
 
 
 @dataclass(frozen=True)
 class RecordedEvidence:
-    """What a recording of the device tells before anything runs: where to look. It is not a result of any piece.
+    """What a recording of the device tells before anything runs: where to look. It is not a result
+    of any piece.
 
     Attributes:
         name: of the recording.
         lines: what it tells, for people.
         wrong: of each recorded tensor, is it wrong in place?
-        own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if unknown.
+        own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if
+            unknown.
         places: the nodes in doubt at each of these, by their indices.
-        outputs: per sample, the model's outputs, with files in the session's folder; empty if one was not recorded.
+        outputs: per sample, the model's outputs, with files in the session's folder; empty if one
+            was not recorded.
     """
 
     name: str

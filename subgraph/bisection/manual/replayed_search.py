@@ -1,11 +1,12 @@
-"""The bisection of a device that a person runs: the search over recorded results, and what is to be run next.
+"""The bisection of a device that a person runs: the search over recorded results, and what is to be
+run next.
 
-Insight: a search is a pure function of its answers, so nothing of it is stored. Each command runs it anew over the
-recorded results, until it asks for one that is missing: `Pending`. What it would ask after that, the search's own
-lookahead tells.
+Insight: a search is a pure function of its answers, so nothing of it is stored. Each command runs
+it anew over the recorded results, until it asks for one that is missing: `Pending`. What it would
+ask after that, the search's own lookahead tells.
 
-Manual runs are expensive: nothing is repeated unless the user says so, the growth of an error is not measured, and a
-region that agrees is not examined further.
+Manual runs are expensive: nothing is repeated unless the user says so, the growth of an error is
+not measured, and a region that agrees is not examined further.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from subgraph.verdict import Signature, Status, Verdict
 
 NOT_RUN = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not run by hand"))
 RECORDED_WHOLE = "the whole model was not run: its outputs are those of the recording"
-MAX_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
+# pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
+MAX_RIGHT = 4
 
 
 class Pending(Exception):
@@ -93,7 +95,14 @@ class RecordedAnswers:
         """Always "": the memory of the device is not known."""
         return ""
 
-    def run(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> RunResult:
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
         """The recorded result of a region; it is the same for each repetition.
 
         Raises:
@@ -102,7 +111,9 @@ class RecordedAnswers:
         self.model.capture(region)
         runs = {key: self.results.get(key) for key in self.keys(region, feeds)}
         known = [result for result in runs.values() if result is not None]
-        skipped = next((r for r in known if r.failure and r.failure.status is Status.UNRESOLVED), None)
+        skipped = next(
+            (r for r in known if r.failure and r.failure.status is Status.UNRESOLVED), None
+        )
         if len(known) < len(runs) and not skipped:
             if not self.may_ask:
                 return NOT_RUN
@@ -113,10 +124,15 @@ class RecordedAnswers:
             self.log.made[key] = result.made
         agrees = result.failure is not None and result.failure.status is Status.AGREE
         # of a region said to be good, fed with other values, the reference tells the values
-        return RunResult(tuple(self.model.run_on_reference(region, feeds))) if agrees and feeds is not None else result
+        return (
+            RunResult(tuple(self.model.run_on_reference(region, feeds)))
+            if agrees and feeds is not None
+            else result
+        )
 
     def _settled(self, region: Region, feeds: Feeds | None, runs: Sequence[RunResult]) -> RunResult:
-        """The result of several runs: the first; nothing is known where they contradict each other."""
+        """The result of several runs: the first; nothing is known where they contradict each
+        other."""
         first, *others = runs
         if not others:
             return first
@@ -125,17 +141,26 @@ class RecordedAnswers:
         said = [f"{v.status.value}{f' ({v.signature})' if v.signature else ''}" for v in verdicts]
         if feeds is not None:  # the reference's values say nothing here
             pairs = [(first, run) for run in others if not (first.failure or run.failure)]
-            said = ["same", *("other values" if one.differing(two) else "same" for one, two in pairs)]
+            said = [
+                "same",
+                *("other values" if one.differing(two) else "same" for one, two in pairs),
+            ]
         if len(set(said)) == 1:
             return first
-        why = f"its runs contradict each other: {', '.join(f'run {k} {word}' for k, word in enumerate(said, 1))}"
+        why = (
+            "its runs contradict each other:"
+            f" {', '.join(f'run {k} {word}' for k, word in enumerate(said, 1))}"
+        )
         self.contradictory[region.nodes] = why
         return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
 
     def tasks(self, region: Region, feeds: Feeds | None = None) -> list[Task]:
         """The tasks of running a region, one for each time."""
         groups = tuple(tuple(group) for group, _ in self.model.cuts(region, feeds))
-        return [Task(key, region, feeds, groups, run) for run, key in enumerate(self.keys(region, feeds))]
+        return [
+            Task(key, region, feeds, groups, run)
+            for run, key in enumerate(self.keys(region, feeds))
+        ]
 
     def keys(self, region: Region, feeds: Feeds | None = None) -> list[str]:
         """The keys of these tasks."""
@@ -143,12 +168,20 @@ class RecordedAnswers:
         return [key, *(digest("again", key, run) for run in range(1, self.repeat))]
 
     def _key(self, region: Region, feeds: Feeds | None) -> str:
-        """Digest of the nodes, the boundary, and the values fed instead of reference values. The latter are those of
-        the session's first command: another version, or another machine, may give other last bits."""
+        """Digest of the nodes, the boundary, and the values fed instead of reference values. The
+        latter are those of the session's first command: another version, or another machine, may
+        give other last bits."""
         entering = [*region.inputs, *region.shapes]
         fed = [self.model.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
         freeze = self.model.freeze and bool(region.shapes)
-        return digest("hand/1", list(region.nodes), entering, list(region.outputs), freeze, fed if any(fed) else [])
+        return digest(
+            "hand/1",
+            list(region.nodes),
+            entering,
+            list(region.outputs),
+            freeze,
+            fed if any(fed) else [],
+        )
 
     @contextmanager
     def asking(self, may_ask: bool) -> Iterator[None]:
@@ -208,7 +241,8 @@ class ManualOracle(NodeOracle):
         return self.known[query]
 
     def next_tasks(self, pending: Pending, count: int) -> list[Task]:
-        """Up to `count` tasks: those that the search waits for, then those that it is likely to ask for next."""
+        """Up to `count` tasks: those that the search waits for, then those that it is likely to ask
+        for next."""
         tasks = {task.key: task for task in pending.tasks}
         for query in self.wanted({}, self.known):
             if len(tasks) >= count:
@@ -231,7 +265,10 @@ class ManualOracle(NodeOracle):
         return ()
 
     def _answer(self, query: Query) -> Answer:
-        if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.answered_by_recording:
+        if (
+            query.kind is QueryKind.ISOLATED
+            and Query(QueryKind.WHOLE) in self.answered_by_recording
+        ):
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MAX_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
@@ -239,11 +276,11 @@ class ManualOracle(NodeOracle):
         return super()._answer(query)
 
     def _from_recording(self, query: Query) -> Answer | None:
-        """What a recording tells of intermediate tensors, as the answer to a profile; None if it has none of these
-        items.
+        """What a recording tells of intermediate tensors, as the answer to a profile; None if it
+        has none of these items.
 
-        It only says where to look. What lies behind a culprit is wrong in a recording, too: when culprits are known,
-        only those items count that were seen to add an error.
+        It only says where to look. What lies behind a culprit is wrong in a recording, too: when
+        culprits are known, only those items count that were seen to add an error.
 
         Raises:
             Pending: places that it leaves in doubt are to be run.
@@ -258,13 +295,18 @@ class ManualOracle(NodeOracle):
             statuses = dict.fromkeys(local, Status.FAIL)
         if Status.FAIL not in statuses.values():
             return None
-        return Answer(Status.FAIL, Signature.MISMATCH, "recorded", detail=ItemStatuses(statuses, local or None))
+        return Answer(
+            Status.FAIL,
+            Signature.MISMATCH,
+            "recorded",
+            detail=ItemStatuses(statuses, local or None),
+        )
 
     def _hints_of(self, evidence: RecordedEvidence) -> tuple[dict[int, Status], dict[int, float]]:
         """Per item, is it wrong in place? Which add an error, and how large a one?
 
-        Where the recording leaves several nodes in doubt, these are run with their intermediate tensors as outputs, on
-        reference values. A device that refuses this once is not asked again.
+        Where the recording leaves several nodes in doubt, these are run with their intermediate
+        tensors as outputs, on reference values. A device that refuses this once is not asked again.
 
         Raises:
             Pending: such places are to be run.
@@ -277,7 +319,9 @@ class ManualOracle(NodeOracle):
             k = made_by.get(name)
             if k is not None and statuses.get(k) is not Status.FAIL:
                 statuses[k] = Status.FAIL if wrong else Status.AGREE
-        local = {made_by[name]: error for name, error in evidence.own_errors.items() if name in made_by}
+        local = {
+            made_by[name]: error for name, error in evidence.own_errors.items() if name in made_by
+        }
         missing: list[Task] = []
         for place in evidence.places:
             inside = tuple(sorted({item[i] for i in place if i in item}))
@@ -296,8 +340,8 @@ class ManualOracle(NodeOracle):
         return statuses, local
 
     def _wrong_inside(self, items: Items) -> dict[int, float] | None:
-        """The items that are wrong given their actual inputs, when only these run; with the relative error. None if the
-        device does not run them so.
+        """The items that are wrong given their actual inputs, when only these run; with the
+        relative error. None if the device does not run them so.
 
         Raises:
             Pending: they are to be run.
@@ -314,10 +358,16 @@ class ManualOracle(NodeOracle):
         parents = self.parents
         return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
 
-    def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
+    def _with_share(
+        self, query: Query, region: Region, result: RunResult, answer: Answer
+    ) -> Answer:
         whole = self.run_result(self.trials.model.whole())
-        if result.failure or whole.failure:  # only said to be good or bad: there is no error to attribute
-            fails = answer.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
+        if (
+            result.failure or whole.failure
+        ):  # only said to be good or bad: there is no error to attribute
+            fails = answer.status is Status.FAIL and (
+                not whole.failure or whole.failure.status is Status.FAIL
+            )
             return replace(answer, detail=ErrorShare(is_culprit=fails or None))
         with self.recorded.asking(answer.status is Status.FAIL):
             return super()._with_share(query, region, result, answer)
@@ -327,9 +377,13 @@ class ManualBisection(Bisection):
     """Iterate it: a Step per recorded answer, then `Pending`, or the result."""
 
     def __init__(
-        self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult],
-        evidence: RecordedEvidence | None = None, repeat: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        trials: Trials,
+        options: BisectionOptions,
+        results: Mapping[str, RunResult],
+        evidence: RecordedEvidence | None = None,
+        repeat: int = 1,
+    ) -> None:
         judge = replace(trials.judge, runtime=replace(trials.runtime, is_manual=True))
         super().__init__(Trials(RecordedAnswers(judge, results, repeat=repeat), judge), options)
         self._evidence, self._asked = evidence, frozenset(results)
@@ -338,18 +392,25 @@ class ManualBisection(Bisection):
         """An oracle that answers from the recorded results."""
         recorded = trials.ask
         assert isinstance(recorded, RecordedAnswers)
-        oracle = self.by_hand = ManualOracle(trials, items_of(trials.model), recorded=recorded, evidence=self._evidence)
+        oracle = self.by_hand = ManualOracle(
+            trials, items_of(trials.model), recorded=recorded, evidence=self._evidence
+        )
         if self._evidence and self._use_recorded_outputs(recorded, self._evidence.outputs):
             oracle.answered_by_recording.add(Query(QueryKind.WHOLE))
         return oracle
 
-    def _use_recorded_outputs(self, recorded: RecordedAnswers, outputs: Sequence[Sequence[Record]]) -> bool:
-        """Take the recorded outputs as the result of the full model if they are wrong; that it is right is asked."""
+    def _use_recorded_outputs(
+        self, recorded: RecordedAnswers, outputs: Sequence[Sequence[Record]]
+    ) -> bool:
+        """Take the recorded outputs as the result of the full model if they are wrong; that it is
+        right is asked."""
         whole = recorded.model.whole()
         keys = recorded.keys(whole)
         if not outputs or self._asked.intersection(keys):
             return False
-        result = RunResult(tuple({r.name: r for r in sample} for sample in outputs), ((),) * len(outputs))
+        result = RunResult(
+            tuple({r.name: r for r in sample} for sample in outputs), ((),) * len(outputs)
+        )
         recorded.model.capture(whole)
         if recorded.judge.verdict(whole, result).status is not Status.FAIL:
             return False
@@ -361,14 +422,18 @@ class ManualBisection(Bisection):
         self.steps[:] = self.new_steps
         answered = self.by_hand.answered_by_recording
         notes = [RECORDED_WHOLE] if Query(QueryKind.WHOLE) in answered else []
-        self.options = replace(self.options, notes=(*self.options.notes, *notes, *self.contradictions))
+        self.options = replace(
+            self.options, notes=(*self.options.notes, *notes, *self.contradictions)
+        )
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
         asked = [step for step in once.values() if step.query.once not in answered]
         runs = [step for step in asked if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:
             nodes[step.purpose] += len(step.items) or self.suspects
-        counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: self.by_hand.probe_runs})
+        counts = Counter(step.purpose for step in runs) + Counter(
+            {Purpose.PROFILE: self.by_hand.probe_runs}
+        )
         return replace(findings, counts=Counts(counts, nodes))
 
     @property
@@ -378,9 +443,12 @@ class ManualBisection(Bisection):
         found = self.by_hand.recorded.contradictory
         label = model.graph.label
         whole = model.whole().nodes
-        names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in found}
+        names = {
+            nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in found
+        }
         return [
-            f"{'the whole model' if nodes == whole else names[nodes]}: {why}; no conclusion rests on these runs"
+            f"{'the whole model' if nodes == whole else names[nodes]}: {why}; no conclusion rests"
+            " on these runs"
             for nodes, why in found.items()
         ]
 

@@ -1,6 +1,8 @@
-"""Outputs that came back from a device -> tensors in the model's type and layout; files that do not fit are errors.
+"""Outputs that came back from a device -> tensors in the model's type and layout; files that do not
+fit are errors.
 
-Each output comes as its task says: NAME.npy, or NAME.bin without a header, in the form that was handed out.
+Each output comes as its task says: NAME.npy, or NAME.bin without a header, in the form that was
+handed out.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class ExpectedFile:
         Raises:
             InputError: it came twice.
         """
-        files = [p for p in (folder / f"{self.stem}.npy", folder / f"{self.stem}.bin") if p.is_file()]
+        files = [
+            p for p in (folder / f"{self.stem}.npy", folder / f"{self.stem}.bin") if p.is_file()
+        ]
         if len(files) > 1:
             raise InputError(
                 f"{folder / self.stem} came as .npy and as .bin",
@@ -70,13 +74,16 @@ class ExpectedFile:
         if self.dtype == "string":
             return f"{self.stem}.npy"
         layout = f" {self.raw_layout}" if self.raw_layout and len(self.raw_shape) > 3 else ""
-        return f"{self.stem}.bin ({self.raw_dtype} {shape_text(self.raw_shape)}{layout}, {self.size} bytes) or .npy"
+        return (
+            f"{self.stem}.bin ({self.raw_dtype} {shape_text(self.raw_shape)}{layout}, {self.size}"
+            " bytes) or .npy"
+        )
 
 
 @dataclass(frozen=True)
 class ExpectedOutput:
-    """An output of one sample; `sample`: its position in the task's cut. `files`: one, or one per element of a
-    sequence."""
+    """An output of one sample; `sample`: its position in the task's cut. `files`: one, or one per
+    element of a sequence."""
 
     name: str
     sample: int
@@ -92,13 +99,17 @@ def expected_outputs(manifest: Mapping[str, Any]) -> list[ExpectedOutput]:
     """
     try:
         return [
-            ExpectedOutput(str(tensor["name"]), k, str(stored["form"]), list(_expected_files(stored)))
+            ExpectedOutput(
+                str(tensor["name"]), k, str(stored["form"]), list(_expected_files(stored))
+            )
             for tensor in manifest["outputs"]
             for k, stored in enumerate(tensor["samples"])
         ]
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise InputError(
-            f"a manifest is damaged: {type(e).__name__} {e}", "subcut manual next writes it anew", code="manual.damaged"
+            f"a manifest is damaged: {type(e).__name__} {e}",
+            "subcut manual next writes it anew",
+            code="manual.damaged",
         ) from e
 
 
@@ -112,7 +123,9 @@ def _expected_files(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
         yield ExpectedFile(stem, str(file["dtype"]), shape, raw["dtype"], raw_shape, raw["layout"])
 
 
-def source_folders(cuts: Sequence[Path], number: int, source: Path | None, only: bool) -> list[Path]:
+def source_folders(
+    cuts: Sequence[Path], number: int, source: Path | None, only: bool
+) -> list[Path]:
     """The folder of the outputs of each cut of a task: in `source`, or `from_device`.
 
     `only`: `source` holds this task alone, so that its files may lie in it directly.
@@ -124,7 +137,9 @@ def source_folders(cuts: Sequence[Path], number: int, source: Path | None, only:
         return [place / FROM_DEVICE for place in cuts]
     if not source.is_dir():
         raise InputError(
-            f"no folder {clean(str(source))}", "name the folder that holds the outputs", code="folder.not-found"
+            f"no folder {clean(str(source))}",
+            "name the folder that holds the outputs",
+            code="folder.not-found",
         )
     if only and len(cuts) == 1 and not (source / str(number)).is_dir():
         return [source]
@@ -137,7 +152,9 @@ def no_outputs(cuts: Sequence[Path], sources: Sequence[Path]) -> InputError:
     expected = _all_files(cuts[0])
     more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
     return InputError(
-        f"no outputs in {clean(str(sources[0]))}", clean(f"expected: {expected[0]}{more}"), code="manual.no-outputs"
+        f"no outputs in {clean(str(sources[0]))}",
+        clean(f"expected: {expected[0]}{more}"),
+        code="manual.no-outputs",
     )
 
 
@@ -147,7 +164,11 @@ def are_complete(cuts: Sequence[Path], sources: Sequence[Path]) -> bool:
     Raises:
         InputError: some are missing.
     """
-    files = [(folder, file) for cut, folder in zip(cuts, sources, strict=True) for file in _all_files(cut)]
+    files = [
+        (folder, file)
+        for cut, folder in zip(cuts, sources, strict=True)
+        for file in _all_files(cut)
+    ]
     missing = [(folder, file) for folder, file in files if file.find(folder) is None]
     if len(missing) == len(files):
         return False
@@ -167,7 +188,9 @@ def _all_files(cut: Path) -> list[ExpectedFile]:
     manifest = case.read_manifest(cut)
     if manifest is None:
         raise InputError(
-            f"{cut / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew", code="manual.damaged"
+            f"{cut / case.MANIFEST} is damaged or gone",
+            "subcut manual next writes it anew",
+            code="manual.damaged",
         )
     files = [file for output in expected_outputs(manifest) for file in output.files]
     if not files:
@@ -180,7 +203,8 @@ def _all_files(cut: Path) -> list[ExpectedFile]:
 
 
 def read(cuts: Sequence[Path], sources: Sequence[Path], room: Path) -> RunResult:
-    """The outputs of a task that are all there, with their files in `room`, in the model's type and layout.
+    """The outputs of a task that are all there, with their files in `room`, in the model's type and
+    layout.
 
     Raises:
         InputError: a file has another type, shape or size.
@@ -223,13 +247,22 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
 
 def _from_bin(path: Path, file: ExpectedFile) -> Array:
     if file.dtype == "string":
-        raise InputError(f"{path}: string tensors have no .bin form", "save them as .npy", code="tensor.no-raw-form")
+        raise InputError(
+            f"{path}: string tensors have no .bin form",
+            "save them as .npy",
+            code="tensor.no-raw-form",
+        )
     dtype = file.raw_dtype
     size = path.stat().st_size
     if size != file.size:
-        what = f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(file.raw_shape)}"
+        what = (
+            f"{path} has {count(size, 'byte')}, not {file.size}: {dtype}"
+            f" {shape_text(file.raw_shape)}"
+        )
         raise InputError(
-            what, "a .bin has no header; .npy files say their type and shape themselves", code="tensor.wrong-size"
+            what,
+            "a .bin has no header; .npy files say their type and shape themselves",
+            code="tensor.wrong-size",
         )
     raw = np.fromfile(path, np.uint8)
     elements = math.prod(file.raw_shape)

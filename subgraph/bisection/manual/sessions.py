@@ -35,7 +35,9 @@ def find(parent: Path, name: str | None) -> Path:
             known = ", ".join(map(_name_of, _sessions_in(parent)))
             hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
             raise UsageError(
-                f"no manual session '{clean(name)}' in {clean(str(parent))}", hint, code="manual.unknown-session"
+                f"no manual session '{clean(name)}' in {clean(str(parent))}",
+                hint,
+                code="manual.unknown-session",
             )
         return folder_of(parent, name)
     sessions = _sessions_in(parent)
@@ -87,7 +89,9 @@ def locked(folder: Path) -> Iterator[None]:
         lock = Lock(folder, wait=False)
     except BlockingIOError:
         raise UsageError(
-            f"another command works on {clean(str(folder))}", "wait until it is done", code="manual.locked"
+            f"another command works on {clean(str(folder))}",
+            "wait until it is done",
+            code="manual.locked",
         ) from None
     with lock:
         yield
@@ -100,9 +104,14 @@ def require_none(folder: Path, force: bool) -> None:
     """
     if not (folder / STATE).exists() or force:
         return
-    hint = "subcut manual next goes on; --name begins another beside it; --force loses these answers and begins anew"
+    hint = (
+        "subcut manual next goes on; --name begins another beside it; --force loses these answers"
+        " and begins anew"
+    )
     raise ResultExists(
-        f"{clean(str(folder))} holds a manual session: {so_far(folder)}", hint, code="manual.session-exists"
+        f"{clean(str(folder))} holds a manual session: {so_far(folder)}",
+        hint,
+        code="manual.session-exists",
     )
 
 
@@ -113,11 +122,14 @@ def so_far(folder: Path) -> str:
     except UsageError:
         return "its state is damaged"
     rounds = f" of {count(state.rounds, 'round')}" if state.log else ""
-    return f"{count(len(state.log), 'answer')}{rounds} so far, {count(len(state.open), 'task')} open"
+    return (
+        f"{count(len(state.log), 'answer')}{rounds} so far, {count(len(state.open), 'task')} open"
+    )
 
 
 def clear(folder: Path) -> list[Path]:
-    """Remove a session, its state first; return the folders of tasks that stay, because they hold other files."""
+    """Remove a session, its state first; return the folders of tasks that stay, because they hold
+    other files."""
     for file in (STATE, *COPIES):
         (folder / file).unlink(missing_ok=True)
     left = [place for place in sorted((folder / TODO).glob("*")) if not tasks.remove(place)]

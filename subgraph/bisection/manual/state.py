@@ -1,13 +1,15 @@
 """The state of a manual bisection on disk: its tasks, and a log of the answers.
 
 manual-NAME/
-    state.json   the request and the log: the only source. Replaced atomically, after every file that it refers to
+    state.json   the request and the log: the only source. Replaced atomically, after every file
+        that it refers to
     inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the session began
     recorded/    the model's outputs in the recording with which it began
     answers/3/   the outputs taken for task 3, with checksums, in the model's type and layout
     todo/3/      what is to be run: see `manual.tasks`
 
-Insight: everything else is made from the log again (`manual.advance`), so a kill at any moment loses nothing.
+Insight: everything else is made from the log again (`manual.advance`), so a kill at any moment
+loses nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class SavedState:
 
     Attributes:
         samples: values fed when the session began.
-        tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
+        tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed
+            first in front.
         shown: steps of the search that were shown. settled: the search was run over the whole log.
         recorded: what a recording told when the session began.
     """
@@ -89,7 +92,7 @@ class ManualState(SavedState):
 
     folder: Path
 
-    # ------------------------------------------------------------------------------------------------ on disk
+    # ------------------------------------------------------------ on disk
 
     @classmethod
     def read(cls, folder: Path) -> ManualState:
@@ -121,7 +124,9 @@ class ManualState(SavedState):
         if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
             raise ValueError("batch or repeat is out of bounds")
         kept = [*(sample.tensors for sample in self.samples), *outputs]
-        if outside := [f for records in kept for r in records for f in r.files if not OWN_FILE.fullmatch(f)]:
+        if outside := [
+            f for records in kept for r in records for f in r.files if not OWN_FILE.fullmatch(f)
+        ]:
             raise ValueError(f"{outside[0]} is not a file of a manual session")
         _ = [self.task(n) for n in (*self.open, *(a.number for a in self.log))], self.task_format
         _ = [WORDS[a.word] for a in self.log if a.word != TAKEN]
@@ -183,11 +188,13 @@ class ManualState(SavedState):
         if task is None:
             known = f"open: {', '.join(map(str, self.open))}; " if self.open else ""
             raise UsageError(
-                f"no task {number}", f"{known}subcut manual next lists the open tasks", code="manual.unknown-task"
+                f"no task {number}",
+                f"{known}subcut manual next lists the open tasks",
+                code="manual.unknown-task",
             )
         return task
 
-    # ------------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------ answers
 
     def answer(self, numbers: Sequence[int], word: str) -> None:
         """Answer tasks without outputs; no number: the only open one.
@@ -197,7 +204,9 @@ class ManualState(SavedState):
         """
         if not numbers and len(self._open_tasks()) > 1:
             raise UsageError(
-                f"several tasks are open: {', '.join(map(str, self.open))}", "name one", code="manual.ambiguous-task"
+                f"several tasks are open: {', '.join(map(str, self.open))}",
+                "name one",
+                code="manual.ambiguous-task",
             )
         numbers = list(dict.fromkeys(numbers)) or self.open[:1]
         for number in numbers:
@@ -207,7 +216,9 @@ class ManualState(SavedState):
     def _open_tasks(self) -> list[int]:
         if not self.open:
             raise UsageError(
-                "no task is open", "subcut manual next shows where the search stands", code="manual.no-open-task"
+                "no task is open",
+                "subcut manual next shows where the search stands",
+                code="manual.no-open-task",
             )
         return list(self.open)
 
@@ -216,7 +227,9 @@ class ManualState(SavedState):
         for answer in self.log:
             if answer.number == number:
                 what = f"task {number} was answered: {answer.word}, {answer.when}"
-                raise UsageError(what, "subcut manual undo takes it back", code="manual.already-answered")
+                raise UsageError(
+                    what, "subcut manual undo takes it back", code="manual.already-answered"
+                )
 
     def _log(self, numbers: Sequence[int], word: str) -> None:
         command = max((a.command for a in self.log), default=0) + 1
@@ -225,11 +238,13 @@ class ManualState(SavedState):
         self.settled = False
         self.save()
 
-    def take(self, source: Path | None, number: int | None) -> tuple[list[int], dict[int, InputError]]:
+    def take(
+        self, source: Path | None, number: int | None
+    ) -> tuple[list[int], dict[int, InputError]]:
         """Take outputs from `source`, or from the folders of the tasks.
 
-        Returns the numbers of the answered tasks, and why others, of which something came, stay open: a file is
-        missing, or of another shape, type or size.
+        Returns the numbers of the answered tasks, and why others, of which something came, stay
+        open: a file is missing, or of another shape, type or size.
 
         Raises:
             InputError: no task was answered.
@@ -238,7 +253,9 @@ class ManualState(SavedState):
             self._require_unanswered(number)
         numbers = [number] if number is not None else self._open_tasks()
         cuts = {n: tasks.folders_of(self.todo, n) for n in numbers}
-        sources = {n: results.source_folders(cuts[n], n, source, len(numbers) == 1) for n in numbers}
+        sources = {
+            n: results.source_folders(cuts[n], n, source, len(numbers) == 1) for n in numbers
+        }
         taken = []
         problems = {}
         for n in numbers:
@@ -249,7 +266,9 @@ class ManualState(SavedState):
             except InputError as e:
                 problems[n] = e
         if not taken:
-            raise next(iter(problems.values()), results.no_outputs(cuts[numbers[0]], sources[numbers[0]]))
+            raise next(
+                iter(problems.values()), results.no_outputs(cuts[numbers[0]], sources[numbers[0]])
+            )
         self._log(taken, TAKEN)
         return taken, problems
 
@@ -263,7 +282,8 @@ class ManualState(SavedState):
             _sync(room)
 
     def undo(self, commands: int) -> list[int]:
-        """Remove the answers of the last commands; return the numbers of the tasks that are open again.
+        """Remove the answers of the last commands; return the numbers of the tasks that are open
+        again.
 
         Raises:
             UsageError: there were not so many commands.
@@ -286,16 +306,20 @@ class ManualState(SavedState):
 
     @property
     def evidence(self) -> RecordedEvidence | None:
-        """What the recording told, with absolute paths; without its outputs if a file of them is gone."""
+        """What the recording told, with absolute paths; without its outputs if a file of them is
+        gone."""
         if self.recorded is None:
             return None
         home = str(self.folder.resolve())
         outputs = [[record.within(home) for record in sample] for sample in self.recorded.outputs]
-        there = all(Path(file).is_file() for sample in outputs for record in sample for file in record.files)
+        there = all(
+            Path(file).is_file() for sample in outputs for record in sample for file in record.files
+        )
         return replace(self.recorded, outputs=outputs if there else ())
 
     def results(self) -> dict[str, RunResult]:
-        """The recorded results by key of the task. An answer whose outputs are damaged is removed, with a warning."""
+        """The recorded results by key of the task. An answer whose outputs are damaged is removed,
+        with a warning."""
         recorded = {}
         for answer in list(self.log):
             key = self.task(answer.number).key
@@ -306,7 +330,9 @@ class ManualState(SavedState):
             try:
                 recorded[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
             except (store_entry.Damaged, OSError, ValueError, InputError) as e:
-                log.warning("the outputs of task %d are damaged (%s): it is open again", answer.number, e)
+                log.warning(
+                    "the outputs of task %d are damaged (%s): it is open again", answer.number, e
+                )
                 self.log.remove(answer)
                 self.settled = False
         return recorded
@@ -320,6 +346,7 @@ class ManualState(SavedState):
 
 
 def _sync(folder: Path, files: str = "*") -> None:
-    """fsync the files of a folder, before the state refers to them: a power cut must not lose outputs."""
+    """fsync the files of a folder, before the state refers to them: a power cut must not lose
+    outputs."""
     for path in (*folder.glob(files), folder):
         flush(path)

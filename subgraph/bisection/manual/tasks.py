@@ -1,6 +1,8 @@
-"""A region that a person runs on a device -> folders that say what to run, and where its outputs go.
+"""A region that a person runs on a device -> folders that say what to run, and where its outputs
+go.
 
-todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/ (the reference's), repro.py, manifest
+todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/ (the reference's),
+repro.py, manifest
     TODO.txt      what to run, and what to bring back
     from_device/  the outputs go here, named as in outputs/: NAME.npy or NAME.bin
 todo/3-2/         the same for samples that need a cut of their own
@@ -93,7 +95,8 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in the manifest of its folder; `of` folders, this one for the samples at these positions."""
+    """A task in the manifest of its folder; `of` folders, this one for the samples at these
+    positions."""
 
     key: str
     number: int
@@ -106,10 +109,15 @@ def is_complete(todo: Path, number: int, key: str) -> bool:
     folders_ = folders_of(todo, number)
     manifests = [case.read_manifest(folder) for folder in folders_]
     first = manifests[0]
-    if first is None or first.get(BY_HAND, {}).get("key") != key or len(manifests) != first[BY_HAND]["of"]:
+    if (
+        first is None
+        or first.get(BY_HAND, {}).get("key") != key
+        or len(manifests) != first[BY_HAND]["of"]
+    ):
         return False
     return all(
-        m and all((folder / f).is_file() for f in m["files"]) for folder, m in zip(folders_, manifests, strict=True)
+        m and all((folder / f).is_file() for f in m["files"])
+        for folder, m in zip(folders_, manifests, strict=True)
     )
 
 
@@ -122,7 +130,12 @@ def folders_of(todo: Path, number: int) -> list[Path]:
 
 
 def write_task(
-    model: ReferenceModel, task: Task, number: int, todo: Path, task_format: TaskFormat, feeding: Feeding
+    model: ReferenceModel,
+    task: Task,
+    number: int,
+    todo: Path,
+    task_format: TaskFormat,
+    feeding: Feeding,
 ) -> None:
     """Write the folders of a task. Files in the `from_device` of an earlier version stay.
 
@@ -141,14 +154,18 @@ def write_task(
     )
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
-        cases = write_case.write_region(graph, region, request, place, model.reference, _values(model, task))
+        cases = write_case.write_region(
+            graph, region, request, place, model.reference, _values(model, task)
+        )
         for k, written in reversed(list(enumerate(cases))):
             folder = todo / written.path.name
             manifest = written.manifest
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                (work / TODO_TXT).write_text(_todo_text(manifest, number, task.run), encoding="utf-8")
+                (work / TODO_TXT).write_text(
+                    _todo_text(manifest, number, task.run), encoding="utf-8"
+                )
                 entry = TaskEntry(task.key, number, len(cases), task.groups[k])
                 case.write_manifest(manifest | {BY_HAND: entry}, work)
                 (work / FROM_DEVICE).mkdir()
@@ -157,13 +174,15 @@ def write_task(
 
 
 def _values(model: ReferenceModel, task: Task) -> ReferenceValues:
-    """The session's values; of a task that is fed different values, these and what the reference makes of them."""
+    """The session's values; of a task that is fed different values, these and what the reference
+    makes of them."""
     if task.feeds is None:
         return model.values
     outputs = model.run_on_reference(task.region, task.feeds)
     values = copy.copy(model.values)
     values.records = [
-        {**known, **fed, **made} for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
+        {**known, **fed, **made}
+        for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
     ]
     return values
 
@@ -177,7 +196,11 @@ def remove(folder: Path) -> bool:
     """Remove a task's folder with its outputs; False if it holds any other file, and stays."""
     manifest = case.read_manifest(folder)
     inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-    foreign = {f for f in inside - set(manifest["files"] if manifest else ()) if not f.startswith(f"{FROM_DEVICE}/")}
+    foreign = {
+        f
+        for f in inside - set(manifest["files"] if manifest else ())
+        if not f.startswith(f"{FROM_DEVICE}/")
+    }
     if foreign:
         log.info("%s is left: it holds %s, which subcut did not write", folder, sorted(foreign)[0])
         return False
@@ -185,19 +208,29 @@ def remove(folder: Path) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------ text
 
 
 def _todo_text(manifest: Mapping[str, Any], number: int, run: int) -> str:
     """Instructions for somebody who has only this folder."""
     lines = [f"{number}: {span_of(manifest)}", ""]
-    lines += [f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run.", ""] if run else []
+    lines += (
+        [f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run.", ""]
+        if run
+        else []
+    )
     lines += ["Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _file_lines(manifest["inputs"])]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
-    lines += [f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}" for line in _file_lines(manifest["outputs"])]
+    lines += [
+        f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}"
+        for line in _file_lines(manifest["outputs"])
+    ]
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
-    lines += [f"or, without outputs: subcut manual good {number}, bad {number}, or skip {number} (it cannot be run)"]
+    lines += [
+        f"or, without outputs: subcut manual good {number}, bad {number}, or skip {number} (it"
+        " cannot be run)"
+    ]
     return "".join(f"{clean(line)}\n" for line in lines)
 
 

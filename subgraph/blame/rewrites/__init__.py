@@ -1,4 +1,5 @@
-'''Rewrites: other forms of a region that compute the same, for a target that gets the region's own form wrong.
+'''Rewrites: other forms of a region that compute the same, for a target that gets the region's own
+form wrong.
 
 One file per rewriting. To add one, put a file like this into this folder:
 
@@ -15,11 +16,11 @@ One file per rewriting. To add one, put a file like this into this folder:
     def rewrite(source):
         yield from each(source, [as_max])
 
-`rewrite(source)` is given a `RegionModel` and yields what it does, in words, with a model of the same inputs and
-outputs. `each` tries forms on nodes: a form appends the nodes that take one node's place to a `Substitution`, and
-returns words that the node's name ends, or "" where it does not fit. What a rewriting yields may be invalid, or wrong
-for some values: models that onnx refuses are left out here, and none counts before `blame.equivalence` has proven it.
-'''
+`rewrite(source)` is given a `RegionModel` and yields what it does, in words, with a model of the
+same inputs and outputs. `each` tries forms on nodes: a form appends the nodes that take one node's
+place to a `Substitution`, and returns words that the node's name ends, or "" where it does not fit.
+What a rewriting yields may be invalid, or wrong for some values: models that onnx refuses are left
+out here, and none counts before `blame.equivalence` has proven it.'''
 
 from __future__ import annotations
 
@@ -30,7 +31,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from subgraph import plugins
-from subgraph.blame.rewrites._region_model import FLOATS, Form, RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    Form,
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
@@ -38,8 +47,17 @@ from subgraph.graph.opsets import opset_of
 from subgraph.text import clean
 
 __all__ = [
-    "FLOATS", "Form", "RegionModel", "Rewriting", "Substitution", "argument", "attribute", "each", "of", "rewritings",
-]  # fmt: skip
+    "FLOATS",
+    "Form",
+    "RegionModel",
+    "Rewriting",
+    "Substitution",
+    "argument",
+    "attribute",
+    "each",
+    "of",
+    "rewritings",
+]
 
 MAX_BYTES = 1 << 29  # of a region: every form is a copy
 
@@ -50,7 +68,8 @@ class Rewriting:
 
     Attributes:
         name: of the plugin. words: what it does. model: the form, with all its weights.
-        opset: of the form, where it is not the region's own: the whole model has to be converted; 0 elsewhere.
+        opset: of the form, where it is not the region's own: the whole model has to be converted; 0
+            elsewhere.
     """
 
     name: str
@@ -65,15 +84,17 @@ def rewritings(
     folder: Path | None = None,
     frozen: Collection[str] | None = None,
 ) -> Iterator[Rewriting]:
-    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where the region is.
+    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where
+    the region is.
 
     Lazy: a form is made when it is asked for.
 
     Args:
-        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of Python files.
+        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of
+            Python files.
         folder: for a file at a time; a temporary one by default.
-        frozen: where the whole model takes inputs of other shapes: the constants that it computes from shapes. The
-            words of a form that holds for these shapes only say so.
+        frozen: where the whole model takes inputs of other shapes: the constants that it computes
+            from shapes. The words of a form that holds for these shapes only say so.
 
     Raises:
         UnknownName, UsageError: `only` names no rewriting.
@@ -83,23 +104,36 @@ def rewritings(
     for name in names:
         if not hasattr(plugins.load("rewrites", name), "rewrite"):
             raise UsageError(
-                f"{clean(name)} is not a rewriting", "it needs a function rewrite(source)", code="plugin.no-function"
+                f"{clean(name)} is not a rewriting",
+                "it needs a function rewrite(source)",
+                code="plugin.no-function",
             )
     model = _read(piece) if isinstance(piece, Path) else piece
     if (size := model.ByteSize()) > MAX_BYTES:
         what = f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms"
-        raise ModelError(what, f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB", code="blame.region-too-large")
+        raise ModelError(
+            what,
+            f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB",
+            code="blame.region-too-large",
+        )
     label = piece if isinstance(piece, Path) else Path("the region")
-    with tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary, OnnxProcess(label) as onnx:
+    with (
+        tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary,
+        OnnxProcess(label) as onnx,
+    ):
         source = RegionModel(model, onnx, frozen)
         path = Path(temporary) / "model.onnx"
         own = model.SerializeToString(deterministic=True)
-        checked = _valid(model, own, path, onnx)  # the checker refuses some regions that runtimes take
+        checked = _valid(
+            model, own, path, onnx
+        )  # the checker refuses some regions that runtimes take
         seen = {sha256(own).digest()}
         for name in names:
             for words, made in plugins.load("rewrites", name).rewrite(source):
                 data = made.SerializeToString(deterministic=True)
-                if (key := sha256(data).digest()) not in seen and (not checked or _valid(made, data, path, onnx)):
+                if (key := sha256(data).digest()) not in seen and (
+                    not checked or _valid(made, data, path, onnx)
+                ):
                     seen.add(key)
                     opset = opset_of(made)
                     yield Rewriting(name, words, made, opset if opset != source.opset else 0)

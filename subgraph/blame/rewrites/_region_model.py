@@ -17,11 +17,21 @@ from subgraph.graph.walk import all_nodes, attribute, bodies
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-INTEGERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8, TensorProto.UINT32)
+INTEGERS = (
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.INT8,
+    TensorProto.UINT8,
+    TensorProto.UINT32,
+)
 FIXED = ", for these shapes and sizes"
 MAX_ALONE = 12  # nodes that a form is tried on one by one
 FIRST = -1  # the place before all nodes
-AXES_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}  # opset since which axes are an input; others: 18
+AXES_INPUT = {
+    "ReduceSum": 13,
+    "Squeeze": 13,
+    "Unsqueeze": 13,
+}  # opset since which axes are an input; others: 18
 
 
 class RegionModel:
@@ -29,12 +39,15 @@ class RegionModel:
 
     Attributes:
         model: with all its weights; rewritings never change it. opset: of ONNX's own operators.
-        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other shapes?
+        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other
+            shapes?
         frozen: constants that the whole model computes from shapes.
         fixed: was a shape, or a frozen constant, asked for since this was set to False?
     """
 
-    def __init__(self, model: protobuf.ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None) -> None:
+    def __init__(
+        self, model: protobuf.ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
+    ) -> None:
         self.model, self.opset, self._onnx = model, opset_of(model), onnx
         self.any_shape, self.frozen, self.fixed = frozen is not None, frozenset(frozen or ()), False
         inferred = infer_model(model, onnx)[0].graph
@@ -52,13 +65,18 @@ class RegionModel:
     def constants(self) -> dict[str, protobuf.TensorProto]:
         """Initializers, and values of Constant nodes."""
         made = {
-            n.output[0]: a.t for n in self.nodes if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+            n.output[0]: a.t
+            for n in self.nodes
+            if n.op_type == "Constant"
+            for a in n.attribute
+            if a.name == "value"
         }
         return made | {t.name: t for t in self.model.graph.initializer}
 
     @cached_property
     def readers(self) -> dict[str, int]:
-        """Tensor → how many times nodes read it, bodies included; an output of the model counts once more."""
+        """Tensor → how many times nodes read it, bodies included; an output of the model counts
+        once more."""
         counts: dict[str, int] = {}
         for name in [*_read(self.nodes), *(v.name for v in self.model.graph.output)]:
             counts[name] = counts.get(name, 0) + 1
@@ -87,7 +105,11 @@ class RegionModel:
             return list(self.constants[name].dims)
         self.fixed = True
         dims = self._dims(name)
-        return None if dims is None or not all(d.HasField("dim_value") for d in dims) else [d.dim_value for d in dims]
+        return (
+            None
+            if dims is None or not all(d.HasField("dim_value") for d in dims)
+            else [d.dim_value for d in dims]
+        )
 
     def rank(self, name: str) -> int | None:
         """None if unknown."""
@@ -99,7 +121,8 @@ class RegionModel:
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
     def function_body(self, node: protobuf.NodeProto, version: int) -> protobuf.ModelProto | None:
-        """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""
+        """The FunctionProto by which the standard defines this node, in its schema `version`; None
+        without one."""
         types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
         try:
             return self._onnx.function_body(node, types, version, self.opset)
@@ -150,14 +173,17 @@ def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | N
 
 
 class Substitution:
-    """A copy of a model in the making: nodes that are appended take the place of the node that `at` named last."""
+    """A copy of a model in the making: nodes that are appended take the place of the node that `at`
+    named last."""
 
     def __init__(self, source: RegionModel, index: int = FIRST) -> None:
         self.source = source
         self.opset = source.opset
         self._new: dict[int, list[protobuf.NodeProto]] = {}
         self._weights: list[protobuf.TensorProto] = []
-        self._taken = {n for node in source.nodes for n in (*node.input, *node.output)} | source.constants.keys()
+        self._taken = {
+            n for node in source.nodes for n in (*node.input, *node.output)
+        } | source.constants.keys()
         self.at(index)
 
     def at(self, index: int) -> None:
@@ -175,12 +201,16 @@ class Substitution:
         self._taken.add(name)
         return name
 
-    def node(self, op: str, inputs: Sequence[str], output: str = "", domain: str = "", **attributes: Any) -> str:
+    def node(
+        self, op: str, inputs: Sequence[str], output: str = "", domain: str = "", **attributes: Any
+    ) -> str:
         """Append a node of one output; its name."""
         output = output or self.name(op)
         given = {k: v for k, v in attributes.items() if v is not None}
         name = self.name(f"{op}_node")
-        self._new[self._at].append(helper.make_node(op, list(inputs), [output], name, domain=domain, **given))
+        self._new[self._at].append(
+            helper.make_node(op, list(inputs), [output], name, domain=domain, **given)
+        )
         return output
 
     def copy(self, node: protobuf.NodeProto) -> protobuf.NodeProto:
@@ -202,16 +232,23 @@ class Substitution:
         """Leave a node out."""
         self._new[index] = []
 
-    def reduce(self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1) -> str:
-        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset has it."""
+    def reduce(
+        self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1
+    ) -> str:
+        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset
+        has it."""
         if self.opset >= AXES_INPUT.get(op, 18):
-            return self.node(op, [x, self.weight(np.array(axes, np.int64))], output, keepdims=keepdims)
+            return self.node(
+                op, [x, self.weight(np.array(axes, np.int64))], output, keepdims=keepdims
+            )
         return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
 
     def pad(self, x: str, pads: Sequence[int], value: float, output: str = "") -> str:
         """A Pad node; `pads`: begins, then ends, of all axes."""
         if self.opset < 11:
-            return self.node("Pad", [x], output, pads=list(pads), value=float(value), mode="constant")
+            return self.node(
+                "Pad", [x], output, pads=list(pads), value=float(value), mode="constant"
+            )
         constant = self.weight(np.array(value), self.source.element(x))
         return self.node("Pad", [x, self.weight(np.array(pads, np.int64)), constant], output)
 
@@ -220,7 +257,8 @@ class Substitution:
         return self.node("Reshape", [x, self.weight(np.array(shape, np.int64))], output)
 
     def zeros(self, x: str, element: int) -> str:
-        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""
+        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN
+        neither."""
         return self.node("Cast", [self.node("Less", [x, x])], to=element)
 
     def model(self) -> protobuf.ModelProto:
@@ -247,7 +285,9 @@ def tidied(made: protobuf.ModelProto) -> protobuf.ModelProto:
     read.update(v.name for v in graph.input)
     for k in reversed([k for k, t in enumerate(graph.initializer) if t.name not in read]):
         del graph.initializer[k]
-    made.ir_version = max(made.ir_version, 4)  # before, every initializer had to be an input as well
+    made.ir_version = max(
+        made.ir_version, 4
+    )  # before, every initializer had to be an input as well
     return made
 
 
@@ -255,10 +295,12 @@ Form = Callable[[RegionModel, protobuf.NodeProto, Substitution], str]
 
 
 def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`; then of all of these.
+    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`;
+    then of all of these.
 
-    A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
-    that used shapes says so where the whole model takes inputs of other shapes.
+    A form appends the nodes that replace a node, and returns what they are, in words, or "" where
+    it does not fit. One that used shapes says so where the whole model takes inputs of other
+    shapes.
     """
     for form in forms:
         fits = []
@@ -268,11 +310,16 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
             source.fixed = False
             if here := form(source, node, Substitution(source, i)):
                 words, fixed = here, FIXED if source.any_shape and (source.fixed or fixed) else ""
-                fits.append((i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}"))
+                fits.append(
+                    (i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}")
+                )
         for i, text in fits if len(fits) <= MAX_ALONE else ():
             yield text, _substituted(source, form, [i])
         if len(fits) > 1:
-            yield f"{words} each of {len(fits)} nodes{fixed}", _substituted(source, form, [i for i, _ in fits])
+            yield (
+                f"{words} each of {len(fits)} nodes{fixed}",
+                _substituted(source, form, [i for i, _ in fits]),
+            )
 
 
 def _substituted(source: RegionModel, form: Form, indices: Sequence[int]) -> protobuf.ModelProto:

@@ -1,14 +1,19 @@
-"""Nodes kept apart, so that they are not fused: something that changes no bit, on each edge between two of them.
+"""Nodes kept apart, so that they are not fused: something that changes no bit, on each edge between
+two of them.
 
 Optimisers remove some of these. Seen behind Pad, Conv and Mul, of four dimensions:
 
-    onnxruntime 1.31.1, all optimisations    Reshape, Unsqueeze with Squeeze, Concat, Max and Sub survive; what it
-                                             removes: Identity, Dropout, Expand, Cast there and back, two Transposes,
+    onnxruntime 1.31.1, all optimisations    Reshape, Unsqueeze with Squeeze, Concat, Max and Sub
+    survive; what it
+                                             removes: Identity, Dropout, Expand, Cast there and
+                                                 back, two Transposes,
                                              Pad by nothing, Mul by 1, Sub of 0, Slice of all
     OpenVINO 2026.4.1                        only Max and Sub survive
-    MNN 3.6.1                                Identity and Concat do not keep a Conv from the Add behind it
+    MNN 3.6.1                                Identity and Concat do not keep a Conv from the Add
+    behind it
 
-Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads everything three times.
+Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads everything three
+times.
 """
 
 from __future__ import annotations
@@ -17,13 +22,28 @@ from collections.abc import Callable, Iterator
 
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import FLOATS, INTEGERS, Form, RegionModel, Substitution, each
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    INTEGERS,
+    Form,
+    RegionModel,
+    Substitution,
+    each,
+)
 from subgraph.graph import protobuf
 
 NUMBERS = (*FLOATS, *INTEGERS)
-SIGNED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64)
+SIGNED = (
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.INT32,
+    TensorProto.INT64,
+)
 
-Barrier = Callable[[Substitution, str, str, int], object]  # between two tensors of this element type
+Barrier = Callable[
+    [Substitution, str, str, int], object
+]  # between two tensors of this element type
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -33,7 +53,9 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
     def form(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-        edges = [n for n in node.output if n in source.inner and source.element(n) and fits(source, n)]
+        edges = [
+            n for n in node.output if n in source.inner and source.element(n) and fits(source, n)
+        ]
         if not edges:
             return ""
         copied = new.copy(node)
@@ -66,8 +88,16 @@ BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = 
     ("an Identity", lambda new, x, y, _: new.node("Identity", [x], y), lambda s, n: True),
     ("a Reshape to its own shape", _reshape, lambda s, n: s.rank(n) != 0),
     ("an Unsqueeze and a Squeeze", _squeeze, lambda s, n: s.rank(n) is not None),
-    ("a Concat of one input", lambda new, x, y, _: new.node("Concat", [x], y, axis=0), lambda s, n: bool(s.rank(n))),
-    ("a Max of twice the same", lambda new, x, y, _: new.node("Max", [x, x], y), lambda s, n: s.element(n) in NUMBERS),
+    (
+        "a Concat of one input",
+        lambda new, x, y, _: new.node("Concat", [x], y, axis=0),
+        lambda s, n: bool(s.rank(n)),
+    ),
+    (
+        "a Max of twice the same",
+        lambda new, x, y, _: new.node("Max", [x, x], y),
+        lambda s, n: s.element(n) in NUMBERS,
+    ),
     ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
     ("a Cast to integers and back", _cast, lambda s, n: s.element(n) == TensorProto.BOOL),
 )

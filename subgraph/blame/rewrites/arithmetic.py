@@ -1,4 +1,5 @@
-"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a clipped value."""
+"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a
+clipped value."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
@@ -223,14 +231,17 @@ def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 
 @of("BitShift")
 def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""
+    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or
+    the sign is left."""
     element = source.element(node.input[0])
     signed = element in SIGNED_BITS
     bits = BITS.get(element) or SIGNED_BITS.get(element)
     if not bits:
         return ""
     wide, by = (new.node("Cast", [name], to=TensorProto.INT64) for name in node.input)
-    by = new.node("Max", [new.node("Min", [by, new.weight(np.int64(bits))]), new.weight(np.int64(0))])
+    by = new.node(
+        "Max", [new.node("Min", [by, new.weight(np.int64(bits))]), new.weight(np.int64(0))]
+    )
     power = new.node("Gather", [new.weight(2 ** np.arange(bits + 1)), by])
     if attribute(node, "direction") == "RIGHT":
         below = new.node("Sub", [wide, new.node("Mod", [wide, power])])

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
@@ -20,7 +27,8 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of("DFT")
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""
+    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c,
+    m·d)."""
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
     axis = _axis(source, node)
@@ -42,10 +50,15 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     m = after[axis]
     d = after[-1]
     used = np.arange(n)[:, None] < points
-    turn = np.exp((2j if inverse else -2j) * np.pi * np.outer(np.arange(n), np.arange(m)) / points) * used
+    turn = (
+        np.exp((2j if inverse else -2j) * np.pi * np.outer(np.arange(n), np.arange(m)) / points)
+        * used
+    )
     turn = turn / points if inverse else turn
     parts = [turn, 1j * turn][:c]  # what a real and an imaginary input give
-    matrix = np.stack([np.stack([p.real, p.imag][:d], axis=-1) for p in parts], axis=1).reshape(n * c, m * d)
+    matrix = np.stack([np.stack([p.real, p.imag][:d], axis=-1) for p in parts], axis=1).reshape(
+        n * c, m * d
+    )
     order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
     moved = new.node("Transpose", [node.input[0]], perm=order)
     kept = [before[k] for k in order[:-2]]

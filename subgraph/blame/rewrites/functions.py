@@ -21,14 +21,24 @@ def _body(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
         return ""
     version = _version(node.op_type, source.opset)
     body = source.function_body(node, version) if version else None
-    if body is None or any(any(bodies(inner)) for inner in body.node) or not _means_the_same(body, source.opset):
+    if (
+        body is None
+        or any(any(bodies(inner)) for inner in body.node)
+        or not _means_the_same(body, source.opset)
+    ):
         return ""
     values = {a.name: a for a in node.attribute}
     defaults = {a.name: a for a in body.attribute_proto}
     known = schema(node.op_type, version).attributes
     defaults |= {n: a.default_value for n, a in known.items() if a.default_value.name}
-    names = {inside: node.input[k] if k < len(node.input) else "" for k, inside in enumerate(body.input)}
-    names |= {inside: node.output[k] for k, inside in enumerate(body.output) if k < len(node.output) and node.output[k]}
+    names = {
+        inside: node.input[k] if k < len(node.input) else "" for k, inside in enumerate(body.input)
+    }
+    names |= {
+        inside: node.output[k]
+        for k, inside in enumerate(body.output)
+        if k < len(node.output) and node.output[k]
+    }
     for inner in body.node:
         copied = new.copy(inner)
         copied.name = new.name(f"{node.op_type}_{inner.op_type}")
@@ -45,7 +55,9 @@ def _body(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
                     del copied.attribute[k]
                 else:
                     name = attribute.name
-                    attribute.CopyFrom(protobuf.protos().AttributeProto.FromString(given.SerializeToString()))
+                    attribute.CopyFrom(
+                        protobuf.protos().AttributeProto.FromString(given.SerializeToString())
+                    )
                     attribute.name = name
     return f"the {len(body.node)} operators that define it in the standard, instead of"
 
@@ -67,10 +79,14 @@ def _version(op: str, opset: int) -> int:
 
 def _means_the_same(body: protobuf.ModelProto, opset: int) -> bool:
     """Do the operators of a body mean in our opset what they mean in the body's?"""
-    version = max((int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset)
+    version = max(
+        (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset
+    )
     versions = sorted((version, opset))
     pairs = [[schema(n.op_type, v, n.domain) for v in versions] for n in body.node]
-    return all(a is not None and b is not None and (_alike(a, b) or _extends(a, b)) for a, b in pairs)
+    return all(
+        a is not None and b is not None and (_alike(a, b) or _extends(a, b)) for a, b in pairs
+    )
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -88,6 +104,7 @@ def _extends(older: Any, newer: Any) -> bool:
 
 def _form(defined: Any) -> tuple[list[str], list[str], dict[str, Any]]:
     attributes = {
-        n: (str(a.type), a.required, a.default_value.SerializeToString()) for n, a in defined.attributes.items()
+        n: (str(a.type), a.required, a.default_value.SerializeToString())
+        for n, a in defined.attributes.items()
     }
     return [i.name for i in defined.inputs], [o.name for o in defined.outputs], attributes

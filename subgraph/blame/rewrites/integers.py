@@ -1,4 +1,5 @@
-"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every bit."""
+"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every
+bit."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from subgraph.blame.rewrites._region_model import RegionModel, Substitution, eac
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
-# Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their last bits.
+# Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their
+# last bits.
 NARROW: dict[int, tuple[int, bool, int]] = {
     TensorProto.UINT8: (8, False, TensorProto.INT32),
     TensorProto.INT8: (8, True, TensorProto.INT32),
@@ -23,9 +25,28 @@ NARROW: dict[int, tuple[int, bool, int]] = {
 NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax take everywhere
 WIDENED = (
-    "Abs", "Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "MatMul", "Max", "Min",
-    "Mul", "Neg", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Sign", "Sub",
-)  # fmt: skip
+    "Abs",
+    "Add",
+    "Div",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "MatMul",
+    "Max",
+    "Min",
+    "Mul",
+    "Neg",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "Relu",
+    "Sign",
+    "Sub",
+)
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -35,12 +56,15 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of(*WIDENED)
 def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in the wider type."""
+    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in
+    the wider type."""
     element = source.element(node.input[0])
     if element not in NARROW:
         return ""
     bits, signed, wide = NARROW[element]
-    casts = [new.node("Cast", [n], to=wide) if source.element(n) == element else n for n in node.input]
+    casts = [
+        new.node("Cast", [n], to=wide) if source.element(n) == element else n for n in node.input
+    ]
     copied = new.copy(node)
     copied.input[:] = casts
     if source.element(node.output[0]) != element:
@@ -50,7 +74,9 @@ def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     size = new.weight(2**bits, wide)
     raised = new.node("Add", [copied.output[0], half]) if signed else copied.output[0]
     kept = new.node("Mod", [raised, size])
-    new.node("Cast", [new.node("Sub", [kept, half]) if signed else kept], node.output[0], to=element)
+    new.node(
+        "Cast", [new.node("Sub", [kept, half]) if signed else kept], node.output[0], to=element
+    )
     return f"{NAMES[wide]} instead of {NAMES[element]}, wrapped as that is, in"
 
 
@@ -74,12 +100,15 @@ def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
     x = node.input[0]
     last = new.weight(np.array([-1], np.int64))
     for axis in axes:
-        x = new.node("Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis)
+        x = new.node(
+            "Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis
+        )
     return _ended(node, new, x, axes, "the end of a CumSum")
 
 
 def _ended(node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str) -> str:
-    """The reduction's own output, of a tensor in which the axes that are reduced have one element."""
+    """The reduction's own output, of a tensor in which the axes that are reduced have one
+    element."""
     if attribute(node, "keepdims", 1):
         new.node("Identity", [x], node.output[0])
     else:

@@ -1,4 +1,5 @@
-"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a pool as a mean."""
+"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a
+pool as a mean."""
 
 from __future__ import annotations
 
@@ -57,13 +58,22 @@ def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substi
     rank = source.rank(node.input[0])
     x = node.input[0]
     outputs = [name for name in node.output if name]
-    if any(v is None for v in values) or rank is None or len(outputs) > 1 or attribute(node, "training_mode", 0):
+    if (
+        any(v is None for v in values)
+        or rank is None
+        or len(outputs) > 1
+        or attribute(node, "training_mode", 0)
+    ):
         return ""
     scale, bias, mean, variance = (np.asarray(v, np.float64) for v in values)
     factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
     form = [-1, *[1] * (rank - 2)]
     scaled = new.node("Mul", [x, new.weight(factor.reshape(form), source.element(x))])
-    new.node("Add", [scaled, new.weight((bias - mean * factor).reshape(form), source.element(x))], node.output[0])
+    new.node(
+        "Add",
+        [scaled, new.weight((bias - mean * factor).reshape(form), source.element(x))],
+        node.output[0],
+    )
     return "a Mul and an Add instead of"
 
 
@@ -97,7 +107,11 @@ def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     a = new.node("Transpose", [a], perm=[1, 0]) if attribute(node, "transA", 0) else a
     weights = source.value(b)
     if attribute(node, "transB", 0):
-        b = new.weight(np.ascontiguousarray(weights.T)) if weights is not None else new.node("Transpose", [b])
+        b = (
+            new.weight(np.ascontiguousarray(weights.T))
+            if weights is not None
+            else new.node("Transpose", [b])
+        )
     factors = [(alpha, a), (beta, c)]
     a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
     if c:
@@ -109,7 +123,9 @@ def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 @of("MatMul")
 def _matmul(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    if [source.rank(n) for n in node.input] != [2, 2] or source.element(node.input[0]) not in FLOATS:
+    if [source.rank(n) for n in node.input] != [2, 2] or source.element(
+        node.input[0]
+    ) not in FLOATS:
         return ""
     zero = [] if new.opset >= 11 else [new.weight(0, source.element(node.input[0]))]
     new.node("Gemm", [*node.input, *zero], node.output[0])
@@ -125,7 +141,11 @@ def _two_dimensions(source: RegionModel, node: protobuf.NodeProto, new: Substitu
     if "Conv" in node.op_type:
         kernel = source.value(node.input[1])
         name = node.input[1]
-        wide = new.weight(kernel[:, :, None]) if kernel is not None else new.reduce("Unsqueeze", name, [2], "", None)
+        wide = (
+            new.weight(kernel[:, :, None])
+            if kernel is not None
+            else new.reduce("Unsqueeze", name, [2], "", None)
+        )
         weights = [wide, *node.input[2:]]
     attributes = {a.name: attribute(node, a.name) for a in node.attribute}
     for name in PER_AXIS & attributes.keys():
@@ -156,7 +176,13 @@ def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     if attribute(node, "keepdims", 1):
         new.node("GlobalAveragePool", [node.input[0]], node.output[0])
     else:
-        new.reduce("Squeeze", new.node("GlobalAveragePool", [node.input[0]]), axes, node.output[0], keepdims=None)
+        new.reduce(
+            "Squeeze",
+            new.node("GlobalAveragePool", [node.input[0]]),
+            axes,
+            node.output[0],
+            keepdims=None,
+        )
     return "a GlobalAveragePool instead of"
 
 
@@ -178,8 +204,12 @@ def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     x = node.input[0]
     element = source.element(node.input[0])
     swish = node.op_type == "HardSwish"
-    alpha, beta = (1 / 6, 0.5) if swish else (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
-    line = new.node("Add", [new.node("Mul", [x, new.weight(alpha, element)]), new.weight(beta, element)])
+    alpha, beta = (
+        (1 / 6, 0.5) if swish else (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
+    )
+    line = new.node(
+        "Add", [new.node("Mul", [x, new.weight(alpha, element)]), new.weight(beta, element)]
+    )
     zero = new.weight(0, element)
     one = new.weight(1, element)
     gate = new.node("Min", [new.node("Max", [line, zero]), one], "" if swish else node.output[0])

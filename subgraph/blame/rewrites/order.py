@@ -1,4 +1,5 @@
-"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in two parts."""
+"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in
+two parts."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
         return ""
     keep = attribute(node, "keepdims", 1)
     for axis in reversed(axes):
-        x = new.reduce(node.op_type, x, [axis], node.output[0] if axis == axes[0] else "", keepdims=keep)
+        x = new.reduce(
+            node.op_type, x, [axis], node.output[0] if axis == axes[0] else "", keepdims=keep
+        )
     return "one axis after the other in"
 
 
@@ -55,7 +58,10 @@ def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
         return ""
-    parts = [new.node("MatMul", [node.input[0], new.weight(w)]) for w in np.array_split(weights, 2, axis=1)]
+    parts = [
+        new.node("MatMul", [node.input[0], new.weight(w)])
+        for w in np.array_split(weights, 2, axis=1)
+    ]
     new.node("Concat", parts, node.output[0], axis=rank - 1)
     return "two MatMul of half the columns each instead of"
 
@@ -64,7 +70,13 @@ def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
-    if weights is None or weights.ndim != 2 or weights.shape[0] < MANY or not rank or new.opset < 10:
+    if (
+        weights is None
+        or weights.ndim != 2
+        or weights.shape[0] < MANY
+        or not rank
+        or new.opset < 10
+    ):
         return ""
     if source.element(node.input[0]) not in FLOATS:
         return ""
@@ -87,11 +99,19 @@ def _channels(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     if weights is None or not known or attribute(node, "group", 1) != 1 or len(weights) < MANY:
         return ""
     parts = []
-    halves = zip(np.array_split(weights, 2), [None, None] if bias is None else np.array_split(bias, 2), strict=True)
+    halves = zip(
+        np.array_split(weights, 2),
+        [None, None] if bias is None else np.array_split(bias, 2),
+        strict=True,
+    )
     for kernel, offset in halves:
         copied = new.copy(node)
         copied.output[0] = new.name("half")
-        copied.input[:] = [node.input[0], new.weight(kernel), *([] if offset is None else [new.weight(offset)])]
+        copied.input[:] = [
+            node.input[0],
+            new.weight(kernel),
+            *([] if offset is None else [new.weight(offset)]),
+        ]
         copied.name = new.name("Conv_half")
         parts.append(copied.output[0])
     new.node("Concat", parts, node.output[0], axis=1)

@@ -1,4 +1,5 @@
-"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit for auto_pad."""
+"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit
+for auto_pad."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.types import Array
@@ -35,7 +43,12 @@ def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
 def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     value = _neutral(source, node)
-    if not pads or not any(pads) or value is None or len([name for name in node.output if name]) > 1:
+    if (
+        not pads
+        or not any(pads)
+        or value is None
+        or len([name for name in node.output if name]) > 1
+    ):
         return ""
     half = len(pads) // 2
     padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *pads[half:]], value)
@@ -68,7 +81,8 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 @of("AveragePool")
 def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """The mean over windows of a padded input, times the elements of a window over those that count."""
+    """The mean over windows of a padded input, times the elements of a window over those that
+    count."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     pads = _pads(source, node)
@@ -93,7 +107,11 @@ def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     copied = new.copy(node)
     copied.input[0], copied.output[0] = padded, new.name("mean")
     _set(copied, [0] * len(pads), ceil_mode=0, count_include_pad=0)
-    new.node("Mul", [copied.output[0], new.weight(factors, source.element(node.input[0]))], node.output[0])
+    new.node(
+        "Mul",
+        [copied.output[0], new.weight(factors, source.element(node.input[0]))],
+        node.output[0],
+    )
     return "a Pad of its own, and a constant that corrects the counts, for"
 
 
@@ -103,10 +121,18 @@ def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution
     y = source.shape(node.output[0])
     how = attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _window(source, node)
-    if x is None or y is None or not kernel or (how == "NOTSET" and not attribute(node, "output_shape")):
+    if (
+        x is None
+        or y is None
+        or not kernel
+        or (how == "NOTSET" and not attribute(node, "output_shape"))
+    ):
         return ""
     added = attribute(node, "output_padding", [0] * len(kernel))
-    reach = [strides[k] * (x[k + 2] - 1) + added[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(len(kernel))]
+    reach = [
+        strides[k] * (x[k + 2] - 1) + added[k] + (kernel[k] - 1) * dilations[k] + 1
+        for k in range(len(kernel))
+    ]
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
@@ -132,14 +158,23 @@ def _concat(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     size = list(shape)
     axes = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
     for axis in axes:
-        parts = [x if k == 1 else _block(new, size, axis, pads[axis + k * rank // 2], value) for k in (0, 1, 2)]
-        x = new.node("Concat", [p for p in parts if p], node.output[0] if axis == axes[-1] else "", axis=axis)
+        parts = [
+            x if k == 1 else _block(new, size, axis, pads[axis + k * rank // 2], value)
+            for k in (0, 1, 2)
+        ]
+        x = new.node(
+            "Concat", [p for p in parts if p], node.output[0] if axis == axes[-1] else "", axis=axis
+        )
         size[axis] += pads[axis] + pads[axis + rank]
     return "a Concat with constants instead of"
 
 
 def _block(new: Substitution, size: list[int], axis: int, length: int, value: Array) -> str:
-    return new.weight(np.full([length if k == axis else n for k, n in enumerate(size)], value)) if length else ""
+    return (
+        new.weight(np.full([length if k == axis else n for k, n in enumerate(size)], value))
+        if length
+        else ""
+    )
 
 
 def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -155,14 +190,24 @@ def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
         fill = _fill(source, node)
         half = len(pads) // 2
         borders = [*pads[:2], *pads[half : half + 2]]
-        if own is None or neutral is None or fill is None or fill != neutral or any(borders) or min(pads) < 0:
+        if (
+            own is None
+            or neutral is None
+            or fill is None
+            or fill != neutral
+            or any(borders)
+            or min(pads) < 0
+        ):
             continue
         new = Substitution(source, index)
         new.drop(i)
         copied = new.copy(reader)
         copied.input[0] = node.input[0]
         _set(copied, [a + b for a, b in zip(own, [*pads[2:half], *pads[half + 2 :]], strict=True)])
-        yield f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}", new.model()
+        yield (
+            f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}",
+            new.model(),
+        )
 
 
 def _constant_pad(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
@@ -185,12 +230,15 @@ def _fill(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
 def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
     from onnx import helper
 
-    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(source.element(name) or TensorProto.FLOAT)
+    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(
+        source.element(name) or TensorProto.FLOAT
+    )
     return dtype
 
 
 def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
-    """What a layer's own padding holds, as a value of its input; None where no value does the same."""
+    """What a layer's own padding holds, as a value of its input; None where no value does the
+    same."""
     op = node.op_type
     element = source.element(node.input[0])
     if op == "AveragePool" and not attribute(node, "count_include_pad", 0):
@@ -203,7 +251,9 @@ def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
     return 0.0
 
 
-def _window(source: RegionModel, node: protobuf.NodeProto) -> tuple[list[int], list[int], list[int]]:
+def _window(
+    source: RegionModel, node: protobuf.NodeProto
+) -> tuple[list[int], list[int], list[int]]:
     """Kernel, strides and dilations."""
     position = 3 if node.op_type == "QLinearConv" else 1
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
@@ -218,7 +268,9 @@ def _pads(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
     if not kernel:
         return None
     if how in ("NOTSET", "VALID"):
-        pads: list[int] = (attribute(node, "pads") if how == "NOTSET" else None) or [0] * 2 * len(kernel)
+        pads: list[int] = (attribute(node, "pads") if how == "NOTSET" else None) or [0] * 2 * len(
+            kernel
+        )
         return pads
     if (x := source.shape(node.input[0])) is None:
         return None
@@ -237,6 +289,9 @@ def _set(node: protobuf.NodeProto, pads: list[int], **others: int) -> None:
 
     names = {"pads", "auto_pad", *others}
     kept = [a for a in node.attribute if a.name not in names]
-    written = [helper.make_attribute("pads", pads), *(helper.make_attribute(k, v) for k, v in others.items())]
+    written = [
+        helper.make_attribute("pads", pads),
+        *(helper.make_attribute(k, v) for k, v in others.items()),
+    ]
     del node.attribute[:]
     node.attribute.extend([*kept, *written])

@@ -15,7 +15,9 @@ WIDER = {
     "float32 instead of bfloat16": (TensorProto.BFLOAT16, TensorProto.FLOAT),
     "float64 instead of float32": (TensorProto.FLOAT, TensorProto.DOUBLE),
 }
-TYPED = frozenset(("Cast", "CastLike", "Constant", "ConstantOfShape", "DequantizeLinear", "QuantizeLinear"))
+TYPED = frozenset(
+    ("Cast", "CastLike", "Constant", "ConstantOfShape", "DequantizeLinear", "QuantizeLinear")
+)
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -25,9 +27,17 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 def _form(words: str, narrow: int, wide: int) -> Form:
     def form(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-        if node.op_type in TYPED or any(bodies(node)) or narrow not in map(source.element, node.input):
+        if (
+            node.op_type in TYPED
+            or any(bodies(node))
+            or narrow not in map(source.element, node.input)
+        ):
             return ""
-        cast = {n: _wide(source, n, new, wide) for n in dict.fromkeys(node.input) if source.element(n) == narrow}
+        cast = {
+            n: _wide(source, n, new, wide)
+            for n in dict.fromkeys(node.input)
+            if source.element(n) == narrow
+        }
         copied = new.copy(node)
         copied.input[:] = [cast.get(name, name) for name in node.input]
         for k, name in enumerate(node.output):

@@ -1,4 +1,5 @@
-"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers of 32 bits."""
+"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers
+of 32 bits."""
 
 from __future__ import annotations
 
@@ -14,12 +15,23 @@ from subgraph.types import Array
 
 MICROSOFT = "com.microsoft"
 BINARY = {"QLinearAdd": "Add", "QLinearMul": "Mul", "QLinearMatMul": "MatMul"}
-UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearLeakyRelu": "LeakyRelu", "QLinearGlobalAveragePool": "GlobalAveragePool"}
+UNARY = {
+    "QLinearSigmoid": "Sigmoid",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+}
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Each form on each node, then on all that it fits."""
-    forms = [_conv, of(*BINARY)(_binary), of(*BINARY, domain=MICROSOFT)(_binary), _unary, _integers, _blocks]
+    forms = [
+        _conv,
+        of(*BINARY)(_binary),
+        of(*BINARY, domain=MICROSOFT)(_binary),
+        _unary,
+        _integers,
+        _blocks,
+    ]
     yield from each(source, forms)
 
 
@@ -48,7 +60,11 @@ def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 def _binary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     i = node.input
-    if any((source.rank(n) or 0) > 0 and source.shape(n) != [1] for k, n in enumerate(i) if k not in (0, 3)):
+    if any(
+        (source.rank(n) or 0) > 0 and source.shape(n) != [1]
+        for k, n in enumerate(i)
+        if k not in (0, 3)
+    ):
         return ""
     result = new.node(BINARY[node.op_type], [_real(new, i[0:3]), _real(new, i[3:6])])
     new.node("QuantizeLinear", [result, *(n for n in i[6:8] if n)], node.output[0])
@@ -72,7 +88,9 @@ def _integers(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     for k in (0, 1):
         wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
         if zero := argument(node, 2 + k):
-            if source.shape(zero) not in ([], [1]) and k == 0:  # one per row, whose place depends on the rank
+            if (
+                source.shape(zero) not in ([], [1]) and k == 0
+            ):  # one per row, whose place depends on the rank
                 return ""
             wide = new.node("Sub", [wide, new.node("Cast", [zero], to=TensorProto.INT32)])
         sides.append(wide)
@@ -88,7 +106,9 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     x = node.input[0]
     element = source.element(node.input[0])
     bias = argument(node, 5)
-    product = new.node("MatMul", [x, new.weight(weights.T, element)], "" if bias else node.output[0])
+    product = new.node(
+        "MatMul", [x, new.weight(weights.T, element)], "" if bias else node.output[0]
+    )
     if bias:
         new.node("Add", [product, bias], node.output[0])
     return "a MatMul with the weights as real numbers instead of"
@@ -97,7 +117,8 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
     """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
 
-    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the blocks.
+    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the
+    blocks.
     """
     bits = attribute(node, "bits", 4)
     size = attribute(node, "block_size")
@@ -114,7 +135,11 @@ def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | Non
         if zeros is None:
             return None
         packed = zeros.dtype == np.uint8
-        points = _unpacked(zeros.reshape(n, -1), bits)[:, :blocks] if packed else zeros.reshape(n, blocks)
+        points = (
+            _unpacked(zeros.reshape(n, -1), bits)[:, :blocks]
+            if packed
+            else zeros.reshape(n, blocks)
+        )
         values -= points.astype(np.float64)[..., None]
     else:
         values -= 1 << (bits - 1)

@@ -1,4 +1,5 @@
-"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX asks."""
+"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX
+asks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     ties = new.node("And", [new.node("Equal", [others, mine]), earlier])
     place = new.node("Cast", [new.node("Or", [before, ties])], to=TensorProto.INT32)
     place = new.reduce("ReduceSum", place, [rank], keepdims=0)
-    count = new.node("Cast", [new.reduce("Squeeze", node.input[1], [0], keepdims=None)], to=TensorProto.INT32)
+    count = new.node(
+        "Cast", [new.reduce("Squeeze", node.input[1], [0], keepdims=None)], to=TensorProto.INT32
+    )
     places = new.node("Range", [new.weight(np.int32(0)), count, new.weight(np.int32(1))])
     places = new.reduce("Unsqueeze", places, [1], keepdims=None)
     chosen = new.node("Equal", [new.reduce("Unsqueeze", place, [rank - 1], keepdims=None), places])

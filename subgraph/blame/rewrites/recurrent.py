@@ -1,4 +1,5 @@
-"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both ways as two."""
+"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both
+ways as two."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
-PER_DIRECTION = (1, 2, 3, 5, 6, 7)  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
+PER_DIRECTION = (
+    1,
+    2,
+    3,
+    5,
+    6,
+    7,
+)  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -38,7 +46,10 @@ def _one_way_each(source: RegionModel, node: protobuf.NodeProto, new: Substituti
         return ""
     found: list[list[str]] = []
     for k in (0, 1):
-        inputs = [_half(source, new, n, k) if n and i in PER_DIRECTION else n for i, n in enumerate(node.input)]
+        inputs = [
+            _half(source, new, n, k) if n and i in PER_DIRECTION else n
+            for i, n in enumerate(node.input)
+        ]
         outputs = [new.name(f"way{k}") if name else "" for name in node.output]
         _run(node, new, inputs, outputs, k, reverse=bool(k))
         found.append(outputs)
@@ -57,7 +68,13 @@ def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
 
 
 def _run(
-    node: protobuf.NodeProto, new: Substitution, inputs: list[str], outputs: list[str], k: int, *, reverse: bool
+    node: protobuf.NodeProto,
+    new: Substitution,
+    inputs: list[str],
+    outputs: list[str],
+    k: int,
+    *,
+    reverse: bool,
 ) -> None:
     """One direction, the k-th, as a node that runs forwards."""
     x = _reversed(new, inputs[0], "") if reverse else inputs[0]

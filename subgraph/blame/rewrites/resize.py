@@ -1,7 +1,9 @@
-"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of its interpolation.
+"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of
+its interpolation.
 
-Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an output is a product
-with a matrix (n, m). A filter of the mode gives its columns (ONNX's specification of Resize).
+Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an
+output is a product with a matrix (n, m). A filter of the mode gives its columns (ONNX's
+specification of Resize).
 """
 
 from __future__ import annotations
@@ -10,13 +12,22 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 MAX = 1 << 22  # elements of a matrix of weights
-COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {  # of an output, its scale, the lengths n and m
+COORDINATES: dict[
+    str, Callable[[Array, float, int, int], Array]
+] = {  # of an output, its scale, the lengths n and m
     "half_pixel": lambda x, s, n, m: (x + 0.5) / s - 0.5,
     "half_pixel_symmetric": lambda x, s, n, m: n / 2 * (1 - m / (s * n)) + (x + 0.5) / s - 0.5,
     "pytorch_half_pixel": lambda x, s, n, m: (x + 0.5) / s - 0.5 if m > 1 else 0 * x,
@@ -41,12 +52,23 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     sizes = source.shape(node.input[0])
     scales = _scales(source, node)
     after = source.shape(node.output[0])
-    if sizes is None or scales is None or after is None or source.element(node.input[0]) not in FLOATS:
+    if (
+        sizes is None
+        or scales is None
+        or after is None
+        or source.element(node.input[0]) not in FLOATS
+    ):
         return ""
-    axes = [k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1]
+    axes = [
+        k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1
+    ]
     nearest = attribute(node, "mode", "nearest") == "nearest"
     rank = len(sizes)
-    if not axes or any(sizes[k] * after[k] > MAX for k in axes) or not (nearest or min(axes) >= rank - 2):
+    if (
+        not axes
+        or any(sizes[k] * after[k] > MAX for k in axes)
+        or not (nearest or min(axes) >= rank - 2)
+    ):
         return ""
     x = node.input[0]
     for k in axes:
@@ -55,7 +77,9 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
         if positions is None:
             return ""
         if nearest:
-            rounded = ROUNDED[_attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)](positions)
+            rounded = ROUNDED[
+                _attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
+            ](positions)
             indices = new.weight(np.clip(rounded, 0, sizes[k] - 1).astype(np.int64))
             x = new.node("Gather", [x, indices], output, axis=k)
             continue
@@ -111,7 +135,11 @@ def _weights(node: protobuf.NodeProto, positions: Array, n: int, scale: float) -
     reach = (2 if cubic else 1) * wide
     taps = np.floor(positions - reach)[:, None] + np.arange(1, int(np.ceil(2 * reach)) + 2)
     distance = np.abs(taps - positions[:, None]) / wide
-    weights = _cubic(distance, attribute(node, "cubic_coeff_a", -0.75)) if cubic else np.maximum(0, 1 - distance)
+    weights = (
+        _cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
+        if cubic
+        else np.maximum(0, 1 - distance)
+    )
     if attribute(node, "exclude_outside", 0):
         weights = np.where((taps < 0) | (taps >= n), 0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)

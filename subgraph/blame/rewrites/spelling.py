@@ -19,7 +19,21 @@ from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.walk import attribute
 
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "And", "Or", "Equal", "Greater", "Less")
+ELEMENTWISE = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Max",
+    "Min",
+    "PRelu",
+    "And",
+    "Or",
+    "Equal",
+    "Greater",
+    "Less",
+)
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
@@ -40,7 +54,9 @@ def _sizes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     return _broadcast(source, node, new, full=True)
 
 
-def _broadcast(source: RegionModel, node: protobuf.NodeProto, new: Substitution, *, full: bool) -> str:
+def _broadcast(
+    source: RegionModel, node: protobuf.NodeProto, new: Substitution, *, full: bool
+) -> str:
     """Constants with the rank of the output, or with its shape."""
     rank = source.rank(node.output[0])
     shape = source.shape(node.output[0]) if full else None
@@ -51,7 +67,9 @@ def _broadcast(source: RegionModel, node: protobuf.NodeProto, new: Substitution,
         value = source.value(name)
         if value is None or (node.op_type == "PRelu" and k == 0):
             continue
-        form = shape if full and shape is not None else [1] * (rank - value.ndim) + list(value.shape)
+        form = (
+            shape if full and shape is not None else [1] * (rank - value.ndim) + list(value.shape)
+        )
         if list(value.shape) != form:
             inputs[k] = new.weight(np.broadcast_to(value, form))
     if inputs == list(node.input):
@@ -61,8 +79,14 @@ def _broadcast(source: RegionModel, node: protobuf.NodeProto, new: Substitution,
 
 
 def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    rank = source.rank(node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0))
-    given = [i for a in node.attribute for i in ([a.i] if a.name == "axis" else a.ints if a.name == "axes" else [])]
+    rank = source.rank(
+        node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0)
+    )
+    given = [
+        i
+        for a in node.attribute
+        for i in ([a.i] if a.name == "axis" else a.ints if a.name == "axes" else [])
+    ]
     if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
         return ""
     copied = new.copy(node)
@@ -79,7 +103,9 @@ def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
     missing = [v for v in values if v.name and v.name not in present]
-    missing += [helper.make_attribute(n, v) for n, v in _window(source, node).items() if n not in present]
+    missing += [
+        helper.make_attribute(n, v) for n, v in _window(source, node).items() if n not in present
+    ]
     if not missing:
         return ""
     copied = new.copy(node)
@@ -118,7 +144,9 @@ def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     defined = schema(node.op_type, source.opset, node.domain)
     if defined is None:
         return ""
-    defaults = {a.name: a.default_value for a in defined.attributes.values() if a.default_value.name}
+    defaults = {
+        a.name: a.default_value for a in defined.attributes.values() if a.default_value.name
+    }
     kept = [a for a in node.attribute if a.name not in defaults or not _equal(a, defaults[a.name])]
     if len(kept) == len(node.attribute):
         return ""
@@ -134,15 +162,24 @@ def _equal(one: protobuf.ModelProto, other: protobuf.ModelProto) -> bool:
 
 def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Where constants are kept, and constants that no optimiser can know."""
-    weights = [t for t in source.model.graph.initializer if t.name not in {v.name for v in source.model.graph.input}]
+    weights = [
+        t
+        for t in source.model.graph.initializer
+        if t.name not in {v.name for v in source.model.graph.input}
+    ]
     if weights:
         made = _copy(source)
         del made.graph.initializer[:]
         made.graph.initializer.extend(t for t in source.model.graph.initializer if t not in weights)
-        nodes = [helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t) for t in weights]
+        nodes = [
+            helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t)
+            for t in weights
+        ]
         made.graph.node.extend(nodes + list(source.nodes))
         yield "initializers as Constant nodes", tidied(made)
-    constants = [n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants]
+    constants = [
+        n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants
+    ]
     if constants:
         made = _copy(source)
         made.graph.node.extend(n for n in source.nodes if n not in constants)
@@ -154,17 +191,27 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]
 
 
 def _computed(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""
+    """Floating constants minus a zero that is computed from an input, so that nothing can be
+    folded."""
     inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
-    driver = next((n for n in inputs if source.element(n) in COUNTED and source.rank(n) is not None), "")
-    read = {n: source.element(n) for n in source.constants if source.element(n) in COUNTED and n in source.readers}
+    driver = next(
+        (n for n in inputs if source.element(n) in COUNTED and source.rank(n) is not None), ""
+    )
+    read = {
+        n: source.element(n)
+        for n in source.constants
+        if source.element(n) in COUNTED and n in source.readers
+    }
     if not driver or not read:
         return
     new = Substitution(source)
     rank = source.rank(driver) or 0
     numbers = new.node("Cast", [new.node("Less", [driver, driver])], to=TensorProto.FLOAT)
     zero = new.reduce("ReduceMax", numbers, range(rank), keepdims=0) if rank else numbers
-    zeros = {e: zero if e == TensorProto.FLOAT else new.node("Cast", [zero], to=e) for e in set(read.values())}
+    zeros = {
+        e: zero if e == TensorProto.FLOAT else new.node("Cast", [zero], to=e)
+        for e in set(read.values())
+    }
     names = {name: new.node("Sub", [name, zeros[element]]) for name, element in read.items()}
     for i, node in enumerate(source.nodes):
         if names.keys() & set(node.input):

@@ -7,18 +7,19 @@ To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path
     from subgraph.comparison.pair import Pair
 
     def rule(options: str) -> Rule:
-        '''The rule for `NAME:options`; `rule("")` is the default. Raises UsageError for options it does not know.'''
-        limit = float(options or 1e-3)
+        '''The rule for `NAME:options`; `rule("")` is the default. Raises UsageError for options it
+        does not know.''' limit = float(options or 1e-3)
 
         def judge(pair: Pair, context: OutputContext) -> Ruling:
             if ruling := settle(pair):  # NaN, infinities, integers, nothing to compare
                 return ruling
-            return (agree if pair.error <= limit else fail)(f"max_abs {pair.error:.1e}, allowed {limit:.1e}")
+            return (agree if pair.error <= limit else fail)(f"max_abs {pair.error:.1e}, allowed
+            {limit:.1e}")
 
         return judge
 
-Shape and element type are equal when a rule is called; outputs that are missing or differ there have failed before.
-`tests/comparison/test_criteria.py` tests every file of this folder.
+Shape and element type are equal when a rule is called; outputs that are missing or differ there
+have failed before. `tests/comparison/test_criteria.py` tests every file of this folder.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Ranking:
     """What a TopK, ArgMax or ArgMin compared.
 
     Attributes:
-        values: the tensor compared. noise: of each element, the largest |perturbed − reference|; float64, its shape.
+        values: the tensor compared. noise: of each element, the largest |perturbed − reference|;
+            float64, its shape.
         axis: the axis along which the indices count.
     """
 
@@ -56,51 +58,57 @@ class Ranking:
 class Noise(Protocol):
     """Rounding noise of one output of one region, for one sample.
 
-    Methods with a claim may run the reference, so call them late; they raise ModelError if the region cannot be run
-    with perturbations.
+    Methods with a claim may run the reference, so call them late; they raise ModelError if the
+    region cannot be run with perturbations.
     """
 
     def perturbed(self, claim: Precision, count: int) -> list[Array]:
-        """The output of `count` runs, perturbed independently by one rounding at the claimed precision.
+        """The output of `count` runs, perturbed independently by one rounding at the claimed
+        precision.
 
         The shape differs from the reference's only if it depends on values.
         """
 
     def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        """The same, but equal computed values are perturbed independently, by `times` roundings; empty if hardly any
-        sums are equal."""
+        """The same, but equal computed values are perturbed independently, by `times` roundings;
+        empty if hardly any sums are equal."""
 
     def rounded(self, claim: Precision) -> Array:
-        """The output where the reference is rounded to the claimed type after every node, in the reference's dtype."""
+        """The output where the reference is rounded to the claimed type after every node, in the
+        reference's dtype."""
 
     def op_type(self) -> str:
         """The op type of the node that makes the output."""
 
     def coarsest_type(self) -> str:
-        """The float type with the largest unit roundoff among the output and what it depends on in the region: float64,
-        float32, float16 or bfloat16."""
+        """The float type with the largest unit roundoff among the output and what it depends on in
+        the region: float64, float32, float16 or bfloat16."""
 
     def behind_choice(self) -> bool:
         """Does the output depend, within the region, on indices, booleans or a choice by them?"""
 
     def behind_steps(self) -> bool:
-        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
+        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to
+        integers?"""
 
     def quantizes(self) -> bool:
-        """Is it, or does it depend on, steps that the region itself makes, as QuantizeLinear does? Then a right runtime
-        may take other steps, whatever it computes in."""
+        """Is it, or does it depend on, steps that the region itself makes, as QuantizeLinear does?
+        Then a right runtime may take other steps, whatever it computes in."""
 
     def half_step(self) -> float:
         """Half a step of such an output that was just dequantized; 0 of others."""
 
     def are_codes(self) -> bool:
-        """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be perturbed?"""
+        """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be
+        perturbed?"""
 
     def is_foreign(self) -> bool:
-        """Is it computed in floats by such operators alone? Then what rounding does to it cannot be measured."""
+        """Is it computed in floats by such operators alone? Then what rounding does to it cannot be
+        measured."""
 
     def ranking(self, claim: Precision) -> Ranking | None:
-        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
+        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other
+        outputs."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +118,10 @@ class OutputContext:
     Attributes:
         claim: the precision that the candidate says it computes in: fp32, tf32, fp16, bf16 or int8.
         noise: None if no reference can be run (recordings of an unknown model, for example).
-        is_model_output: does the tensor leave the model? Its values must be of use, whatever the precision.
-        half_step: how far the candidate's type moves a value if it is the one that the operator must have.
+        is_model_output: does the tensor leave the model? Its values must be of use, whatever the
+            precision.
+        half_step: how far the candidate's type moves a value if it is the one that the operator
+            must have.
         samples: of how many samples there are such outputs.
     """
 
@@ -125,7 +135,8 @@ class OutputContext:
 
 @dataclass(frozen=True)
 class Ruling:
-    """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was compared with."""
+    """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was
+    compared with."""
 
     status: Status
     label: str = ""
@@ -151,8 +162,9 @@ def fail(why: str, signature: Signature = Signature.MISMATCH) -> Ruling:
 def settle(pair: Pair, exact: bool = True) -> Ruling | None:
     """The ruling where it is the same for every criterion; None where the criterion has to decide.
 
-    A NaN or infinity on one side only fails; nothing compared is unresolved; values that cannot be rounded (integers,
-    booleans, strings) must be equal, or are left to the criterion if not `exact`.
+    A NaN or infinity on one side only fails; nothing compared is unresolved; values that cannot be
+    rounded (integers, booleans, strings) must be equal, or are left to the criterion if not
+    `exact`.
     """
     if pair.masked:
         return fail(_describe_masks(pair), Signature.NAN)
@@ -162,7 +174,10 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
     if pair.floating or not exact:
         return None
     if pair.changed:
-        return fail(f"{pair.changed} of {count(pair.size, 'element')} changed, where none may: {pair.kind} values")
+        return fail(
+            f"{pair.changed} of {count(pair.size, 'element')} changed, where none may: {pair.kind}"
+            " values"
+        )
     return agree(f"{all_equal(pair)} ({pair.kind} values)")
 
 
@@ -175,7 +190,11 @@ def _describe_masks(pair: Pair) -> str:
     """`NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
     parts = []
     for kind, sides in (("NaN", pair.nan_only), ("infinite", pair.inf_only)):
-        counts = [f"{n} in the {side} alone" for n, side in zip(sides, ("candidate", "reference"), strict=True) if n]
+        counts = [
+            f"{n} in the {side} alone"
+            for n, side in zip(sides, ("candidate", "reference"), strict=True)
+            if n
+        ]
         if counts:
             parts.append(f"{kind}: {' and '.join(counts)}")
     return f"{'; '.join(parts)}, of {count(pair.size, 'element')}"
@@ -200,9 +219,13 @@ class Limit:
     def compare(self, value: float) -> str:
         """The value beside the limit, in the relation that is true: `max_abs 2.1e-02 > 1e-03`."""
         if value != value:
-            return f"{self.metric} is not defined here, so not {self.sign} {_format_limit(self.limit)}"
+            return (
+                f"{self.metric} is not defined here, so not {self.sign} {_format_limit(self.limit)}"
+            )
         sign = self.sign if self.holds(value) else OPPOSITE[self.sign]
-        return f"{self.metric} {format_beside(value, self.limit)} {sign} {_format_limit(self.limit)}"
+        return (
+            f"{self.metric} {format_beside(value, self.limit)} {sign} {_format_limit(self.limit)}"
+        )
 
 
 def check_limits(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling:
@@ -211,13 +234,17 @@ def check_limits(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling
     Args:
         values: value by metric.
     """
-    checked = [(limit.holds(values[limit.metric]), limit.compare(values[limit.metric])) for limit in limits]
+    checked = [
+        (limit.holds(values[limit.metric]), limit.compare(values[limit.metric])) for limit in limits
+    ]
     broken = [text for holds, text in checked if not holds]
     return fail(", ".join(broken)) if broken else agree(", ".join(text for _, text in checked))
 
 
 def _format_limit(limit: float) -> str:
-    return f"{limit:.0e}" if 0 < abs(limit) < 0.1 and float(f"{limit:.0e}") == limit else f"{limit:g}"
+    return (
+        f"{limit:.0e}" if 0 < abs(limit) < 0.1 and float(f"{limit:.0e}") == limit else f"{limit:g}"
+    )
 
 
 def refuse_options(name: str, options: str) -> None:
@@ -228,12 +255,15 @@ def refuse_options(name: str, options: str) -> None:
     """
     if options.strip():
         raise UsageError(
-            f"criterion '{name}' takes no words, not '{clean(options)}'", f"write {name}", code="criterion.malformed"
+            f"criterion '{name}' takes no words, not '{clean(options)}'",
+            f"write {name}",
+            code="criterion.malformed",
         )
 
 
 def parse_number(text: str, usage: str) -> float:
-    """A number that the user typed for a tolerance; `usage`: how the criterion is written, for the hint.
+    """A number that the user typed for a tolerance; `usage`: how the criterion is written, for the
+    hint.
 
     Raises:
         UsageError: `text` is no number, or NaN.
@@ -243,7 +273,9 @@ def parse_number(text: str, usage: str) -> float:
     except ValueError:
         value = float("nan")
     if value != value:
-        raise UsageError(f"'{clean(text)}' is no number", f"write {usage}", code="criterion.malformed")
+        raise UsageError(
+            f"'{clean(text)}' is no number", f"write {usage}", code="criterion.malformed"
+        )
     return value
 
 

@@ -1,7 +1,7 @@
 """Decisions of a model's output: which class wins in each row. For the criterion `noise`.
 
-Insight: a small error may change a token, and a large one may change none. What a user reads off a distribution is its
-winner.
+Insight: a small error may change a token, and a large one may change none. What a user reads off a
+distribution is its winner.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import numpy as np
 from subgraph.comparison.criteria._slices import log_probability_axis, probability_axis
 from subgraph.types import Array
 
-MIN_VOCABULARY = 1000  # classes of logits; detectors have fewer, whose winners mean nothing where no object is
+MIN_VOCABULARY = (
+    1000  # classes of logits; detectors have fewer, whose winners mean nothing where no object is
+)
 MAX_GAP = 3.0  # times the noise of both classes: a larger margin is no matter of rounding
 
 
 def class_axis(name: str, values: Array) -> int | None:
     """The axis along which a model's output has classes of which one wins; None for other outputs.
 
-    That of probabilities (not negative, the sum is 1 ± 1e-3) or of their logarithms; the last one of an output whose
-    name holds "logits", if it is a vocabulary, of 1,000 classes or more. Scores of other outputs are left alone: most
-    axes have no winner that anyone reads.
+    That of probabilities (not negative, the sum is 1 ± 1e-3) or of their logarithms; the last one
+    of an output whose name holds "logits", if it is a vocabulary, of 1,000 classes or more. Scores
+    of other outputs are left alone: most axes have no winner that anyone reads.
     """
     for find in (probability_axis, log_probability_axis):
         if (axis := find(values)) is not None:
@@ -37,7 +39,8 @@ class Flips:
     """Rows whose winner the candidate changed; all vectors have an element per such row.
 
     Attributes:
-        rows: how many there are, changed or not. places: the changed ones, of the tensor without the class axis.
+        rows: how many there are, changed or not. places: the changed ones, of the tensor without
+            the class axis.
         winners, others: classes that win in the reference and in the candidate.
         margins: how far the reference's winner is ahead of the other.
         rounding: what rounding the output does to both together.
@@ -52,20 +55,28 @@ class Flips:
     rounding: Array
 
     def explained(self, reference: Array, runs: Sequence[Array]) -> Array:
-        """Which flips rounding explains: a perturbed run changes the winner too, or the margin is within the noise."""
+        """Which flips rounding explains: a perturbed run changes the winner too, or the margin is
+        within the noise."""
         noise = self.rounding
         changed = np.zeros(self.places.shape, bool)
         for values in runs:
-            old, new = (_rows(v, self.axis)[self.places].astype(np.float64) for v in (reference, values))
+            old, new = (
+                _rows(v, self.axis)[self.places].astype(np.float64) for v in (reference, values)
+            )
             moved = np.abs(new - old)
             each = np.arange(self.places.size)
-            noise = np.fmax(noise, moved[each, self.winners] + moved[each, self.others] + self.rounding)
+            noise = np.fmax(
+                noise, moved[each, self.winners] + moved[each, self.others] + self.rounding
+            )
             changed |= new.argmax(1) != self.winners
         return np.asarray(changed | (self.margins <= MAX_GAP * noise))
 
 
-def find_flips(reference: Array, candidate: Array, axis: int, eps: float, step: float, floor: float) -> Flips:
-    """Rows whose winner changes, but for ties: margins within `floor` of the winner, or that rounding both closes.
+def find_flips(
+    reference: Array, candidate: Array, axis: int, eps: float, step: float, floor: float
+) -> Flips:
+    """Rows whose winner changes, but for ties: margins within `floor` of the winner, or that
+    rounding both closes.
 
     `eps`, `step`: rounding a value x changes it by eps·|x| + step.
     """
@@ -79,7 +90,9 @@ def find_flips(reference: Array, candidate: Array, axis: int, eps: float, step: 
     margins = ahead - behind
     rounding = eps * (np.abs(ahead) + np.abs(behind)) + 2 * step
     real = margins > np.maximum(rounding, floor * np.abs(ahead))
-    return Flips(axis, old.shape[0], *(v[real] for v in (places, winners, others, margins, rounding)))
+    return Flips(
+        axis, old.shape[0], *(v[real] for v in (places, winners, others, margins, rounding))
+    )
 
 
 def _rows(values: Array, axis: int) -> Array:

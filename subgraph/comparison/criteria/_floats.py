@@ -1,4 +1,5 @@
-"""Floats that differ, slice by slice: does rounding explain the error, and are the values of use? For `noise`."""
+"""Floats that differ, slice by slice: does rounding explain the error, and are the values of use?
+For `noise`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from functools import cached_property
 import numpy as np
 
 from subgraph.comparison import JUMPS, MIN_REL_TOL, STEPS
-from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, OutputContext, Ruling, agree, fail
+from subgraph.comparison.criteria import (
+    FEW,
+    MIN_ELEMENTS,
+    Noise,
+    OutputContext,
+    Ruling,
+    agree,
+    fail,
+)
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
@@ -28,17 +37,25 @@ CAP = dict.fromkeys(Precision, 0.2) | {
     Precision.TF32: 0.1,
     Precision.FP16: 0.1,
 }  # of a slice's scale: of use
-FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
+# of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
+FLOOR = 2e-3
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
 RUNS, JUMP_RUNS = 4, 8  # perturbed runs; behind a choice or steps
 EARLY_FAIL = 10.0  # times the limit: fails after one run
-EXAGGERATED = 10.0  # times the error of rounding after every node: perturbed runs that move farther are scaled down
+# times the error of rounding after every node: perturbed runs that move farther are scaled down
+EXAGGERATED = 10.0
 QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
 CLEAR = 1e-5  # of a slice's scale: healthy kernels are within, also where the noise is not known
-ALONE = 0.5  # of an element's own value, and of the cap: farther off, one element alone may be wrong
-MANY = 0.5, 0.1  # share of the elements, and of the cap: as many that are so far off their own values may be wrong
+ALONE = (
+    0.5  # of an element's own value, and of the cap: farther off, one element alone may be wrong
+)
+MANY = (
+    0.5,
+    0.1,
+    # share of the elements, and of the cap: as many that are so far off their own values may be wrong  # noqa: E501
+)
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
@@ -62,12 +79,12 @@ class Floats:
     part: Array | None = None
     subject: str = WHOLE
 
-    # ------------------------------------------------------------------------------------------------ constants
+    # ------------------------------------------------------------ constants
 
     @cached_property
     def model_precision(self) -> Precision:
-        """The coarsest of the float types that it depends on: a correct run of a float16 model has float16's rounding
-        errors, though the candidate computes in fp32.
+        """The coarsest of the float types that it depends on: a correct run of a float16 model has
+        float16's rounding errors, though the candidate computes in fp32.
         """
         noise = self.context.noise
         return Precision.of_type(noise.coarsest_type() if noise else self.pair.reference.dtype.name)
@@ -79,7 +96,8 @@ class Floats:
 
     @cached_property
     def stepped(self) -> bool:
-        """Does the region quantize what it computes? Then it is held to its own steps, whatever else rounds."""
+        """Does the region quantize what it computes? Then it is held to its own steps, whatever
+        else rounds."""
         return bool(self.context.noise and self.context.noise.quantizes())
 
     @property
@@ -105,15 +123,17 @@ class Floats:
 
     @property
     def hidden(self) -> str:
-        """The label of an output whose limit would hide any bug: a model's output tells nothing then."""
+        """The label of an output whose limit would hide any bug: a model's output tells nothing
+        then."""
         return NOTHING if self.context.is_model_output else ""
 
     @property
     def must_be_of_use(self) -> bool:
-        """In low precision inner tensors may be anything, as long as the model's outputs are of use."""
+        """In low precision inner tensors may be anything, as long as the model's outputs are of
+        use."""
         return self.context.is_model_output or self.limited_as is FP32
 
-    # ------------------------------------------------------------------------------------------------ per slice
+    # ------------------------------------------------------------ per slice
 
     @cached_property
     def counted(self) -> Array | None:
@@ -149,29 +169,46 @@ class Floats:
     def scales(self) -> Array:
         """S: the largest |reference| of each slice."""
         reference = self.pair.reference
-        if self.counted is None and reference.dtype.name == "float32":  # half as much memory as the pair's float64
+        if (
+            self.counted is None and reference.dtype.name == "float32"
+        ):  # half as much memory as the pair's float64
             return self.slices.largest(np.abs(reference.reshape(-1)))
-        return self.slices.largest(self._of_counted(self.pair.in_place(np.abs(self.pair.values[0]))))
+        return self.slices.largest(
+            self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
+        )
 
     @cached_property
     def last_rounding(self) -> Array:
-        """eps·S + q: what rounding the output itself does, per slice. What a narrower type before it does, perturbed
-        runs show."""
+        """eps·S + q: what rounding the output itself does, per slice. What a narrower type before
+        it does, perturbed runs show."""
         own = self.pair.reference.dtype.name if self.context.noise else self.model_precision.dtype
-        return np.asarray(max(self.context.claim.eps, FLOATS.get(own, FP32.eps)) * self.scales + self.step)
+        return np.asarray(
+            max(self.context.claim.eps, FLOATS.get(own, FP32.eps)) * self.scales + self.step
+        )
 
     def explained_limits(self, noise: Array) -> Array:
-        """The largest error of each slice that rounding explains, where it moves the slices by `noise`."""
+        """The largest error of each slice that rounding explains, where it moves the slices by
+        `noise`."""
         explained = self.k * self.slices.widening * noise
-        return np.asarray(np.maximum(np.maximum(explained, self.floor * self.scales), MIN_REL_TOL * self.scales[0]))
+        return np.asarray(
+            np.maximum(
+                np.maximum(explained, self.floor * self.scales), MIN_REL_TOL * self.scales[0]
+            )
+        )
 
     @cached_property
     def usable_limits(self) -> Array:
         """The largest error of each slice with which its values are of use."""
         values = self.pair.values[0]
-        unit = self.pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
+        unit = (
+            self.pair.kind == "float"
+            and float(values.min()) >= 0
+            and float(values.max()) <= 1 + MIN_REL_TOL
+        )
         scales = np.maximum(self.scales, UNIT_SCALE) if unit else self.scales
-        limits = np.maximum(max(CAP[self.limited_as], self.floor) * scales, MIN_REL_TOL * self.scales[0])
+        limits = np.maximum(
+            max(CAP[self.limited_as], self.floor) * scales, MIN_REL_TOL * self.scales[0]
+        )
         return np.asarray(np.maximum(limits, self.k * self.step))
 
     def explains(self, noise: Array) -> bool:
@@ -184,21 +221,30 @@ class Floats:
     def sentence(self, place: int, relation: str, limit: float = 0.0, noise: float = 0.0) -> str:
         """`max error 0.27 in index 5 of axis 1: 28 % of the largest value (0.98); limit 0.2 %`.
 
-        In the relation, `{}` is the limit and `{noise}` the noise, both as shares of the largest value.
+        In the relation, `{}` is the limit and `{noise}` the noise, both as shares of the largest
+        value.
         """
         return beside_limit(
-            self.slices.name(place, self.subject), float(self.errors[place]), float(self.scales[place]), relation,
-            limit, noise,
-        )  # fmt: skip
+            self.slices.name(place, self.subject),
+            float(self.errors[place]),
+            float(self.scales[place]),
+            relation,
+            limit,
+            noise,
+        )
 
-    # ------------------------------------------------------------------------------------------------ the rule
+    # ------------------------------------------------------------ the rule
 
     def judge(self) -> Ruling:
         """The ruling of elements of which at least one is finite and differs."""
         error = _largest(self.difference)
         scale = self.pair.scale if self.part is None else float(self.scales[0])
-        if error <= MIN_REL_TOL * scale:  # no slice is held to less: the slices need not be measured
-            return agree(beside_limit(self.subject, error, scale, "; limit {}", MIN_REL_TOL * scale))
+        if (
+            error <= MIN_REL_TOL * scale
+        ):  # no slice is held to less: the slices need not be measured
+            return agree(
+                beside_limit(self.subject, error, scale, "; limit {}", MIN_REL_TOL * scale)
+            )
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -214,7 +260,13 @@ class Floats:
         if runs == RUNS:
             # One run shows a clear failure: the other three would have to move ten times as far.
             moved = self.deviations(noise.perturbed(self.context.claim, 1))
-            if moved and (self.errors > EARLY_FAIL * self.explained_limits(n := self.noise(rounded, moved))).any():
+            if (
+                moved
+                and (
+                    self.errors
+                    > EARLY_FAIL * self.explained_limits(n := self.noise(rounded, moved))
+                ).any()
+            ):
                 return self.ties(noise) or self.unexplained(n, rounded)
         moved = self.deviations(noise.perturbed(self.context.claim, runs))
         if moved is None:
@@ -222,25 +274,39 @@ class Floats:
         if jumps:
             return self.with_jumps(rounded, moved)
         n = self.noise(rounded, moved)
-        return self.explained(n) if self.explains(n) else self.ties(noise) or self.unexplained(n, rounded)
+        return (
+            self.explained(n)
+            if self.explains(n)
+            else self.ties(noise) or self.unexplained(n, rounded)
+        )
 
     def noise(self, rounded: Array | None, moved: Sequence[Array]) -> Array:
-        """n of each slice, from how far the elements move where values are rounded, and in perturbed runs."""
-        largest = self.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(self.scales.shape)
-        if rounded is not None and not self.stepped:  # where steps move it farther than any rounding
+        """n of each slice, from how far the elements move where values are rounded, and in
+        perturbed runs."""
+        largest = (
+            self.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(self.scales.shape)
+        )
+        if (
+            rounded is not None and not self.stepped
+        ):  # where steps move it farther than any rounding
             exact = self.slices.largest(rounded)
             most = EXAGGERATED * (exact[0] + self.last_rounding[0])
-            largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)
+            largest = np.maximum(
+                largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact
+            )
         return np.asarray(largest + self.last_rounding)
 
     def with_jumps(self, rounded: Array | None, moved: Sequence[Array]) -> Ruling:
-        """Behind a choice, elements may jump if they do so in perturbed runs: no farther, and not many more of them.
+        """Behind a choice, elements may jump if they do so in perturbed runs: no farther, and not
+        many more of them.
 
-        A jump is a difference beyond k times what most elements move in perturbed runs. Elements that do not jump are
-        judged by the noise without jumps.
+        A jump is a difference beyond k times what most elements move in perturbed runs. Elements
+        that do not jump are judged by the noise without jumps.
         """
         counted = slice(None) if self.counted is None else self.counted
-        typical = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(self.last_rounding[0])
+        typical = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(
+            self.last_rounding[0]
+        )
         largest = max(float(run.max(initial=0.0)) for run in moved)
         jump_from = self.k * typical
         jumped = self.difference > jump_from
@@ -249,14 +315,18 @@ class Floats:
             return self.explained(n) if self.explains(n) else self.unexplained(n, rounded)
         share = MAX_SHARE * max(float((run > typical)[counted].mean()) for run in moved)
         allowed = int(share * self.slices.sizes[0]) + 1
-        if int(jumped.sum()) > allowed or self.errors[0] > self.k * (largest + self.last_rounding[0]):
+        if int(jumped.sum()) > allowed or self.errors[0] > self.k * (
+            largest + self.last_rounding[0]
+        ):
             jumps = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
             most = self.k * largest / (float(self.scales[0]) or 1.0)
             why = self.sentence(0, jumps)
             return fail(f"{why}; rounding explains {allowed}, by up to {most:.2g} of the scale")
         others = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
         without_jumps = [np.where(run > jump_from, 0.0, run) for run in moved]
-        n = others.noise(None if rounded is None else np.where(rounded > jump_from, 0.0, rounded), without_jumps)
+        n = others.noise(
+            None if rounded is None else np.where(rounded > jump_from, 0.0, rounded), without_jumps
+        )
         found = others.explained(n) if others.explains(n) else others.unexplained(n, rounded)
         label = JUMPS if found.status is Status.AGREE and found.label == "agrees" else found.label
         why = f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs"
@@ -272,7 +342,8 @@ class Floats:
         return [self._of_counted(pair.in_place(pair.difference)) for pair in pairs]
 
     def rounded(self, noise: Noise) -> Array | None:
-        """X: how far rounding after every node moves the elements, flat; None where that is not known."""
+        """X: how far rounding after every node moves the elements, flat; None where that is not
+        known."""
         if self.context.claim is FP32:
             return None
         try:
@@ -282,9 +353,13 @@ class Floats:
         moved = self.deviations([values])
         if moved is None:
             return None
-        lost = self.pair.finite & ~Pair(self.pair.reference, values).finite  # beyond the range: off by anything
+        lost = (
+            self.pair.finite & ~Pair(self.pair.reference, values).finite
+        )  # beyond the range: off by anything
         claim = self.context.claim
-        return np.asarray(np.where(lost, claim.largest if claim.narrow else self.pair.scale, moved[0]))
+        return np.asarray(
+            np.where(lost, claim.largest if claim.narrow else self.pair.scale, moved[0])
+        )
 
     def ties(self, noise: Noise) -> Ruling | None:
         """Agreement if equal sums may differ; not behind a choice, which ties decide."""
@@ -307,16 +382,19 @@ class Floats:
             if found.status is not Status.AGREE:
                 return found
         elif (self.errors > self.usable_limits).any():
-            relation = "; rounding moves it by {noise} where sums are equal, which would hide any bug"
+            relation = (
+                "; rounding moves it by {noise} where sums are equal, which would hide any bug"
+            )
             return self.ruling(Status.UNRESOLVED, self.hidden, 0, relation, noise_of_ties, True)
         why = self.sentence(0, "; limit {}: rounding moves it so far where sums are equal", size)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
-    # ------------------------------------------------------------------------------------------------ rulings
+    # ------------------------------------------------------------ rulings
 
     def explained(self, noise: Array, drawn: bool = True) -> Ruling:
-        """Rounding explains the error: agrees if the values, and what is decided by them, are of use."""
+        """Rounding explains the error: agrees if the values, and what is decided by them, are of
+        use."""
         error = self.errors[0]
         scale = self.scales[0]
         found = None
@@ -325,7 +403,15 @@ class Floats:
         elif self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding explains that, but values off by more than {} are useless"
-            found = self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, self.usable_limits[place])
+            found = self.ruling(
+                Status.FAIL,
+                PRECISION_LOST,
+                place,
+                relation,
+                noise,
+                drawn,
+                self.usable_limits[place],
+            )
         undecided = found.label == PRECISION_LOST if found else self.amplifies(noise)
         if self.stepped and self.context.is_model_output and undecided:
             relation = "; the model turns one quantization step into {noise} of its output"
@@ -339,7 +425,13 @@ class Floats:
             return self.ruling(Status.UNRESOLVED, "", 0, doubt, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        finer = STEPS if self.stepped else "agrees" if self.claim is self.model_precision else "precision"
+        finer = (
+            STEPS
+            if self.stepped
+            else "agrees"
+            if self.claim is self.model_precision
+            else "precision"
+        )
         label = finer if error > FLOOR * scale else "agrees"
         relation = BESIDE_NOISE if drawn else "; limit {}"
         if label != "agrees" and self.judged_together and self.pair.size < FEW:
@@ -348,18 +440,26 @@ class Floats:
 
     @property
     def judged_together(self) -> bool:
-        """Are the numbers of a model's output judged in low precision by one scale, since each of them is the only one
-        of its kind?"""
-        alone = self.context.is_model_output and not self.slices.axes and self.context.samples < MIN_ELEMENTS
+        """Are the numbers of a model's output judged in low precision by one scale, since each of
+        them is the only one of its kind?"""
+        alone = (
+            self.context.is_model_output
+            and not self.slices.axes
+            and self.context.samples < MIN_ELEMENTS
+        )
         return alone and self.limited_as is not FP32 and self.pair.kind == "float"
 
     @property
     def numbers(self) -> str:
         """`6 numbers of one sample`."""
-        return f"{count(self.pair.size, 'number')} of {'one sample' if self.context.samples == 1 else 'few samples'}"
+        return (
+            f"{count(self.pair.size, 'number')} of"
+            f" {'one sample' if self.context.samples == 1 else 'few samples'}"
+        )
 
     def doubtful_element(self) -> str:
-        """What is said of an element that may be wrong though all of them together are not; "" where there is none."""
+        """What is said of an element that may be wrong though all of them together are not; ""
+        where there is none."""
         if not self.judged_together:
             return ""
         own = self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
@@ -376,41 +476,65 @@ class Floats:
         off = f"element {place}, {size} in size, is off by {error}"
         alike = int(np.count_nonzero(doubtful))
         more = f", {alike} of them off by more than half of themselves" if alike > 1 else ""
-        return f"; {self.numbers}{more}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding does that"
+        return (
+            f"; {self.numbers}{more}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding"
+            " does that"
+        )
 
     def amplifies(self, noise: Array) -> bool:
         """Does one step move the whole farther than its values may be off?"""
         return bool(noise[0] > self.usable_limits[0])
 
     def flips(self) -> Flips | None:
-        """Changed winners, where the output is one by which a model decides; None if there are none."""
+        """Changed winners, where the output is one by which a model decides; None if there are
+        none."""
         pair = self.pair
         context = self.context
         if not context.is_model_output or pair.kind != "float" or not pair.finite.all():
             return None
         if (axis := class_axis(context.name, pair.reference)) is None:
             return None
-        flips = find_flips(pair.reference, pair.candidate, axis, self.claim.eps, self.step, self.floor)
+        flips = find_flips(
+            pair.reference, pair.candidate, axis, self.claim.eps, self.step, self.floor
+        )
         return flips if flips.places.size else None
 
     def flipped(self, flips: Flips, noise: Array, drawn: bool) -> Ruling:
         """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
         source = self.context.noise
-        runs = source.perturbed(self.context.claim, JUMP_RUNS if self.stepped else RUNS) if source else []
+        runs = (
+            source.perturbed(self.context.claim, JUMP_RUNS if self.stepped else RUNS)
+            if source
+            else []
+        )
         runs = [values for values in runs if values.shape == self.pair.reference.shape]
-        wrong = ~flips.explained(self.pair.reference, runs) if runs else np.zeros(flips.places.shape, bool)
+        wrong = (
+            ~flips.explained(self.pair.reference, runs)
+            if runs
+            else np.zeros(flips.places.shape, bool)
+        )
         first = int(np.argmax(wrong))
-        which = f"expected class {flips.winners[first]}, got {flips.others[first]} ({flips.margins[first]:.1e} less)"
-        what = f"{flips.places.size} of {count(flips.rows, 'decision')} along axis {flips.axis} changed: {which}"
+        which = (
+            f"expected class {flips.winners[first]}, got {flips.others[first]}"
+            f" ({flips.margins[first]:.1e} less)"
+        )
+        what = (
+            f"{flips.places.size} of {count(flips.rows, 'decision')} along axis {flips.axis}"
+            f" changed: {which}"
+        )
         if wrong.any():
             says = f"; {what}; rounding does not explain {int(wrong.sum())} of them"
             return self.ruling(Status.FAIL, "fail", 0, says, noise, drawn)
-        return self.ruling(Status.FAIL, PRECISION_LOST, 0, f"; rounding explains that, but {what}", noise, drawn)
+        return self.ruling(
+            Status.FAIL, PRECISION_LOST, 0, f"; rounding explains that, but {what}", noise, drawn
+        )
 
     def unexplained(self, noise: Array, rounded: Array | None) -> Ruling:
-        """Rounding does not explain the error; the label tells errors as small as those of approximate kernels.
+        """Rounding does not explain the error; the label tells errors as small as those of
+        approximate kernels.
 
-        Where rounding after every node destroys the output, no candidate of this precision could be right.
+        Where rounding after every node destroys the output, no candidate of this precision could be
+        right.
         """
         limits = self.explained_limits(noise)
         place = self.worst(limits)
@@ -430,9 +554,17 @@ class Floats:
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
 
     def ruling(
-        self, status: Status, label: str, place: int, relation: str, noise: Array, drawn: bool, limit: float = 0.0
+        self,
+        status: Status,
+        label: str,
+        place: int,
+        relation: str,
+        noise: Array,
+        drawn: bool,
+        limit: float = 0.0,
     ) -> Ruling:
-        """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in `sentence`."""
+        """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in
+        `sentence`."""
         kind = Signature.PRECISION if label == PRECISION_LOST else Signature.MISMATCH
         signature = kind if status is Status.FAIL else None
         why = self.sentence(place, relation, limit, float(noise[place]))
@@ -456,18 +588,27 @@ class Floats:
             place = self.worst(self.usable_limits)
             relation = "; rounding may explain that, but values off by more than {} are useless"
             limit = float(self.usable_limits[place])
-            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, self.last_rounding, False, limit)
-        why = self.sentence(place, f"; {self.claim} may explain that or not: rounding noise could not be measured")
+            return self.ruling(
+                Status.FAIL, PRECISION_LOST, place, relation, self.last_rounding, False, limit
+            )
+        why = self.sentence(
+            place, f"; {self.claim} may explain that or not: rounding noise could not be measured"
+        )
         return Ruling(Status.UNRESOLVED, why=why)
 
     def clear(self, why: str) -> Ruling:
-        """The ruling where noise could not be measured: it is unresolved unless the numbers speak for themselves."""
+        """The ruling where noise could not be measured: it is unresolved unless the numbers speak
+        for themselves."""
         if (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
-            return fail(self.sentence(place, f"; limit {{}}; {why}", float(self.usable_limits[place])))
+            return fail(
+                self.sentence(place, f"; limit {{}}; {why}", float(self.usable_limits[place]))
+            )
         limits = np.maximum(CLEAR * self.scales, self.explained_limits(self.last_rounding))
         place = self.worst(limits)
-        if (self.errors > limits).any() or self.flips():  # only noise tells whether rounding changes a winner
+        if (
+            self.errors > limits
+        ).any() or self.flips():  # only noise tells whether rounding changes a winner
             return Ruling(Status.UNRESOLVED, why=self.sentence(place, f"; {why}"))
         return agree(self.sentence(place, "; limit {}", float(limits[place])))
 
@@ -477,15 +618,21 @@ def shape_varies() -> Ruling:
     return Ruling(Status.UNRESOLVED, why="the shape of this output depends on rounding")
 
 
-def beside_limit(name: str, error: float, scale: float, relation: str, limit: float, noise: float = 0.0) -> str:
-    """An error and its limit, as shares of the scale, which is the largest value; plain numbers where that is 0.
+def beside_limit(
+    name: str, error: float, scale: float, relation: str, limit: float, noise: float = 0.0
+) -> str:
+    """An error and its limit, as shares of the scale, which is the largest value; plain numbers
+    where that is 0.
 
     `relation`: as in `sentence`.
     """
     most = f"max error {_number(error, 2)}{'' if name == WHOLE else f' in {name}'}"
     if not scale:
         seen, allowed = _apart(error, limit)
-        return f"max error {seen} where 0 is expected{relation.format(allowed, noise=_number(noise, 2))}"
+        return (
+            f"max error {seen} where 0 is"
+            f" expected{relation.format(allowed, noise=_number(noise, 2))}"
+        )
     seen, allowed = _apart(100 * error / scale, 100 * limit / scale)
     limit_text = f"{allowed} %" if limit <= scale else f"{_number(limit / scale, 2)} × that value"
     relation = relation.format(limit_text, noise=f"{_number(100 * noise / scale, 2)} %")

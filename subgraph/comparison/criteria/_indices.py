@@ -1,4 +1,5 @@
-"""Which differences of indices, and of sets of rows, rounding noise explains. For the criterion `noise`.
+"""Which differences of indices, and of sets of rows, rounding noise explains. For the criterion
+`noise`.
 
 Insight: an index does not tell how wrong it is, but the values that it selects between do.
 """
@@ -14,9 +15,10 @@ from subgraph.types import Array
 def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:
     """Where an index differs and noise does not explain it: booleans in the shape of the indices.
 
-    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
-    which of them to select; nor does an index that appears twice along the axis. The indices may have any float or
-    integer type; without the ranking's axis (keepdims=0), it counts as 1.
+    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it,
+    because ONNX says which of them to select; nor does an index that appears twice along the axis.
+    The indices may have any float or integer type; without the ranking's axis (keepdims=0), it
+    counts as 1.
 
     >>> import numpy as np
     >>> ranking = Ranking(np.array([1.0, 1.001, 3.0]), noise=np.full(3, 1e-3), axis=0)
@@ -55,7 +57,8 @@ def _repeated(index: Array, axis: int) -> Array:
 
 
 def jaccard_distance(one: Array, other: Array) -> float:
-    """1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`; 0 for two empty ones.
+    """1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`; 0 for two empty
+    ones.
 
     >>> import numpy as np
     >>> jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))

@@ -1,7 +1,7 @@
 """Slices of a tensor: the whole, and every index of every axis. For the criterion `noise`.
 
-Insight: one tensor may hold boxes of 0 … 320 and scores of 0 … 1. An error is judged by the scale of the slice that it
-lies in, or the boxes would excuse any error of the scores.
+Insight: one tensor may hold boxes of 0 … 320 and scores of 0 … 1. An error is judged by the scale
+of the slice that it lies in, or the boxes would excuse any error of the scores.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SUM = 1e-3  # so far from 1 a distribution may sum up
 class Slices:
     """The whole tensor, then for each axis each index. Axes of length 1 count as dropped.
 
-    Results over slices are float64 vectors of that order, `(1 + sum of lengths,)`; 1-D tensors and `[1, N]` have only
-    the whole. Slices of fewer than 4 elements are left out.
+    Results over slices are float64 vectors of that order, `(1 + sum of lengths,)`; 1-D tensors and
+    `[1, N]` have only the whole. Slices of fewer than 4 elements are left out.
 
     Attributes:
         shape: of the tensor.
@@ -40,13 +40,18 @@ class Slices:
     def axes(self) -> list[int]:
         """Axes whose indices are slices."""
         size = int(np.prod(self.shape))
-        return [a for a, n in enumerate(self.shape) if n > 1 and a not in self.left_out and size // n >= MIN_ELEMENTS]
+        return [
+            a
+            for a, n in enumerate(self.shape)
+            if n > 1 and a not in self.left_out and size // n >= MIN_ELEMENTS
+        ]
 
     def largest(self, values: Array) -> Array:
-        """The largest value of each slice; `values`: flat, not negative, 0 where an element does not count.
+        """The largest value of each slice; `values`: flat, not negative, 0 where an element does
+        not count.
 
-        Complexity: at most 4 passes over the elements, whatever the number of axes: what is left of an axis is reduced
-        before the next one.
+        Complexity: at most 4 passes over the elements, whatever the number of axes: what is left of
+        an axis is reduced before the next one.
         """
         parts = list(self._reduced(values, np.maximum))
         whole = (parts[0] if parts else values).max(initial=0.0)
@@ -57,9 +62,13 @@ class Slices:
         """The number of elements of each slice that count."""
         if self.counted is None:
             size = float(np.prod(self.shape))
-            return np.concatenate([[size], *(np.full(n, size / n) for n in map(self.shape.__getitem__, self.axes))])
+            return np.concatenate(
+                [[size], *(np.full(n, size / n) for n in map(self.shape.__getitem__, self.axes))]
+            )
         counts = self.counted.astype(np.int64)
-        return np.asarray(np.concatenate([[counts.sum()], *self._reduced(counts, np.add)]), np.float64)
+        return np.asarray(
+            np.concatenate([[counts.sum()], *self._reduced(counts, np.add)]), np.float64
+        )
 
     def _reduced(self, values: Array, reduce: np.ufunc) -> Iterator[Array]:
         """The reduction of each slice, axis by axis."""
@@ -74,7 +83,8 @@ class Slices:
 
     @cached_property
     def widening(self) -> Array:
-        """1 + 8/|s| per slice, 1 for the whole: a few draws seldom show the largest noise of a few elements."""
+        """1 + 8/|s| per slice, 1 for the whole: a few draws seldom show the largest noise of a few
+        elements."""
         wide = 1 + 8 / np.maximum(self.sizes, 1)
         wide[0] = 1.0
         return wide
@@ -89,8 +99,9 @@ class Slices:
     def telling(self, ratios: Array) -> int:
         """The place whose ratio, of error to limit, tells most; 1 is allowed.
 
-        It is the worst index of the axis with the fewest beyond their limits, where that is at most half of them: an
-        error in one channel lies in nearly every row and column, too. Else it is the whole, if that is beyond.
+        It is the worst index of the axis with the fewest beyond their limits, where that is at most
+        half of them: an error in one channel lies in nearly every row and column, too. Else it is
+        the whole, if that is beyond.
         """
         found = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))]
         first = 1
@@ -116,9 +127,11 @@ class Slices:
 
 
 def probability_axis(values: Array) -> int | None:
-    """The axis along which values are a distribution: not negative, with a sum of 1 ± 1e-3; None if there is none.
+    """The axis along which values are a distribution: not negative, with a sum of 1 ± 1e-3; None if
+    there is none.
 
-    The last such axis. An axis of length 1 is none. Complexity: a pass per axis, where all values lie within 0 … 1.
+    The last such axis. An axis of length 1 is none. Complexity: a pass per axis, where all values
+    lie within 0 … 1.
     """
     if not values.size or values.min() < 0 or not values.max() <= 1 + SUM:
         return None
@@ -126,7 +139,8 @@ def probability_axis(values: Array) -> int | None:
 
 
 def log_probability_axis(values: Array) -> int | None:
-    """The axis along which exp(values) are a distribution, as after LogSoftmax; None if there is none."""
+    """The axis along which exp(values) are a distribution, as after LogSoftmax; None if there is
+    none."""
     if not values.size or not -np.inf < values.max() <= SUM:
         return None
     axes = [a for a, n in enumerate(values.shape) if n > 1]
@@ -135,8 +149,12 @@ def log_probability_axis(values: Array) -> int | None:
 
 def _last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:
     for axis in reversed(axes):
-        first = probabilities[tuple(slice(None) if a == axis else slice(1) for a in range(probabilities.ndim))]
-        if abs(float(first.sum(dtype=np.float64)) - 1) <= SUM:  # one sum rules nearly every other tensor out
+        first = probabilities[
+            tuple(slice(None) if a == axis else slice(1) for a in range(probabilities.ndim))
+        ]
+        if (
+            abs(float(first.sum(dtype=np.float64)) - 1) <= SUM
+        ):  # one sum rules nearly every other tensor out
             sums = probabilities.sum(axis, dtype=np.float64)
             if bool((np.abs(sums - 1) <= SUM).all()):
                 return axis

@@ -1,12 +1,21 @@
 """Equal to so many digits behind the point, as Horizon's hb_verifier -c: digits:5
 
-Horizon's documents say only "number of digits to compare", 5 by default. Here it is |d| < 10⁻ᴺ: less than one unit of
-the last digit compared. (Comparing rounded texts would fail 0.4999999 against 0.5000001 at any N.)
+Horizon's documents say only "number of digits to compare", 5 by default. Here it is |d| < 10⁻ᴺ:
+less than one unit of the last digit compared. (Comparing rounded texts would fail 0.4999999 against
+0.5000001 at any N.)
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, format_beside, settle
+from subgraph.comparison.criteria import (
+    OutputContext,
+    Rule,
+    Ruling,
+    agree,
+    fail,
+    format_beside,
+    settle,
+)
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -25,7 +34,9 @@ def rule(options: str) -> Rule:
     text = options.strip() or str(DEFAULT)
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_DIGITS):
         raise UsageError(
-            f"criterion 'digits' does not understand '{clean(options)}'", f"write {USAGE}", code="criterion.malformed"
+            f"criterion 'digits' does not understand '{clean(options)}'",
+            f"write {USAGE}",
+            code="criterion.malformed",
         )
     limit = float(f"1e-{text}")
 
@@ -36,7 +47,8 @@ def rule(options: str) -> Rule:
             return agree(f"max_abs {format_beside(pair.error, limit)} < {limit:.0e}")
         wrong = int((pair.difference >= limit).sum())
         return fail(
-            f"{wrong} of {pair.compared} elements off: max_abs {format_beside(pair.error, limit)} >= {limit:.0e}"
+            f"{wrong} of {pair.compared} elements off: max_abs {format_beside(pair.error, limit)}"
+            f" >= {limit:.0e}"
         )
 
     return judge

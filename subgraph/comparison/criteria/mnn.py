@@ -1,12 +1,21 @@
 """MNN's testMNNFromOnnx.py: max|d| ≤ 0.01·max|reference|
 
-The largest reference value counts as 1e-4 at least. In MNN any NaN or infinity fails; here only one that the other side
-does not have.
+The largest reference value counts as 1e-4 at least. In MNN any NaN or infinity fails; here only one
+that the other side does not have.
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, format_beside, refuse_options, settle
+from subgraph.comparison.criteria import (
+    OutputContext,
+    Rule,
+    Ruling,
+    agree,
+    fail,
+    format_beside,
+    refuse_options,
+    settle,
+)
 from subgraph.comparison.pair import Pair
 
 SHARE = 0.01  # of the largest reference value

@@ -1,12 +1,22 @@
-"""Ascend's msaccucmp: cosine ≥ 0.99, Euclidean distance ≤ 0.05, KL ≤ 0.005, RMSE ≤ 1, mean relative error ≤ 1
+"""Ascend's msaccucmp: cosine ≥ 0.99, Euclidean distance ≤ 0.05, KL ≤ 0.005, RMSE ≤ 1, mean relative
+error ≤ 1
 
-The metrics (algorithm_manager) and thresholds (cmp_process.py) of the compare tool in Ascend's CANN. In CANN a metric
-that is not defined passes; here it fails. RMSE has the tensor's unit: large activations fail it, small ones never do.
+The metrics (algorithm_manager) and thresholds (cmp_process.py) of the compare tool in Ascend's
+CANN. In CANN a metric that is not defined passes; here it fails. RMSE has the tensor's unit: large
+activations fail it, small ones never do.
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, check_limits, refuse_options, settle
+from subgraph.comparison.criteria import (
+    Limit,
+    OutputContext,
+    Rule,
+    Ruling,
+    check_limits,
+    refuse_options,
+    settle,
+)
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
 

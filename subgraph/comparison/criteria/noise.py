@@ -1,80 +1,98 @@
-"""How far rounding alone moves each slice, drawn on the reference: fails where the error is k times that (the default)
+"""How far rounding alone moves each slice, drawn on the reference: fails where the error is k times
+that (the default)
 
-The slices of an output are the whole and, per axis, each index; of a distribution not the classes. Axes of length 1
-count as dropped, slices of fewer than 4 elements are left out. With c the precision that the candidate claims (no finer
-than the region's own float types), eps its unit roundoff and q half of float16's smallest step, or of the
-scale that TensorFlow Lite's specification gives an operator's output (Softmax: 1/256), of a slice s:
+The slices of an output are the whole and, per axis, each index; of a distribution not the classes.
+Axes of length 1 count as dropped, slices of fewer than 4 elements are left out. With c the
+precision that the candidate claims (no finer than the region's own float types), eps its unit
+roundoff and q half of float16's smallest step, or of the scale that TensorFlow Lite's specification
+gives an operator's output (Softmax: 1/256), of a slice s:
 
     S  its largest |reference|       E  its largest |candidate − reference|
-    N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs behind a choice)
-    X  the largest |rounded − reference|, rounded to c after every node; below fp32, where it is known
-    n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the whole: noise far beyond X is scaled down
+    N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs
+    behind a choice) X  the largest |rounded − reference|, rounded to c after every node; below
+    fp32, where it is known n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the
+    whole: noise far beyond X is scaled down
 
-    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the whole's S. k is 10 (fp32) or 3; 8/|s| is 0 for
+    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the whole's S. k is 10 (fp32) or 3;
+    8/|s| is 0 for
                the whole
-    usable     E ≤ cap·S, or 1e-6 of the whole's S, or k·q; cap is 1e-2 (fp32), 0.1 (fp16), 0.2 (bf16, int8). Where all
-               values lie in 0 … 1, S counts as 0.05 at least. Asked of every tensor in fp32, else of the model's
-               outputs
+    usable     E ≤ cap·S, or 1e-6 of the whole's S, or k·q; cap is 1e-2 (fp32), 0.1 (fp16), 0.2
+    (bf16, int8). Where all
+               values lie in 0 … 1, S counts as 0.05 at least. Asked of every tensor in fp32, else
+               of the model's outputs
 
-An output agrees if all its slices are explained and usable; it fails if one is not explained, and "fail, precision" if
-one is explained only: whatever made the error, the values are of no use. The same is said where rounding after every
-node destroys a model's output by itself. The worst slice is named. Labels say more:
+An output agrees if all its slices are explained and usable; it fails if one is not explained, and
+"fail, precision" if one is explained only: whatever made the error, the values are of no use. The
+same is said where rounding after every node destroys a model's output by itself. The worst slice is
+named. Labels say more:
 
-    steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see below
-    jumps               agrees, because single elements jump behind a choice; `bisect` asks each node alone
-    precision           agrees below fp32, by more than 2e-3 of the scale
-    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where the candidate is;
-                        of a model's output only where the reference itself is beyond c's largest value
-    approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0` lists them
-    ties                E ≤ N' of runs that perturb k times as much and break ties between equal sums, as a runtime does
-                        that adds terms in another order; and likewise the root mean squares. Tried where the output
-                        fails, many sums are equal (all weights the same, for example), and no choice is involved. A
-                        softmax of large equal numbers needs this; in fp32 it is unresolved beyond the cap
-    unresolved          explained, but beyond half of S: such noise would hide any bug. Of a model's output the label is
-                        "tells nothing"
+    steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see
+    below jumps               agrees, because single elements jump behind a choice; `bisect` asks
+    each node alone precision           agrees below fp32, by more than 2e-3 of the scale
+    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where
+    the candidate is;
+                        of a model's output only where the reference itself is beyond c's largest
+                        value
+    approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0`
+    lists them ties                E ≤ N' of runs that perturb k times as much and break ties
+    between equal sums, as a runtime does
+                        that adds terms in another order; and likewise the root mean squares. Tried
+                        where the output fails, many sums are equal (all weights the same, for
+                        example), and no choice is involved. A softmax of large equal numbers needs
+                        this; in fp32 it is unresolved beyond the cap
+    unresolved          explained, but beyond half of S: such noise would hide any bug. Of a model's
+                        output the label is "tells nothing"
 
-Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6 allow the error; only
-the run that gives X where that does; only one perturbed run more where the error is 10 times what that allows.
+Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6
+allow the error; only the run that gives X where that does; only one perturbed run more where the
+error is 10 times what that allows.
 
-A region that quantizes what it computes (QuantizeLinear and its kind) is held to its own steps, whatever the candidate
-claims: perturbed runs move 1 % of the elements behind each quantizer by one step as well, 8 of them; k is 3, the cap
-0.2, q half a step of an output that was just dequantized, and X bounds nothing. Where the n of a model's output is
-beyond its cap, or only steps explain that the output is, it is unresolved, with the label "steps": the pieces between
-the quantizers decide (`trials.doubt`). The steps themselves may be off by one anywhere, by more where perturbed runs
-show half as much.
+A region that quantizes what it computes (QuantizeLinear and its kind) is held to its own steps,
+whatever the candidate claims: perturbed runs move 1 % of the elements behind each quantizer by one
+step as well, 8 of them; k is 3, the cap 0.2, q half a step of an output that was just dequantized,
+and X bounds nothing. Where the n of a model's output is beyond its cap, or only steps explain that
+the output is, it is unresolved, with the label "steps": the pieces between the quantizers decide
+(`trials.doubt`). The steps themselves may be off by one anywhere, by more where perturbed runs show
+half as much.
 
-An output of the model without slices, of fewer than 100 numbers, is judged over its samples as well, as a batch, where
-there are four (`comparison.noise.batch`). With fewer, below fp32 or by steps, it is unresolved if one element of it is
-off by more than half of its own value and of the cap at once; or half of them are, by a tenth of the cap.
+An output of the model without slices, of fewer than 100 numbers, is judged over its samples as
+well, as a batch, where there are four (`comparison.noise.batch`). With fewer, below fp32 or by
+steps, it is unresolved if one element of it is off by more than half of its own value and of the
+cap at once; or half of them are, by a tenth of the cap.
 
-Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary (`_decisions.class_axis`),
-a changed winner fails if no perturbed run changes it and its margin is beyond 3·(n_winner + n_other); other changes are
-"fail, precision". Margins within the rounding of both values (within 2e-3 in fp32) are ties.
+Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary
+(`_decisions.class_axis`), a changed winner fails if no perturbed run changes it and its margin is
+beyond 3·(n_winner + n_other); other changes are "fail, precision". Margins within the rounding of
+both values (within 2e-3 in fp32) are ties.
 
-Behind a choice (an index, a comparison) single elements jump. If some do in perturbed runs, those of the candidate may
-jump as far, and twice as many; the others are judged by the noise without jumps.
+Behind a choice (an index, a comparison) single elements jump. If some do in perturbed runs, those
+of the candidate may jump as far, and twice as many; the others are judged by the noise without
+jumps.
 
-Scores with a mask added (−10⁴ and the like) are judged apart from the mask's plateau, which would set the scale. NaN
-and infinities of the reference alone are never excused.
+Scores with a mask added (−10⁴ and the like) are judged apart from the mask's plateau, which would
+set the scale. NaN and infinities of the reference alone are never excused.
 
-Other values: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i − v_j| ≤ 3·(noise_i + noise_j) (equal values
-never: ONNX fixes their order; but behind quantization, if a perturbed run breaks that tie). Quantized values may be off
-by one step, or twice what perturbed runs show, in twice the share of the worst of 8 runs plus one element. Booleans and
-classes: the same share; the one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression:
-as sets. Values that no rounding reaches must be equal.
+Other values: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i − v_j| ≤ 3·(noise_i +
+noise_j) (equal values never: ONNX fixes their order; but behind quantization, if a perturbed run
+breaks that tie). Quantized values may be off by one step, or twice what perturbed runs show, in
+twice the share of the worst of 8 runs plus one element. Booleans and classes: the same share; the
+one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression: as sets.
+Values that no rounding reaches must be equal.
 
-Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators nothing can be
-perturbed, but their codes can: perturbed runs move 1 % of those that enter an operator by one step. The output's may be
-off by twice as many steps as there, and one, in twice as many elements, and one. Where that is beyond the cap of a
-model's output, it is unresolved, label "steps", as above.
+Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators
+nothing can be perturbed, but their codes can: perturbed runs move 1 % of those that enter an
+operator by one step. The output's may be off by twice as many steps as there, and one, in twice as
+many elements, and one. Where that is beyond the cap of a model's output, it is unresolved, label
+"steps", as above.
 
-Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of each slice agrees, and
-what is between is unresolved.
+Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of
+each slice agrees, and what is between is unresolved.
 
-Without noise (recordings, floats of such operators), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to
-E = S, or up to what makes a model's output useless.
+Without noise (recordings, floats of such operators), fp32 keeps its 2e-3 per slice; lower precision
+is unresolved up to E = S, or up to what makes a model's output useless.
 
-The constants were measured on 31 networks, nine healthy runtimes and 20 real bugs, and on 20 trained models.
+The constants were measured on 31 networks, nine healthy runtimes and 20 real bugs, and on 20
+trained models.
 """
 
 from __future__ import annotations
@@ -97,7 +115,14 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.criteria._floats import CAP, JUMP_RUNS, MAX_SHARE, PRECISION_LOST, Floats, shape_varies
+from subgraph.comparison.criteria._floats import (
+    CAP,
+    JUMP_RUNS,
+    MAX_SHARE,
+    PRECISION_LOST,
+    Floats,
+    shape_varies,
+)
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import mask_plateau
@@ -117,7 +142,8 @@ MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
 
 def rule(options: str) -> Rule:
-    """The rule above. Options: `k=` replaces k for every claim, `floor=` (of S) replaces fp32's 2e-3 for every claim.
+    """The rule above. Options: `k=` replaces k for every claim, `floor=` (of S) replaces fp32's
+    2e-3 for every claim.
 
     Raises:
         UsageError: other options, or no positive numbers.
@@ -140,7 +166,9 @@ def _parse(options: str) -> tuple[float | None, float | None]:
         name, sign, text = (part.strip() for part in option.partition("="))
         if name not in ("k", "floor") or not sign or name in values:
             raise UsageError(
-                f"criterion 'noise' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+                f"criterion 'noise' does not understand '{clean(option)}'",
+                f"write {USAGE}",
+                code="criterion.malformed",
             )
         values[name] = parse_number(text, USAGE)
         if values[name] < 0 or (name == "k" and values[name] == 0):
@@ -168,14 +196,22 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return agree(all_equal(pair))
     if noise and pair.kind == "integer" and noise.are_codes():
         return _codes(pair, context, noise)
-    if noise and (not pair.floating or noise.behind_choice()) and (ranking := noise.ranking(context.claim)):
+    if (
+        noise
+        and (not pair.floating or noise.behind_choice())
+        and (ranking := noise.ranking(context.claim))
+    ):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
         if noise and noise.is_foreign():
             context = replace(context, noise=None)
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
             ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
-        return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling
+        return (
+            replace(ruling, label="range")
+            if pair.masked and ruling.status is Status.AGREE
+            else ruling
+        )
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
 
@@ -184,14 +220,21 @@ def _unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
     why = f"rounding noise could not be measured: {reason}"
     if pair.floating:
         with np.errstate(all="ignore"):
-            ruling = _worst(part.clear(why) for part in _parts(Floats(pair, replace(context, noise=None))))
-        return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling
+            ruling = _worst(
+                part.clear(why) for part in _parts(Floats(pair, replace(context, noise=None)))
+            )
+        return (
+            replace(ruling, label="range")
+            if pair.masked and ruling.status is Status.AGREE
+            else ruling
+        )
     found = _no_floats_without_noise(pair)
     return replace(found, why=f"{_changed(pair)}; {why}")
 
 
 def _parts(floats: Floats) -> Iterator[Floats]:
-    """The whole output; or, for scores with a mask's plateau, each of the two: they have different scales."""
+    """The whole output; or, for scores with a mask's plateau, each of the two: they have different
+    scales."""
     plateau = mask_plateau(floats.pair.reference) if floats.pair.kind == "float" else None
     if plateau is None:
         yield floats
@@ -201,9 +244,13 @@ def _parts(floats: Floats) -> Iterator[Floats]:
 
 
 def _worst(rulings: Iterable[Ruling]) -> Ruling:
-    """The ruling that decides: fail before unresolved before agree, and a label other than "agrees" before that."""
+    """The ruling that decides: fail before unresolved before agree, and a label other than "agrees"
+    before that."""
     order = (Status.AGREE, Status.UNRESOLVED, Status.FAIL)
-    return max(rulings, key=lambda r: (order.index(r.status), r.label == "fail", r.label not in ("", "agrees")))
+    return max(
+        rulings,
+        key=lambda r: (order.index(r.status), r.label == "fail", r.label not in ("", "agrees")),
+    )
 
 
 def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
@@ -221,22 +268,30 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
         return None
     if noise is None:
         return Ruling(
-            Status.UNRESOLVED, why=f"NaN or infinite in the candidate alone: perhaps beyond the range of {claim}"
+            Status.UNRESOLVED,
+            why=f"NaN or infinite in the candidate alone: perhaps beyond the range of {claim}",
         )
     rounded = noise.rounded(claim).astype(np.float64).reshape(-1)
     if rounded.size != unexcused.size or np.isfinite(rounded[unexcused]).any():
         return settle(pair)
     if not context.is_model_output:
         return None
-    why = f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to {claim}: of no use"
+    why = (
+        f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to"
+        f" {claim}: of no use"
+    )
     return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
 
 
 def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
     """Indices of TopK, ArgMax, ArgMin."""
     wrong = misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
-    if wrong.any() and noise.behind_steps():  # quantized values are equal by chance: does a run break the tie?
-        wrong &= ~np.any([values != pair.reference for values in noise.perturbed(claim, JUMP_RUNS)], axis=0)
+    if (
+        wrong.any() and noise.behind_steps()
+    ):  # quantized values are equal by chance: does a run break the tie?
+        wrong &= ~np.any(
+            [values != pair.reference for values in noise.perturbed(claim, JUMP_RUNS)], axis=0
+        )
     if wrong.any():
         return fail(f"{int(wrong.sum())} of {pair.size} indices point to another value")
     differing = f"{pair.changed} of {pair.size} indices differ"
@@ -271,8 +326,9 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
 
 
 def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
-    """Steps that the region itself makes, and what perturbed runs make of them: a value may take the next one anywhere,
-    and others where perturbed runs show as many, or in `spare` elements more. `own`: steps that no run shows."""
+    """Steps that the region itself makes, and what perturbed runs make of them: a value may take
+    the next one anywhere, and others where perturbed runs show as many, or in `spare` elements
+    more. `own`: steps that no run shows."""
     allowed = max(1.0, own + MAX_STEPS * max(p.error for p in runs))
     share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs)) + spare
     far = int(np.count_nonzero(pair.difference > 1))
@@ -284,13 +340,15 @@ def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ru
 
 
 def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
-    """Quantized values of TensorFlow Lite's operators, by their own steps; where one step moves a model's output beyond
-    use, that decides nothing."""
+    """Quantized values of TensorFlow Lite's operators, by their own steps; where one step moves a
+    model's output beyond use, that decides nothing."""
     differ = f"{pair.changed} of {count(pair.size, 'code')} differ"
     if pair.error <= 1:
         return agree(f"{differ}, by one step")
     try:
-        runs = [Pair(pair.reference, values) for values in noise.perturbed(context.claim, JUMP_RUNS)]
+        runs = [
+            Pair(pair.reference, values) for values in noise.perturbed(context.claim, JUMP_RUNS)
+        ]
     except (ModelError, WorkerDied):
         return _codes_without_noise(pair, differ)
     if any(run.reference.shape != run.candidate.shape for run in runs):
@@ -298,9 +356,16 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     moved = max(run.error for run in runs)
     found = _steps(pair, runs, own=1, spare=int(moved > 0))
     spread = float(np.ptp(pair.reference.astype(np.int64)))
-    if found.status is Status.AGREE and context.is_model_output and moved > CAP[Precision.INT8] * spread:
+    if (
+        found.status is Status.AGREE
+        and context.is_model_output
+        and moved > CAP[Precision.INT8] * spread
+    ):
         part = moved / (spread or 1.0)
-        why = f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its output"
+        why = (
+            f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its"
+            " output"
+        )
         return Ruling(Status.UNRESOLVED, STEPS, why, noise=moved)
     return found
 
@@ -309,7 +374,11 @@ def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
     info = np.iinfo(pair.reference.dtype)
     beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
     why = f"{differ}, by up to {pair.error:g} steps"
-    return fail(why) if beyond else Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")
+    return (
+        fail(why)
+        if beyond
+        else Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")
+    )
 
 
 def _no_floats_without_noise(pair: Pair) -> Ruling:

@@ -1,15 +1,24 @@
-"""Every element within atol + rtol·|reference|, as numpy.testing.assert_allclose: numpy:rtol=1e-3,atol=1e-5
+"""Every element within atol + rtol·|reference|, as numpy.testing.assert_allclose:
+numpy:rtol=1e-3,atol=1e-5
 
-numpy's own defaults (rtol 1e-7, atol 0) suit float64 and fail every healthy device; these are usual for float32. Still,
-of all criteria this one raises the most false alarms: near zero only atol counts, and no atol fits all tensors of a
-network.
+numpy's own defaults (rtol 1e-7, atol 0) suit float64 and fail every healthy device; these are usual
+for float32. Still, of all criteria this one raises the most false alarms: near zero only atol
+counts, and no atol fits all tensors of a network.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, parse_number, settle
+from subgraph.comparison.criteria import (
+    OutputContext,
+    Rule,
+    Ruling,
+    agree,
+    fail,
+    parse_number,
+    settle,
+)
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -38,7 +47,10 @@ def rule(options: str) -> Rule:
         beyond = pair.difference > allowed
         how = f"{atol:.0e} + {rtol:.0e}·|reference|"
         if not beyond.any():
-            return agree(f"every element is within {how}; the largest error is {pair.relative_error:.2g} of the scale")
+            return agree(
+                f"every element is within {how}; the largest error is {pair.relative_error:.2g} of"
+                " the scale"
+            )
         place = int(np.argmax(np.where(beyond, pair.difference - allowed, -1.0)))
         error = float(pair.difference[place])
         limit = float(allowed[place])
@@ -54,11 +66,15 @@ def _parse(option: str) -> tuple[str, float]:
     name, _, text = (part.strip() for part in option.partition("="))
     if name not in DEFAULT or not text:
         raise UsageError(
-            f"criterion 'numpy' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+            f"criterion 'numpy' does not understand '{clean(option)}'",
+            f"write {USAGE}",
+            code="criterion.malformed",
         )
     value = parse_number(text, USAGE)
     if value < 0:
         raise UsageError(
-            f"criterion 'numpy': {name} is {value:g}, below 0", f"write {USAGE}", code="criterion.out-of-range"
+            f"criterion 'numpy': {name} is {value:g}, below 0",
+            f"write {USAGE}",
+            code="criterion.out-of-range",
         )
     return name, value

@@ -1,4 +1,5 @@
-"""Limits for any metrics, all of which must hold: threshold:max_rel<=1e-3 or threshold:cosine>0.99,max_abs<1e-2
+"""Limits for any metrics, all of which must hold: threshold:max_rel<=1e-3 or
+threshold:cosine>0.99,max_abs<1e-2
 
 The default is max_rel<=1e-3: of the plain rules it raises the fewest false alarms in float32.
 """
@@ -8,20 +9,29 @@ from __future__ import annotations
 import re
 
 from subgraph import plugins
-from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, check_limits, parse_number, settle
+from subgraph.comparison.criteria import (
+    Limit,
+    OutputContext,
+    Rule,
+    Ruling,
+    check_limits,
+    parse_number,
+    settle,
+)
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
 
 DEFAULT = "max_rel<=1e-3"
 USAGE = "threshold:cosine>0.999 or threshold:max_abs<1e-3,cosine>0.99"
-# Metrics that may limit values that cannot be rounded. Others mean nothing there: any two positive class numbers have
-# cosine 1.
+# Metrics that may limit values that cannot be rounded. Others mean nothing there: any two positive
+# class numbers have cosine 1.
 COUNTING = frozenset(("max_abs", "mismatch"))
 
 
 def rule(options: str) -> Rule:
-    """Every term holds. Integers, booleans and strings must be equal, unless `max_abs` or `mismatch` limits them.
+    """Every term holds. Integers, booleans and strings must be equal, unless `max_abs` or
+    `mismatch` limits them.
 
     A limit does not hold for a metric that is not defined (NaN).
 
@@ -34,7 +44,9 @@ def rule(options: str) -> Rule:
         plugins.load("metrics", limit.metric)
 
     def judge(pair: Pair, context: OutputContext) -> Ruling:
-        applied = limits if pair.floating else [limit for limit in limits if limit.metric in COUNTING]
+        applied = (
+            limits if pair.floating else [limit for limit in limits if limit.metric in COUNTING]
+        )
         if ruling := settle(pair, exact=not applied):
             return ruling
         values = pair.metrics(dict.fromkeys(limit.metric for limit in applied))
@@ -58,7 +70,9 @@ def _parse(option: str) -> Limit:
     match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*", option)
     if not match:
         raise UsageError(
-            f"criterion 'threshold' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+            f"criterion 'threshold' does not understand '{clean(option)}'",
+            f"write {USAGE}",
+            code="criterion.malformed",
         )
     name = match[1] if match[1].endswith(".py") else match[1].replace("-", "_")
     return Limit(name, match[2], parse_number(match[3], USAGE))

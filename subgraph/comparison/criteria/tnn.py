@@ -1,14 +1,24 @@
 """TNN's model_check: fails where |d|/(|r| + |c|) > 0.005 and |d| > 1e-3
 
-The default mode of `ModelChecker::CompareData` (Tencent/TNN, tools/model_check). In TNN a NaN passes, because every
-comparison with a NaN is false; here it fails. Its cosine mode is `threshold:cosine>=0.999`.
+The default mode of `ModelChecker::CompareData` (Tencent/TNN, tools/model_check). In TNN a NaN
+passes, because every comparison with a NaN is false; here it fails. Its cosine mode is
+`threshold:cosine>=0.999`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, format_beside, refuse_options, settle
+from subgraph.comparison.criteria import (
+    OutputContext,
+    Rule,
+    Ruling,
+    agree,
+    fail,
+    format_beside,
+    refuse_options,
+    settle,
+)
 from subgraph.comparison.pair import Pair
 
 RELATIVE = 0.005
@@ -18,7 +28,8 @@ QUANTIZED = frozenset(("int8", "int32"))
 
 
 def rule(options: str) -> Rule:
-    """Floats: no element exceeds both limits. int8 and int32: |d| ≤ 1. Other integers, booleans and strings are equal.
+    """Floats: no element exceeds both limits. int8 and int32: |d| ≤ 1. Other integers, booleans and
+    strings are equal.
 
     Raises:
         UsageError: any options.
@@ -35,16 +46,22 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
         return _judge_steps(pair)
     far = pair.difference > ABSOLUTE  # so neither side of the quotient is 0
     distance = pair.difference[far]
-    reference, candidate = (v[far] / 2 for v in pair.values)  # halves: neither their sum nor distance leaves float64
+    reference, candidate = (
+        v[far] / 2 for v in pair.values
+    )  # halves: neither their sum nor distance leaves float64
     relative = np.abs(candidate - reference) / (np.abs(reference) + np.abs(candidate))
     wrong = int((relative > RELATIVE).sum())
     if not wrong:
-        return agree(f"no element with |d| > {ABSOLUTE:.0e} is off by more than {RELATIVE}; max_abs {pair.error:.1e}")
+        return agree(
+            f"no element with |d| > {ABSOLUTE:.0e} is off by more than {RELATIVE}; max_abs"
+            f" {pair.error:.1e}"
+        )
     place = int(np.argmax(relative))
     worst = format_beside(float(relative[place]), RELATIVE)
     beside = f"{format_beside(float(distance[place]), ABSOLUTE)} > {ABSOLUTE:.0e}"
     return fail(
-        f"{wrong} of {pair.compared} elements off by more than {RELATIVE}: the worst by {worst} with |d| {beside}"
+        f"{wrong} of {pair.compared} elements off by more than {RELATIVE}: the worst by {worst}"
+        f" with |d| {beside}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Metrics: how far apart are two values of a tensor, in one number? One file per metric; its name is the key in JSON.
+"""Metrics: how far apart are two values of a tensor, in one number? One file per metric; its name
+is the key in JSON.
 
 To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
 
@@ -12,9 +13,10 @@ To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
         '''max|c - r|: the formula, and when it is NaN (not defined) or infinite.'''
         return float(abs(candidate - reference).max())
 
-Both arrays are flat float64 of equal size, at least one element, all finite; numpy's floating-point warnings are off.
-A metric that needs the element type, the NaN, or integers beyond float64 also defines `of_pair(pair: Pair) -> float`,
-which is then called instead. `tests/comparison/test_metrics.py` tests every file of this folder.
+Both arrays are flat float64 of equal size, at least one element, all finite; numpy's floating-point
+warnings are off. A metric that needs the element type, the NaN, or integers beyond float64 also
+defines `of_pair(pair: Pair) -> float`, which is then called instead.
+`tests/comparison/test_metrics.py` tests every file of this folder.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ import numpy as np
 
 from subgraph.types import Array
 
-MIN_SQUARE, MAX_SQUARE = 1e-280, 1e280  # others overflow, or lose bits in float64's subnormal numbers
+MIN_SQUARE, MAX_SQUARE = (
+    1e-280,
+    1e280,
+)  # others overflow, or lose bits in float64's subnormal numbers
 
 
 def dot(first: Array, second: Array) -> float:

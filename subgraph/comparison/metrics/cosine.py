@@ -15,7 +15,8 @@ MIN_LENGTH, MAX_LENGTH = 1e-100, 1e100  # their products stay well inside float6
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """Σcr / (|c|₂ |r|₂), within -1 … 1; no unit. msaccucmp's CosineSimilarity, the usual metric of quantizers.
+    """Σcr / (|c|₂ |r|₂), within -1 … 1; no unit. msaccucmp's CosineSimilarity, the usual metric of
+    quantizers.
 
     Blind to a common factor: 2x has cosine 1 with x, and so have any two positive numbers.
 

@@ -1,4 +1,5 @@
-"""Kullback-Leibler divergence of the two, each made a distribution as msaccucmp does it; in nats."""
+"""Kullback-Leibler divergence of the two, each made a distribution as msaccucmp does it; in
+nats."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ FLOOR = 2.0**-23  # float32's eps: the least value of an element before normalis
 def measure(reference: Array, candidate: Array) -> float:
     """Σ p ln(p/q), p from the candidate and q from the reference; 0 or more, in nats; never NaN.
 
-    msaccucmp's algorithm 4. Each array becomes a distribution: (x - min) / (max - min), at least float32's eps, divided
-    by its sum. So values may be negative, and a common factor or offset goes unnoticed: x and 3x + 5 have divergence 0.
+    msaccucmp's algorithm 4. Each array becomes a distribution: (x - min) / (max - min), at least
+    float32's eps, divided by its sum. So values may be negative, and a common factor or offset goes
+    unnoticed: x and 3x + 5 have divergence 0.
 
     Corner cases: a constant array is the uniform distribution, whatever its value.
     """

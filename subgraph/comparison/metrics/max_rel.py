@@ -13,8 +13,9 @@ from subgraph.types import Array
 def measure(reference: Array, candidate: Array) -> float:
     """max|c - r| / max|r|; no unit.
 
-    Relative to each element, an error would explode at zeros, which are often sums with nothing but rounding left.
-    Relative to the tensor's scale it compares with the precision of the arithmetic. `ulp` goes element by element.
+    Relative to each element, an error would explode at zeros, which are often sums with nothing but
+    rounding left. Relative to the tensor's scale it compares with the precision of the arithmetic.
+    `ulp` goes element by element.
 
     Corner cases: all zeros in both: 0; only in the reference: infinite. Never NaN.
     """

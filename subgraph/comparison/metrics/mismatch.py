@@ -18,5 +18,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
 
 def of_pair(pair: Pair) -> float:
-    """The same for any type, over all elements, also those that are not finite. NaN: there are no elements."""
+    """The same for any type, over all elements, also those that are not finite. NaN: there are no
+    elements."""
     return pair.changed / pair.size if pair.size else math.nan

@@ -9,9 +9,11 @@ from subgraph.types import Array
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """|c - r|₂ / |r|₂; no unit. The usual relative error of numerical analysis; msaccucmp's RelativeEuclideanDistance.
+    """|c - r|₂ / |r|₂; no unit. The usual relative error of numerical analysis; msaccucmp's
+    RelativeEuclideanDistance.
 
-    Corner cases: all zeros in both: 0; only in the reference: infinite (0 in msaccucmp). NaN: both lengths overflow.
+    Corner cases: all zeros in both: 0; only in the reference: infinite (0 in msaccucmp). NaN: both
+    lengths overflow.
     """
     distance = norm(candidate - reference)
     length = norm(reference)

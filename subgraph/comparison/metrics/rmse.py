@@ -11,5 +11,6 @@ SYMMETRIC = True
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite if a difference overflows; never NaN."""
+    """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite if a difference overflows;
+    never NaN."""
     return norm(candidate - reference) / math.sqrt(reference.size)

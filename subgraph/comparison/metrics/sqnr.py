@@ -11,9 +11,11 @@ IDEAL = math.inf
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """10 log₁₀(Σr² / Σ(c - r)²) in dB, which is -20 log₁₀ of `rel_l2`; every bit of quantization is worth 6.02 dB.
+    """10 log₁₀(Σr² / Σ(c - r)²) in dB, which is -20 log₁₀ of `rel_l2`; every bit of quantization is
+    worth 6.02 dB.
 
-    Corner cases: no noise: +∞, also for zeros; noise without a signal, or that overflows: -∞. Never NaN.
+    Corner cases: no noise: +∞, also for zeros; noise without a signal, or that overflows: -∞. Never
+    NaN.
     """
     noise = norm(candidate - reference)
     signal = norm(reference)

@@ -15,16 +15,19 @@ FLOAT32 = 23, -126  # bits behind the point, smallest exponent of a normal numbe
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """max |c - r| / ulp(r), as Goldberg (1991) counts errors, for float32: ulp(r) = 2^(max(⌊log₂|r|⌋, -126) - 23).
+    """max |c - r| / ulp(r), as Goldberg (1991) counts errors, for float32: ulp(r) =
+    2^(max(⌊log₂|r|⌋, -126) - 23).
 
-    1 is a last bit; rounding to nearest costs 0.5. Errors explode at zeros: the ulp of 0 is the smallest subnormal
-    number, 2⁻¹⁴⁹, so a candidate of 1e-7 for a reference of 0 is 7e37 off. Infinite if that overflows; never NaN.
+    1 is a last bit; rounding to nearest costs 0.5. Errors explode at zeros: the ulp of 0 is the
+    smallest subnormal number, 2⁻¹⁴⁹, so a candidate of 1e-7 for a reference of 0 is 7e37 off.
+    Infinite if that overflows; never NaN.
     """
     return _largest(reference, candidate, FLOAT32)
 
 
 def of_pair(pair: Pair) -> float:
-    """The same in ulps of the tensor's own type (float16, bfloat16, float64, fp8 …); one for integers.
+    """The same in ulps of the tensor's own type (float16, bfloat16, float64, fp8 …); one for
+    integers.
 
     NaN: nothing to compare, or no numbers.
     """
@@ -36,7 +39,8 @@ def of_pair(pair: Pair) -> float:
 
 
 def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """(bits behind the point, smallest exponent of a normal number), for complex numbers of their parts."""
+    """(bits behind the point, smallest exponent of a normal number), for complex numbers of their
+    parts."""
     info = ml_dtypes.finfo(dtype) if not issubclass(dtype.type, np.inexact) else np.finfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.nmant), int(info.minexp)
 

@@ -1,8 +1,10 @@
-"""Where rounding acts in a region: tensors to perturb, reads that need exact values, tensors behind a choice.
+"""Where rounding acts in a region: tensors to perturb, reads that need exact values, tensors behind
+a choice.
 
-Insight: most ops either round or only move values. An op that moves, selects or compares values adds no error of its
-own; but a choice (an index, a comparison) turns an error of one bit into a jump, so tensors behind one are judged by
-another rule. Nothing is run: the element types follow from inputs, weights and casts.
+Insight: most ops either round or only move values. An op that moves, selects or compares values
+adds no error of its own; but a choice (an index, a comparison) turns an error of one bit into a
+jump, so tensors behind one are judged by another rule. Nothing is run: the element types follow
+from inputs, weights and casts.
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ from subgraph.storage.tensors import Record
 
 # Ops without rounding: they move, select or compare values, or change signs.
 EXACT = frozenset(
-    "Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil CenterCropPad Clip "
-    "Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike Flatten Floor Gather "
-    "GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity IsInf IsNaN Less LessOrEqual Max "
-    "MaxPool MaxUnpool Min Neg NonMaxSuppression NonZero Not OneHot Optional OptionalGetElement OptionalHasElement Or "
-    "Pad QuantizeLinear Range ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter ScatterElements ScatterND "
-    "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Sign Size Slice "
-    "SpaceToDepth Split SplitToSequence Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor "
-    "ZipMap".split()
+    "Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil"
+    " CenterCropPad Clip Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Dropout"
+    " Equal Expand EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater"
+    " GreaterOrEqual Hardmax Identity IsInf IsNaN Less LessOrEqual Max MaxPool MaxUnpool Min Neg"
+    " NonMaxSuppression NonZero Not OneHot Optional OptionalGetElement OptionalHasElement Or Pad"
+    " QuantizeLinear Range ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter"
+    " ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceErase"
+    " SequenceInsert SequenceLength Shape Sign Size Slice SpaceToDepth Split SplitToSequence"
+    " Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor ZipMap".split()
 )
 BODY_OPS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # what rounds stands in their bodies
 # Op -> outputs that are choices: an error of one bit at the input may select another result.
 CHOICES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys("ArgMax ArgMin Compress Equal Greater GreaterOrEqual Hardmax Less LessOrEqual".split(), (0,)),
+    **dict.fromkeys(
+        "ArgMax ArgMin Compress Equal Greater GreaterOrEqual Hardmax Less LessOrEqual".split(), (0,)
+    ),
     **dict.fromkeys("NonMaxSuppression NonZero Not And Or Xor".split(), (0,)),
     "Unique": (0, 1, 2, 3),
     "TopK": (1,),
@@ -47,12 +52,22 @@ STEPS: dict[str, tuple[int, ...]] = {
     "DynamicQuantizeLinear": (0, 2),
 }
 RANKING = ("TopK", "ArgMax", "ArgMin")
-VALUE_SHAPED = frozenset("NonMaxSuppression NonZero Compress Unique".split())  # output shapes depend on values
+VALUE_SHAPED = frozenset(
+    "NonMaxSuppression NonZero Compress Unique".split()
+)  # output shapes depend on values
 # Op -> range of inputs that are parameters (axes, limits, exponents), not data.
 PARAMETERS = {
-    "Clip": (1, 3), "Dropout": (1, 3), "MelWeightMatrix": (0, 5), "NonMaxSuppression": (2, 5), "OneHot": (0, 2),
-    "Pad": (1, 4), "Pow": (1, 2), "Range": (0, 3), "Resize": (1, 4), "Upsample": (1, 2),
-}  # fmt: skip
+    "Clip": (1, 3),
+    "Dropout": (1, 3),
+    "MelWeightMatrix": (0, 5),
+    "NonMaxSuppression": (2, 5),
+    "OneHot": (0, 2),
+    "Pad": (1, 4),
+    "Pow": (1, 2),
+    "Range": (0, 3),
+    "Resize": (1, 4),
+    "Upsample": (1, 2),
+}
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
 
 
@@ -63,16 +78,19 @@ class RoundingSites:
     Attributes:
         order: nodes of the region and of what it pulls in, in the order of its cut.
         entering: float tensors that enter, and float weights.
-        rounded: results of nodes that round (or whose contents are unknown), and Constants; of any type, since types
-            are known only after a run. Only tensors that are read or leave the region.
-        converted: float results of exact nodes that another float type would round: of casts, ranges and the like.
+        rounded: results of nodes that round (or whose contents are unknown), and Constants; of any
+            type, since types are known only after a run. Only tensors that are read or leave the
+            region.
+        converted: float results of exact nodes that another float type would round: of casts,
+            ranges and the like.
         quantizers: steps that nodes make of values, as the model's own quantization wants it.
         exact_reads: (node, position of input) of reads that get the unperturbed value.
         noisy: tensors that rounding reaches.
         behind_choice, behind_steps: tensors that depend on a choice, on rounding to steps.
         quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
-        coarsest: of each tensor the float type with the largest unit roundoff among all that it depends on.
+        coarsest: of each tensor the float type with the largest unit roundoff among all that it
+            depends on.
     """
 
     order: tuple[int, ...]
@@ -97,15 +115,21 @@ class RoundingSites:
 def find_rounding_sites(
     graph: Graph, region: Region, records: Mapping[str, Record], unrounded: Collection[str] = ()
 ) -> RoundingSites:
-    """Where rounding acts. `records`: of the region's inputs at least; `unrounded`: as of `casts.find_unrounded`.
-    Complexity: linear in the nodes above it.
+    """Where rounding acts. `records`: of the region's inputs at least; `unrounded`: as of
+    `casts.find_unrounded`. Complexity: linear in the nodes above it.
 
     Raises:
         ModelError: the graph has a cycle.
     """
     order = tuple(graph.in_order((*region.nodes, *region.pulled)))
-    floats = [n for n in region.inputs if records[n].dtype in FLOATS and records[n].form == "tensor"]
-    weights = [n for n in region.weights if n in graph.weights and graph.weights[n].data_type in _FLOAT_NUMBERS]
+    floats = [
+        n for n in region.inputs if records[n].dtype in FLOATS and records[n].form == "tensor"
+    ]
+    weights = [
+        n
+        for n in region.weights
+        if n in graph.weights and graph.weights[n].data_type in _FLOAT_NUMBERS
+    ]
     sites = RoundingSites(order, (*floats, *weights), noisy={*floats, *weights})
     kinds = graph.kinds(name for i in order for name in graph.makes[i])
     shape_nodes = _shape_nodes(graph, order, kinds)
@@ -127,14 +151,21 @@ def find_rounding_sites(
                 rounded += outputs
             elif _makes_floats(graph, i):
                 converted += outputs
-    sites.rounded, sites.converted, sites.quantizers = tuple(rounded), tuple(converted), tuple(quantizers)
-    sites.exact_reads = frozenset((i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes))
+    sites.rounded, sites.converted, sites.quantizers = (
+        tuple(rounded),
+        tuple(converted),
+        tuple(quantizers),
+    )
+    sites.exact_reads = frozenset(
+        (i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes)
+    )
     sites.coarsest = _coarsest_types(graph, region, order, records, unrounded)
     return sites
 
 
 def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
-    """For an output of indices from TopK, ArgMax or ArgMin, also behind casts: the tensor compared, and the axis."""
+    """For an output of indices from TopK, ArgMax or ArgMin, also behind casts: the tensor compared,
+    and the axis."""
     i = graph.maker.get(output)
     while i is not None and graph.ops[i] in ("Identity", "Cast"):
         output = graph.reads[i][0]
@@ -147,15 +178,21 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     return str(node.input[0]), attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
 
 
-# ---------------------------------------------------------------------------------------- which nodes, which tensors
+# ------------------------------------------------------------ which
+# nodes, which tensors
 
 
 def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
-    """Nodes that compute shapes, or integers from constants, and the nodes that feed them; Constants excepted, since
-    others may read those too. Every runtime computes these exactly, and a perturbed shape would be another model."""
+    """Nodes that compute shapes, or integers from constants, and the nodes that feed them;
+    Constants excepted, since others may read those too. Every runtime computes these exactly, and a
+    perturbed shape would be another model."""
     inside = set(order)
     seeds = {i for i in inside if any(kinds[n] == SHAPE for n in graph.makes[i])}
-    seeds |= {i for i in inside if _makes_integers(graph, i) and all(kinds[n] == CONSTANT for n in graph.makes[i])}
+    seeds |= {
+        i
+        for i in inside
+        if _makes_integers(graph, i) and all(kinds[n] == CONSTANT for n in graph.makes[i])
+    }
     nodes = set(seeds)
     stack = list(seeds)
     while stack:
@@ -168,7 +205,8 @@ def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -
 
 
 def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
-    """Add a node's outputs to the sets of `sites` that its inputs are in, and to those that the node causes."""
+    """Add a node's outputs to the sets of `sites` that its inputs are in, and to those that the
+    node causes."""
     node = graph.nodes[i]
     reads = set(graph.reads[i])
     makes = graph.makes[i]
@@ -193,7 +231,8 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
 
 
 def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites) -> None:
-    """What a node that reads inexact values makes of them: noise, choices, steps; `inner`: the ops inside it."""
+    """What a node that reads inexact values makes of them: noise, choices, steps; `inner`: the ops
+    inside it."""
     node = graph.nodes[i]
     makes = graph.makes[i]
     op = graph.ops[i]
@@ -221,10 +260,14 @@ def _exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
 
 
 def _coarsest_types(
-    graph: Graph, region: Region, order: Iterable[int], records: Mapping[str, Record], unrounded: Collection[str]
+    graph: Graph,
+    region: Region,
+    order: Iterable[int],
+    records: Mapping[str, Record],
+    unrounded: Collection[str],
 ) -> dict[str, str]:
-    """Of each tensor the float type with the largest unit roundoff among itself and all that it depends on; what a Cast
-    rounds says nothing of tensors elsewhere."""
+    """Of each tensor the float type with the largest unit roundoff among itself and all that it
+    depends on; what a Cast rounds says nothing of tensors elsewhere."""
     numbers = {n: graph.weights[n].data_type for n in region.weights if n in graph.weights}
     types = {n: dtypes.TYPES[t][0] for n, t in numbers.items() if t in dtypes.TYPES}
     types |= {n: record.dtype for n, record in records.items() if n in region.inputs}
@@ -237,11 +280,15 @@ def _coarsest_types(
             own = [attribute(node, "to", 0)]
         read = [types[n] for n in graph.reads[i] if n in types]
         found = coarsest((*read, *(dtypes.TYPES[t][0] for t in own if t in dtypes.TYPES)))
-        types.update((n, coarsest((found, records[n].dtype)) if n in records else found) for n in graph.makes[i])
+        types.update(
+            (n, coarsest((found, records[n].dtype)) if n in records else found)
+            for n in graph.makes[i]
+        )
     return types
 
 
-# ---------------------------------------------------------------------------------------- single nodes
+# ------------------------------------------------------------ single
+# nodes
 
 
 def rounds(node: protobuf.NodeProto) -> bool:
@@ -259,7 +306,8 @@ def rounds(node: protobuf.NodeProto) -> bool:
 
 
 def is_fixed(node: protobuf.NodeProto, fixed: Collection[str]) -> bool:
-    """Does a node of a body make shapes, or values from `fixed` ones alone? Every runtime computes these alike."""
+    """Does a node of a body make shapes, or values from `fixed` ones alone? Every runtime computes
+    these alike."""
     if node.domain not in STANDARD or node.op_type in BODY_OPS | RANDOM_OPS:
         return False
     return node.op_type in SHAPE_OPS or all(name in fixed for name in node.input if name)
@@ -272,7 +320,8 @@ def parameter_positions(node: protobuf.NodeProto) -> range:
 
 
 def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
-    """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it sums over."""
+    """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it
+    sums over."""
     if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
         return 0 if attribute(node, "transB", 0) else -1
     return 1 if node.op_type == "ConvTranspose" else 0
@@ -300,7 +349,9 @@ def _holds_integers(node: protobuf.NodeProto) -> bool:
     """Is it a Constant that holds no floats?"""
     if node.op_type != "Constant":
         return False
-    return not any(a.name.startswith("value_float") or a.t.data_type in _FLOAT_NUMBERS for a in node.attribute)
+    return not any(
+        a.name.startswith("value_float") or a.t.data_type in _FLOAT_NUMBERS for a in node.attribute
+    )
 
 
 def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
@@ -308,7 +359,8 @@ def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
 
 
 def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
-    """Op types in a node's bodies and in the local function that it calls, at any depth; empty for a plain node."""
+    """Op types in a node's bodies and in the local function that it calls, at any depth; empty for
+    a plain node."""
     functions = (graph.functions[key].node for key in called([node], graph.functions))
     _, *inner = all_nodes([node])
     return frozenset(n.op_type for n in (*inner, *all_nodes(chain.from_iterable(functions))))

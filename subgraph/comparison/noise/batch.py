@@ -1,7 +1,8 @@
-"""Outputs of few numbers, each of which is the only one of its kind: samples of them are judged as a batch.
+"""Outputs of few numbers, each of which is the only one of its kind: samples of them are judged as
+a batch.
 
-Insight: six joints of a robot lie in one tensor of six numbers. Together they have one scale, by which an error of the
-smallest is nothing; over several samples each has a scale of its own.
+Insight: six joints of a robot lie in one tensor of six numbers. Together they have one scale, by
+which an error of the smallest is nothing; over several samples each has a scale of its own.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from subgraph.verdict import Judgement
 
 
 def batched(values: Sequence[Value]) -> Array | None:
-    """`(samples, elements)` of an output of floats; None where the samples are few, differ in shape, or can be judged
-    alone: they have many elements, or two axes."""
+    """`(samples, elements)` of an output of floats; None where the samples are few, differ in
+    shape, or can be judged alone: they have many elements, or two axes."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) < max(MIN_ELEMENTS, len(values)) or len({a.shape for a in arrays}) > 1:
         return None
@@ -31,7 +32,8 @@ def batched(values: Sequence[Value]) -> Array | None:
 
 
 def of_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
-    """The judgement of a batch as that of the sample whose element is farthest off; `shape`: of the output in it."""
+    """The judgement of a batch as that of the sample whose element is farthest off; `shape`: of the
+    output in it."""
     worst = judged.worst
     why = f"{judged.why}; axis 0 are {len(labels)} samples"
     if worst is None:
@@ -43,7 +45,8 @@ def of_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class BatchNoise(Noise):
-    """Rounding noise of an output of several samples, which are judged as a batch; methods as in `criteria.Noise`."""
+    """Rounding noise of an output of several samples, which are judged as a batch; methods as in
+    `criteria.Noise`."""
 
     samples: Sequence[Noise]
 

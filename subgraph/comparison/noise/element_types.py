@@ -1,7 +1,8 @@
-"""Element types of the tensors that the nodes of a graph or body make, by the schemas of their operators.
+"""Element types of the tensors that the nodes of a graph or body make, by the schemas of their
+operators.
 
-Nothing is run and no shape is inferred: a schema says which inputs and outputs share a type. Nodes without a schema
-(other domains, calls of local functions) make tensors of unknown type.
+Nothing is run and no shape is inferred: a schema says which inputs and outputs share a type. Nodes
+without a schema (other domains, calls of local functions) make tensors of unknown type.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ UNKNOWN = ""
 # Op -> type of its output if neither an input nor an attribute says it.
 DEFAULTS = {"QuantizeLinear": "uint8", "ConstantOfShape": "float32", "SequenceEmpty": UNKNOWN}
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-FIRST_CARRIED = {"Loop": 2, "Scan": 0}  # position of the first input that becomes the body's input of that position
+FIRST_CARRIED = {
+    "Loop": 2,
+    "Scan": 0,
+}  # position of the first input that becomes the body's input of that position
 
 
 def element_types(
-    graph: protobuf.GraphProto, outer: Mapping[str, str], opset: int, known: Mapping[str, str] | None = None
+    graph: protobuf.GraphProto,
+    outer: Mapping[str, str],
+    opset: int,
+    known: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Type by name (`float32`) of all tensors of a sorted graph or body, and those of the scopes around it (`outer`).
+    """Type by name (`float32`) of all tensors of a sorted graph or body, and those of the scopes
+    around it (`outer`).
 
-    `known`: types of tensors that are not declared and that no schema gives. Unknown types and sequences are "".
-    Complexity: linear in the nodes, times the depth to which bodies are nested.
+    `known`: types of tensors that are not declared and that no schema gives. Unknown types and
+    sequences are "". Complexity: linear in the nodes, times the depth to which bodies are nested.
     """
     known = known or {}
     types = {**outer, **known}
@@ -43,7 +51,9 @@ def element_types(
     return types
 
 
-def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: Mapping[str, str]) -> dict[str, str]:
+def body_inputs(
+    node: protobuf.NodeProto, body: protobuf.GraphProto, types: Mapping[str, str]
+) -> dict[str, str]:
     """Types of a body's inputs, from the values that the node feeds into it."""
     first = FIRST_CARRIED.get(node.op_type)
     fed = list(node.input)[first:] if first is not None else []
@@ -57,12 +67,18 @@ def output_types(node: protobuf.NodeProto, types: Mapping[str, str], opset: int)
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]
         found = element_types(body, types, opset, body_inputs(node, body, types))
-        return [found.get(v.name, UNKNOWN) for v in body.output][1 if node.op_type == "Loop" else 0 :]
+        return [found.get(v.name, UNKNOWN) for v in body.output][
+            1 if node.op_type == "Loop" else 0 :
+        ]
     known = schema(node.op_type, opset) if node.domain in STANDARD else None
     if known is None:
         return []
     bound = _bound_types(known, node, types)
-    only = {c.type_param_str: c.allowed_type_strs[0] for c in known.type_constraints if len(c.allowed_type_strs) == 1}
+    only = {
+        c.type_param_str: c.allowed_type_strs[0]
+        for c in known.type_constraints
+        if len(c.allowed_type_strs) == 1
+    }
     formal = (_formal(known.outputs, k) for k in range(len(node.output)))
     return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
@@ -86,10 +102,13 @@ def _output_type(variable: str, node: protobuf.NodeProto, bound: Mapping[str, st
         if attribute.name == "value" and attribute.HasField("t"):
             return name_of(attribute.t.data_type)
         if attribute.name.startswith("value_"):
-            return {"value_f": "float32", "value_i": "int64", "value_s": "string"}.get(attribute.name[:7], UNKNOWN)
+            return {"value_f": "float32", "value_i": "int64", "value_s": "string"}.get(
+                attribute.name[:7], UNKNOWN
+            )
     return bound.get(variable) or DEFAULTS.get(node.op_type, UNKNOWN if bound else "float32")
 
 
 def _formal(parameters: Any, position: int) -> str:
-    """The type, or type variable, of an input or output; the last one repeats. Empty if there is none."""
+    """The type, or type variable, of an input or output; the last one repeats. Empty if there is
+    none."""
     return str(parameters[min(position, len(parameters) - 1)].type_str) if parameters else ""

@@ -1,14 +1,15 @@
-"""A cut's model -> a model that perturbs every tensor that rounds, or rounds all values to a claimed precision.
+"""A cut's model -> a model that perturbs every tensor that rounds, or rounds all values to a
+claimed precision.
 
-Insight: the output of a node is renamed, and nodes behind it make the old name: nothing downstream changes, nor do
-bodies that read the name. Inputs and weights are renamed alike, and so are values inside the bodies of If, Loop and
-Scan.
+Insight: the output of a node is renamed, and nodes behind it make the old name: nothing downstream
+changes, nor do bodies that read the name. Inputs and weights are renamed alike, and so are values
+inside the bodies of If, Loop and Scan.
 
     before:  x → Conv → y → …
     after:   x → Conv → y:raw → nodes of `rounding_nodes` → y → …
 
-All random numbers come from one input, the keys. So one session serves all draws, and a draw costs no copy of a weight
-or an activation through a file.
+All random numbers come from one input, the keys. So one session serves all draws, and a draw costs
+no copy of a weight or an activation through a file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from subgraph.graph.walk import assign, bodies
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
 
-KEYS = 32  # random factors per float type: tensors take turns, since each needs two scalars of its own
+KEYS = (
+    32  # random factors per float type: tensors take turns, since each needs two scalars of its own
+)
 MARK = ":subcut:"  # in the names of all that is inserted
 NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
 
@@ -54,7 +57,8 @@ class Instrumented:
         keyed: (label, float type, or `CODES`) in the order of the keys.
         raw: new name of each input that is perturbed or rounded.
         shifts: input → tensor, of `untied` ones.
-        check: output that is finite if all perturbed tensors outside of bodies are; "" if there are none.
+        check: output that is finite if all perturbed tensors outside of bodies are; "" if there are
+            none.
     """
 
     keys: str
@@ -119,36 +123,56 @@ class _Instrumentation:
         self.change = change
         self.opset = opset_of(model, 0)
         self.constants = Constants(f"{MARK}constant")
-        self.raw = {name: f"{name}{MARK}raw" for name in (*change.entering, *change.computed, *change.stepped)}
-        self.keyed: dict[tuple[str, str], tuple[str, str]] = {}  # label and type -> names of its two scalars
+        self.raw = {
+            name: f"{name}{MARK}raw"
+            for name in (*change.entering, *change.computed, *change.stepped)
+        }
+        self.keyed: dict[
+            tuple[str, str], tuple[str, str]
+        ] = {}  # label and type -> names of its two scalars
         self.number = 0  # of tensors perturbed
-        self.fixed = {t.name for t in model.graph.initializer}  # and what depends on shapes and weights alone
+        self.fixed = {
+            t.name for t in model.graph.initializer
+        }  # and what depends on shapes and weights alone
         self.shifts: dict[str, str] = {}
-        self.sums = NodeWriter(self.constants, self.opset, f"{MARK}check:")  # of the tensors that are to be finite
+        self.sums = NodeWriter(
+            self.constants, self.opset, f"{MARK}check:"
+        )  # of the tensors that are to be finite
 
     def run(self, outputs: Sequence[str]) -> Instrumented:
         graph = self.graph
-        before = [n for name, dtype in self.change.entering.items() for n in self._changed(name, dtype)]
-        nodes = [n for i, node in zip(self.sites.order, graph.node, strict=True) for n in self._node(i, node)]
+        before = [
+            n for name, dtype in self.change.entering.items() for n in self._changed(name, dtype)
+        ]
+        nodes = [
+            n
+            for i, node in zip(self.sites.order, graph.node, strict=True)
+            for n in self._node(i, node)
+        ]
         check, checks = self._check()
         weights = {t.name for t in graph.initializer}
         for tensor in graph.initializer:
             tensor.name = self.raw.get(tensor.name, tensor.name)
-        inputs = [v for v in graph.input if v.name not in weights]  # before IR version 4 weights were inputs as well
+        inputs = [
+            v for v in graph.input if v.name not in weights
+        ]  # before IR version 4 weights were inputs as well
         raw_inputs = {v.name: self.raw[v.name] for v in inputs if v.name in self.raw}
         for value in inputs:
             value.name = self.raw.get(value.name, value.name)
         inputs += [self._shift_input(name, tensor) for name, tensor in self.shifts.items()]
         keys = f"{MARK}keys" if self.keyed else ""
         if keys:
-            inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)]))
+            inputs.append(
+                helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)])
+            )
         assign(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
         assign(graph.input, inputs)
         graph.initializer.extend(self.constants.tensors.values())
         set_outputs(self.model, [*outputs, *filter(None, [check])])
         return Instrumented(keys, tuple(self.keyed), raw_inputs, dict(self.shifts), check)
 
-    # -------------------------------------------------------------------------------------------- nodes
+    # --------------------------------------------------------------------------------------------
+    # nodes
 
     def _node(self, i: int, node: protobuf.NodeProto) -> Iterator[protobuf.NodeProto]:
         """A node of the graph, and those that change what it makes."""
@@ -166,7 +190,9 @@ class _Instrumentation:
         for name, dtype in computed:
             yield from self._changed(name, dtype)
 
-    def _bodies(self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: Collection[str]) -> None:
+    def _bodies(
+        self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: Collection[str]
+    ) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
@@ -177,7 +203,9 @@ class _Instrumentation:
                 nodes += self._inner(inner, inside, constant)
             assign(body.node, nodes)
 
-    def _inner(self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]) -> list[protobuf.NodeProto]:
+    def _inner(
+        self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]
+    ) -> list[protobuf.NodeProto]:
         """A node of a body, and those that change what it makes."""
         exact = is_fixed(node, fixed)
         for k in range(len(node.input)) if exact else parameter_positions(node):
@@ -188,7 +216,9 @@ class _Instrumentation:
         self._bodies(node, types, fixed)
         nodes = [node]
         quantizes = node.op_type in QUANTIZERS
-        for k, dtype in enumerate(output_types(node, types, self.opset) if quantizes or rounds(node) else ()):
+        for k, dtype in enumerate(
+            output_types(node, types, self.opset) if quantizes or rounds(node) else ()
+        ):
             steps = quantizes and not self.change.rounded and k == 0 and is_stepped(dtype)
             if k < len(node.output) and (name := node.output[k]) and (dtype in FLOATS or steps):
                 node.output[k] = raw = f"{name}{MARK}raw"
@@ -210,7 +240,8 @@ class _Instrumentation:
             if dtype != "float32":
                 nodes.append(helper.make_node("Cast", [raw], [wide], to=TYPE_NUMBERS["float32"]))
             self.sums("ReduceSum", wide, keepdims=0)
-            # right behind its tensor: at the end of the model, onnxruntime takes five times as long to load 10,000
+            # right behind its tensor: at the end of the model, onnxruntime takes five times as long
+            # to load 10,000
             nodes.append(self.sums.nodes[-1])
         return nodes
 
@@ -234,15 +265,20 @@ class _Instrumentation:
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
     def _key_nodes(self, keys: str) -> list[protobuf.NodeProto]:
-        """Nodes that take the scalars from the input, in the graph, from which bodies read them too."""
+        """Nodes that take the scalars from the input, in the graph, from which bodies read them
+        too."""
         names = [name for pair in self.keyed.values() for name in pair]
         places = [self.constants.name(place, np.int64) for place in range(len(names))]
-        return [helper.make_node("Gather", [keys, k], [n], axis=0) for k, n in zip(places, names, strict=True)]
+        return [
+            helper.make_node("Gather", [keys, k], [n], axis=0)
+            for k, n in zip(places, names, strict=True)
+        ]
 
     def _writer(self, raw: str) -> NodeWriter:
         return NodeWriter(self.constants, self.opset, f"{raw}:")
 
-    # -------------------------------------------------------------------------------------------- beside the tensors
+    # --------------------------------------------------------------------------------------------
+    # beside the tensors
 
     def _shift_input(self, name: str, tensor: str) -> protobuf.ValueInfoProto:
         number = TYPE_NUMBERS[wider(self.change.computed[tensor])]

@@ -1,11 +1,13 @@
-"""Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one sample.
+"""Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one
+sample.
 
-The reference runs the region a few times with perturbed values. Where: inputs, float weights, results of nodes that
-round (`analysis`), in bodies too; what the precision represents exactly is left alone. By how much:
-x → x·(1 + eps·u), equal values alike (`rounding_nodes`). How: by nodes behind each tensor (`instrument`, `sampler`). A
-draw that computes NaN or infinities which the reference has not is void. The noise N of an output is the largest
-|perturbed − reference| over the runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is
-needed; a run serves all outputs.
+The reference runs the region a few times with perturbed values. Where: inputs, float weights,
+results of nodes that round (`analysis`), in bodies too; what the precision represents exactly is
+left alone. By how much: x → x·(1 + eps·u), equal values alike (`rounding_nodes`). How: by nodes
+behind each tensor (`instrument`, `sampler`). A draw that computes NaN or infinities which the
+reference has not is void. The noise N of an output is the largest |perturbed − reference| over the
+runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is needed; a
+run serves all outputs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from subgraph.types import Array
 StoredJson = dict[str, Any]  # of a `NoiseRunDocument`
 Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 
-METHOD = "noise-4"  # part of each label; change it with the perturbation, or results of the old one are used again
+# part of each label; change it with the perturbation, or results of the old one are used again
+METHOD = "noise-4"
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 
@@ -71,15 +74,18 @@ class RegionNoise:
         """Runs nothing yet.
 
         Args:
-            tensors: captured records of the region's inputs, shapes and outputs at least, with absolute files.
+            tensors: captured records of the region's inputs, shapes and outputs at least, with
+                absolute files.
             scratch: folder for intermediate values; the caller removes it.
-            memo: `memo(label, make)` returns the document and folder stored under that label, or stores those of
-                `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
-            other_program: another program than `reference` made `tensors`; how far perturbation moves the values of
-                `reference` is added to them.
-            own_steps: where the region quantizes, perturbed runs move its codes by a step. False: no more than rounding
-                before the quantizer moves them.
-            unrounded: Casts of the model by which the candidate's program does not round: they excuse nothing.
+            memo: `memo(label, make)` returns the document and folder stored under that label, or
+                stores those of `make(folder)`. Labels are unique within a region, sample and
+                reference. None: all is kept in `scratch`.
+            other_program: another program than `reference` made `tensors`; how far perturbation
+                moves the values of `reference` is added to them.
+            own_steps: where the region quantizes, perturbed runs move its codes by a step. False:
+                no more than rounding before the quantizer moves them.
+            unrounded: Casts of the model by which the candidate's program does not round: they
+                excuse nothing.
         """
         self.graph = graph
         self.region = region
@@ -103,11 +109,14 @@ class RegionNoise:
         """The tensors of these runs, stored ones or new ones; one model serves all that are alike.
 
         Raises:
-            ModelError: the region cannot be built or run with perturbations, because a shape depends on values, say.
+            ModelError: the region cannot be built or run with perturbations, because a shape
+                depends on values, say.
         """
         return self._stored({run.label: partial(self.sampler.run, run) for run in runs})
 
-    def perturbed(self, claim: Precision, count: int, *, tie_factor: float = 0.0) -> list[_StoredRun]:
+    def perturbed(
+        self, claim: Precision, count: int, *, tie_factor: float = 0.0
+    ) -> list[_StoredRun]:
         """`count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `runs`."""
         return self.runs(*(NoiseRun(claim, k, tie_factor=tie_factor) for k in range(count)))
 
@@ -134,10 +143,13 @@ class RegionNoise:
                 own = self.sampler.plain(output)
             if (own.shape, own.dtype) != (expected.shape, expected.dtype):
                 raise ModelError(
-                    f"'{output}' is not a tensor of one form in both: its noise is not known", code="noise.undefined"
+                    f"'{output}' is not a tensor of one form in both: its noise is not known",
+                    code="noise.undefined",
                 )
             with np.errstate(all="ignore"):
-                self._offsets[output] = np.nan_to_num(differences(own, expected), posinf=0.0, neginf=0.0)
+                self._offsets[output] = np.nan_to_num(
+                    differences(own, expected), posinf=0.0, neginf=0.0
+                )
         offset = self._offsets[output]
         if values.shape != offset.shape:
             raise ModelError(f"'{output}' changes its shape by rounding", code="noise.undefined")
@@ -159,7 +171,9 @@ class RegionNoise:
             try:
                 document, folder = self._memo(f"{METHOD} {label}", lambda into: to_json(make(into)))
             except (InputError, ModelError) as e:
-                self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint, code=e.code)
+                self._failures[label] = ModelError(
+                    f"the region does not run with noise: {e.what}", e.hint, code=e.code
+                )
                 raise self._failures[label] from e
             found = from_json(NoiseRunDocument, document)
             records = [r.within(str(folder.resolve())) for r in found.tensors]
@@ -182,7 +196,9 @@ class OutputNoise(Noise):
         return [self.region.array(run, self.output) for run in self.region.perturbed(claim, count)]
 
     def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
+        runs = (
+            self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
+        )
         return [self.region.array(run, self.output) for run in runs]
 
     def rounded(self, claim: Precision) -> Array:

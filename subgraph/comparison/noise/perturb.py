@@ -1,9 +1,11 @@
-"""Values and keys of perturbations: what a precision represents exactly, random factors, sums that are equal.
+"""Values and keys of perturbations: what a precision represents exactly, random factors, sums that
+are equal.
 
-Monte Carlo arithmetic (D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997): perturb every rounded value by as
-much as rounding may, and see how far the result moves. Ordinary random numbers would break exact ties, which hardly any
-correct runtime does; so `rounding_nodes` computes them from the values. Only equal sums may differ on a runtime that
-adds terms in another order: `untied_shift` draws an independent number for each element.
+Monte Carlo arithmetic (D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997): perturb every
+rounded value by as much as rounding may, and see how far the result moves. Ordinary random numbers
+would break exact ties, which hardly any correct runtime does; so `rounding_nodes` computes them
+from the values. Only equal sums may differ on a runtime that adds terms in another order:
+`untied_shift` draws an independent number for each element.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ MAX_PERTURBED = 1e30  # larger values stand for infinity in masks, and are resul
 TIE_SAMPLE = 4096  # elements that are searched for equal values
 TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equal by chance
 SAMPLE = 4096  # values that are looked at first
-# In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch normalisations, transforms of
-# convolutions, sums in another order) rounds like perturbed weights; only those that need fewer bits are left alone.
+# In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch
+# normalisations, transforms of convolutions, sums in another order) rounds like perturbed weights;
+# only those that need fewer bits are left alone.
 WEIGHTS_HELD_AS = Precision.FP16
-STEP_SHARE = 0.01  # of the elements behind each of a model's own quantizers that are moved by one step
+STEP_SHARE = (
+    0.01  # of the elements behind each of a model's own quantizers that are moved by one step
+)
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
@@ -36,12 +41,14 @@ def key_of(tensor: str, seed: int, run: int, attempt: int = 0) -> int:
 
 
 def factor_of(key: int) -> float:
-    """A float32 number in [1, 2) whose 24 bits of significand are random; odd, so that it changes every value's."""
+    """A float32 number in [1, 2) whose 24 bits of significand are random; odd, so that it changes
+    every value's."""
     return 1 + ((key >> 41 | 1) * 2.0**-23)
 
 
 def is_exact(values: Array, claim: Precision) -> bool:
-    """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as ids and bytes are.
+    """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as
+    ids and bytes are.
 
     >>> import numpy as np
     >>> ids = np.array([101, 2003, 30000], np.float32)
@@ -60,7 +67,8 @@ def is_exact(values: Array, claim: Precision) -> bool:
 
 
 def is_on_int8_grid(weights: Array, lowest: Array, highest: Array) -> bool:
-    """Are weights 8-bit integers times a scale per channel, as after quantization? `lowest`, `highest`: per channel."""
+    """Are weights 8-bit integers times a scale per channel, as after quantization? `lowest`,
+    `highest`: per channel."""
     size = np.maximum(-lowest, highest)
     for levels in (127.0, 128.0):
         steps = weights * (levels / np.where(size > 0, size, 1))
@@ -70,7 +78,8 @@ def is_on_int8_grid(weights: Array, lowest: Array, highest: Array) -> bool:
 
 
 def has_repeats(values: Array) -> bool:
-    """Are many values, other than zero, equal to others? Looks at `TIE_SAMPLE` of them, evenly spaced."""
+    """Are many values, other than zero, equal to others? Looks at `TIE_SAMPLE` of them, evenly
+    spaced."""
     flat = values.reshape(-1)
     sample = flat[:: max(1, flat.size // TIE_SAMPLE)]
     sample = sample[sample != 0]
@@ -80,18 +89,20 @@ def has_repeats(values: Array) -> bool:
 def untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
     """What to add to `values` to perturb each element independently, by up to `times` roundings.
 
-    fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of the range of the
-    tensor and zero. u is uniform within ±`times`.
+    fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of
+    the range of the tensor and zero. u is uniform within ±`times`.
 
-    Zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of float16's range if they are
-    float16. For int8 also for exact zeros, which every quantization represents, and for a mask's plateau, which does
-    not count for the range either.
+    Zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of float16's
+    range if they are float16. For int8 also for exact zeros, which every quantization represents,
+    and for a mask's plateau, which does not count for the range either.
 
     Returns: the shape of `values`; float64 for float64, float32 for narrower types.
     """
     dtype = values.dtype.name
     wide = values.astype(wider(dtype), copy=False)
-    moves = np.abs(wide) <= min(MAX_PERTURBED, Precision.of_type(dtype).largest / 2)  # False for NaN
+    moves = np.abs(wide) <= min(
+        MAX_PERTURBED, Precision.of_type(dtype).largest / 2
+    )  # False for NaN
     shifts = np.asarray(np.random.default_rng(key).uniform(-times, times, values.shape), wide.dtype)
     if claim is Precision.INT8:
         plateau = mask_plateau(wide)
@@ -99,7 +110,9 @@ def untied_shift(values: Array, claim: Precision, key: int, times: float) -> Arr
             moves &= ~plateau
         quantized = wide[moves]
         moves &= wide != 0
-        shifts = shifts * shifts.dtype.type((quantized.max(initial=0.0) - quantized.min(initial=0.0)) * claim.eps)
+        shifts = shifts * shifts.dtype.type(
+            (quantized.max(initial=0.0) - quantized.min(initial=0.0)) * claim.eps
+        )
     else:
         with np.errstate(all="ignore"):
             shifts = shifts * shifts.dtype.type(max(claim.eps, FLOATS[dtype])) * wide
@@ -118,12 +131,15 @@ def random_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
 
 
 def round_to_claim(values: Array, claim: Precision) -> Array:
-    """`values` rounded to float32, TF32, float16 or bfloat16 and back to their own type; infinite beyond the range."""
+    """`values` rounded to float32, TF32, float16 or bfloat16 and back to their own type; infinite
+    beyond the range."""
     if claim is Precision.TF32:
         wide = values.astype(np.float32)
         lost = np.uint32(Precision.FP32.bits - claim.bits)
         bits = wide.view(np.uint32)
-        half = np.uint32(1 << (lost - 1)) - np.uint32(1) + ((bits >> lost) & np.uint32(1))  # ties to even
+        half = (
+            np.uint32(1 << (lost - 1)) - np.uint32(1) + ((bits >> lost) & np.uint32(1))
+        )  # ties to even
         rounded = ((bits + half) >> lost << lost).view(np.float32)
         return np.where(np.isfinite(wide), rounded, wide).astype(values.dtype)
     with np.errstate(over="ignore"):

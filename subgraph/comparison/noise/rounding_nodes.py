@@ -1,16 +1,18 @@
 """Nodes that perturb a tensor by one rounding, or round it to a claimed precision: x → y.
 
-Perturbed in fp32, fp16, bf16: y = x·(1 + eps·u), where u is a function of x, so that equal values of a tensor move
-alike, opposite ones oppositely, zero not at all; and no sign changes. With a = x·k for a random k, u is what rounding a
-to 14 bits loses (Veltkamp's splitting: T. J. Dekker, A floating-point technique for extending the available precision,
-Numer. Math. 18, 1971), that is, pseudo-random bits of its significand, by arithmetic alone, which every opset has and
-every runtime repeats bit for bit. Values nearer to each other than 2⁻¹⁴ move alike as well. u is scaled so that its
-mean square is that of a uniform number in [−1, 1]; |u| stays below 1.4.
+Perturbed in fp32, fp16, bf16: y = x·(1 + eps·u), where u is a function of x, so that equal values
+of a tensor move alike, opposite ones oppositely, zero not at all; and no sign changes. With a = x·k
+for a random k, u is what rounding a to 14 bits loses (Veltkamp's splitting: T. J. Dekker, A
+floating-point technique for extending the available precision, Numer. Math. 18, 1971), that is,
+pseudo-random bits of its significand, by arithmetic alone, which every opset has and every runtime
+repeats bit for bit. Values nearer to each other than 2⁻¹⁴ move alike as well. u is scaled so that
+its mean square is that of a uniform number in [−1, 1]; |u| stays below 1.4.
 
-Steps that the model itself rounds to: y = x ± 1 for `STEP_SHARE` of the elements, drawn by position and value.
+Steps that the model itself rounds to: y = x ± 1 for `STEP_SHARE` of the elements, drawn by position
+and value.
 
-Perturbed in int8: y = x + u·range/255, no further than the tensor's own least and greatest value. Zero, infinities and
-a mask's plateau stay, and count for no range.
+Perturbed in int8: y = x + u·range/255, no further than the tensor's own least and greatest value.
+Zero, infinities and a mask's plateau stay, and count for no range.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array
 
-BITS = 14  # of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
-AMPLITUDE = 1.36  # what rounding loses, relative to x, is ±1/m for a significand m in [1, 2): 0.735 of uniform numbers
+# of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
+BITS = 14
+# what rounding loses, relative to x, is ±1/m for a significand m in [1, 2): 0.735 of uniform
+# numbers
+AMPLITUDE = 1.36
 CLIP_INPUTS_SINCE = 11  # opset from which Clip reads its limits as inputs
 RANGE_SINCE = 11  # opset that has Range
 BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
@@ -64,8 +69,11 @@ class NodeWriter:
     prefix: str
     nodes: list[protobuf.NodeProto] = field(default_factory=list)
 
-    def __call__(self, op: str, *reads: str | float, to: str = "", gives: str = "", **attributes: Any) -> str:
-        """Add a node; numbers among `reads` become constants; `to`: the type of a Cast; `gives`: its output's name."""
+    def __call__(
+        self, op: str, *reads: str | float, to: str = "", gives: str = "", **attributes: Any
+    ) -> str:
+        """Add a node; numbers among `reads` become constants; `to`: the type of a Cast; `gives`:
+        its output's name."""
         names = [self.constants.name(r) if isinstance(r, float) else r for r in reads]
         made = gives or f"{self.prefix}{len(self.nodes)}"
         if to:
@@ -82,7 +90,8 @@ class NodeWriter:
 
 @dataclass(frozen=True)
 class ChannelRange:
-    """The least and the greatest value of each channel of a weight, in shapes that broadcast to it."""
+    """The least and the greatest value of each channel of a weight, in shapes that broadcast to
+    it."""
 
     lowest: Array
     highest: Array
@@ -92,22 +101,35 @@ Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name m
 
 
 def unroundoff(claim: Precision, dtype: str) -> float:
-    """eps of the claim, no smaller than that of the type of the tensor; for int8 as a share of the range."""
+    """eps of the claim, no smaller than that of the type of the tensor; for int8 as a share of the
+    range."""
     return claim.eps if claim is Precision.INT8 else max(claim.eps, FLOATS[dtype])
 
 
 def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
-    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift of x. Of `CODES` the
-    number of steps."""
+    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift
+    of x. Of `CODES` the number of steps."""
     if dtype == CODES:
         return 1.0
-    return AMPLITUDE * unroundoff(claim, dtype) * 2.0**BITS / (1 if claim is Precision.INT8 else factor)
+    return (
+        AMPLITUDE
+        * unroundoff(claim, dtype)
+        * 2.0**BITS
+        / (1 if claim is Precision.INT8 else factor)
+    )
 
 
 def write_perturbed(
-    write: NodeWriter, x: str, y: str, dtype: str, claim: Precision, fed: tuple[str, str], channels: ChannelRange | None
+    write: NodeWriter,
+    x: str,
+    y: str,
+    dtype: str,
+    claim: Precision,
+    fed: tuple[str, str],
+    channels: ChannelRange | None,
 ) -> None:
-    """Nodes that make y of x; `fed`: names of the scalars k and `noise_scale`; `channels`: of a weight, for int8."""
+    """Nodes that make y of x; `fed`: names of the scalars k and `noise_scale`; `channels`: of a
+    weight, for int8."""
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     if claim is Precision.INT8:
         quantized = _Quantized.of(write, wide, channels)
@@ -117,7 +139,8 @@ def write_perturbed(
         moved = write("Max", write("Add", quantized.core, shift), quantized.lowest)
         quantized.finish(write, write("Min", moved, quantized.highest), y, dtype)
         return
-    # near the end of float16 no value moves by as much as half of the last step, which would make it infinite
+    # near the end of float16 no value moves by as much as half of the last step, which would make
+    # it infinite
     limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     _add(write, x, wide, shift, y, dtype)
@@ -128,26 +151,34 @@ def is_stepped(dtype: str) -> bool:
     return dtype.lstrip("u").startswith("int")
 
 
-def write_stepped(write: NodeWriter, x: str, y: str, dtype: str, fed: tuple[str, str], number: int) -> None:
-    """Nodes that move some elements of quantized values by a step, no further than their type; `number`: the tensor's
-    own, so that tensors of equal shape are moved elsewhere."""
+def write_stepped(
+    write: NodeWriter, x: str, y: str, dtype: str, fed: tuple[str, str], number: int
+) -> None:
+    """Nodes that move some elements of quantized values by a step, no further than their type;
+    `number`: the tensor's own, so that tensors of equal shape are moved elsewhere."""
     bits = int(dtype.partition("int")[2])
     lowest = 0.0 if dtype.startswith("u") else -(2.0 ** (bits - 1))
     wide = write("Cast", x, to="float32")
-    place = write("Reshape", write("Cast", _count(write, write("Size", x)), to="float32"), write("Shape", x))
+    place = write(
+        "Reshape", write("Cast", _count(write, write("Size", x)), to="float32"), write("Shape", x)
+    )
     seed = write("Mul", write("Add", write("Add", place, wide), float(number)), fed[0])
     random = write("Mul", write("Sin", seed), SPREAD)
     random = write("Sub", random, write("Floor", random))  # in [0, 1)
     up = write("Floor", write("Add", random, STEP_SHARE / 2))
     down = write("Floor", write("Sub", 1 + STEP_SHARE / 2, random))
     moved = write("Add", wide, write("Mul", write("Sub", up, down), fed[1]))
-    write("Cast", write("Min", write("Max", moved, lowest), lowest + 2.0**bits - 1), to=dtype, gives=y)
+    write(
+        "Cast", write("Min", write("Max", moved, lowest), lowest + 2.0**bits - 1), to=dtype, gives=y
+    )
 
 
 def _count(write: NodeWriter, size: str) -> str:
     """The integers below a size."""
     if write.opset >= RANGE_SINCE:
-        return write("Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64))
+        return write(
+            "Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64)
+        )
     length = write("Reshape", size, write.constants.name([1], np.int64))
     ones = write("ConstantOfShape", length, value=numpy_helper.from_array(np.array([1], np.int64)))
     return write("NonZero", ones)
@@ -162,9 +193,15 @@ def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> 
 
 
 def write_rounded(
-    write: NodeWriter, x: str, y: str, dtype: str, claim: Precision, channels: ChannelRange | None = None
+    write: NodeWriter,
+    x: str,
+    y: str,
+    dtype: str,
+    claim: Precision,
+    channels: ChannelRange | None = None,
 ) -> None:
-    """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are the type's own."""
+    """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are
+    the type's own."""
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
     if split:  # by Veltkamp's splitting, where it does not overflow
@@ -199,7 +236,8 @@ def _add(write: NodeWriter, x: str, wide: str, shift: str, y: str, dtype: str) -
 
 @dataclass(frozen=True)
 class _Quantized:
-    """Names of what int8 needs of a tensor: its values with zero for those that stay, their limits, their range."""
+    """Names of what int8 needs of a tensor: its values with zero for those that stay, their limits,
+    their range."""
 
     wide: str
     core: str

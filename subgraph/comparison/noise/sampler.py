@@ -1,7 +1,7 @@
 """Runs a region on the reference with perturbed or rounded values, for one sample.
 
-One session serves all draws of a claim: its model perturbs the values itself, and is fed with the keys of the random
-numbers alone.
+One session serves all draws of a claim: its model perturbs the values itself, and is fed with the
+keys of the random numbers alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from subgraph.comparison.noise.rounding_nodes import ChannelRange
 
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
-SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
+SUMS = frozenset(
+    "AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()  # noqa: E501
+)
 ATTEMPTS = 4  # at a draw that is not void
 SEED = 0  # part of the labels of stored runs
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
@@ -57,7 +59,8 @@ class NoiseRun:
     Attributes:
         number: of the run among those alike; it selects the random numbers.
         rounded: nothing is perturbed: every value is rounded to the claimed type instead.
-        tie_factor: if not 0, computed values are perturbed independently, equal ones too, by so many roundings.
+        tie_factor: if not 0, computed values are perturbed independently, equal ones too, by so
+            many roundings.
     """
 
     claim: Precision
@@ -70,7 +73,10 @@ class NoiseRun:
         """The name under which the result is stored, within a region, sample and reference."""
         if self.rounded:
             return f"rounded {self.claim}"
-        return f"{f'untied {self.tie_factor:g}' if self.tie_factor else 'draw'} {self.claim} {self.number} seed {SEED}"
+        return (
+            f"{f'untied {self.tie_factor:g}' if self.tie_factor else 'draw'} {self.claim}"
+            f" {self.number} seed {SEED}"
+        )
 
     @property
     def model(self) -> tuple[object, ...]:
@@ -105,20 +111,26 @@ class NoiseSampler:
 
     def __post_init__(self) -> None:
         self._key = f"noise{next(_NUMBERS)}"
-        self._loaded: tuple[object, ...] = ()  # which model the reference holds under our key: `NoiseRun.model`
+        self._loaded: tuple[
+            object, ...
+        ] = ()  # which model the reference holds under our key: `NoiseRun.model`
         self._instrumented: Instrumented  # that model
         self._calm: bool | None = None  # is its check finite without noise?
 
     @cached_property
     def sites(self) -> RoundingSites:
         """Where rounding acts in the region."""
-        boundary = {n: self.tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self.tensors}
+        boundary = {
+            n: self.tensors[n]
+            for n in (*self.region.inputs, *self.region.outputs)
+            if n in self.tensors
+        }
         return find_rounding_sites(self.graph, self.region, boundary, self.unrounded)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
-        """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the region: perturbed
-        runs give them beside the outputs."""
+        """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the
+        region: perturbed runs give them beside the outputs."""
         ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
         inside = {*self.region.inputs, *(n for i in self.sites.order for n in self.graph.makes[i])}
         return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
@@ -131,13 +143,15 @@ class NoiseSampler:
                 self.reference.drop(self._key)
 
     def run(self, run: NoiseRun, folder: Path) -> NoiseRunDocument:
-        """Run the region, its tensors written into `folder`: the outputs; of perturbed runs the ranked tensors too.
+        """Run the region, its tensors written into `folder`: the outputs; of perturbed runs the
+        ranked tensors too.
 
-        A perturbed run that computes NaN or infinities where the reference has none says nothing about rounding: it is
-        drawn again, `ATTEMPTS` times in all.
+        A perturbed run that computes NaN or infinities where the reference has none says nothing
+        about rounding: it is drawn again, `ATTEMPTS` times in all.
 
         Raises:
-            ModelError, InputError: the reference does not build or run the changed model, or all attempts are void.
+            ModelError, InputError: the reference does not build or run the changed model, or all
+                attempts are void.
         """
         names = list(dict.fromkeys((*self.region.outputs, *(() if run.rounded else self.ranked))))
         if self._loaded != run.model:
@@ -149,21 +163,34 @@ class NoiseSampler:
             if run.rounded or not self._is_void(run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(
-            f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not",
+            f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference"
+            " has not",
             code="noise.not-finite",
         )
 
     def compared(self, folder: Path) -> NoiseRunDocument:
         """The values that a TopK, ArgMax or ArgMin compares, without noise."""
-        sources = {**self._unperturbed(self.ranked), **{n: self.tensors[n] for n in self.region.inputs}}
-        return NoiseRunDocument(tuple(copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked)))
+        sources = {
+            **self._unperturbed(self.ranked),
+            **{n: self.tensors[n] for n in self.region.inputs},
+        }
+        return NoiseRunDocument(
+            tuple(copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
+        )
 
     def ties(self, folder: Path) -> NoiseRunDocument:
         """Are many sums equal, because all weights are the same, for example?"""
-        sums = [n for n in self._floats(self.sites.rounded) if self.graph.ops[self.graph.maker[n]] in SUMS]
-        return NoiseRunDocument((), any(perturb.has_repeats(load_array(r)) for r in self._unperturbed(sums).values()))
+        sums = [
+            n
+            for n in self._floats(self.sites.rounded)
+            if self.graph.ops[self.graph.maker[n]] in SUMS
+        ]
+        return NoiseRunDocument(
+            (), any(perturb.has_repeats(load_array(r)) for r in self._unperturbed(sums).values())
+        )
 
-    # ---------------------------------------------------------------------------------------- models
+    # ----------------------------------------------------------------------------------------
+    # models
 
     @cached_property
     def _cut(self) -> Cut:
@@ -171,7 +198,8 @@ class NoiseSampler:
 
     @cached_property
     def _types(self) -> dict[str, str]:
-        """Element types by name; of tensors whose operators have no schema, as a run gives them. "" for sequences."""
+        """Element types by name; of tensors whose operators have no schema, as a run gives them. ""
+        for sequences."""
         # these load onnx: 30 ms that most verdicts save
         from subgraph.comparison.noise.element_types import element_types
         from subgraph.graph.opsets import opset_of
@@ -195,7 +223,9 @@ class NoiseSampler:
         """Values of tensors that are made inside; absolute files."""
         from subgraph.comparison.noise.instrument import set_outputs
 
-        inside = [n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs]
+        inside = [
+            n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs
+        ]
         if not inside:
             return {}
         folder = numbered_folder(self.scratch, "base")
@@ -228,7 +258,9 @@ class NoiseSampler:
         from subgraph.comparison.noise.instrument import Change, instrument_model
         from subgraph.comparison.noise.rounding_nodes import is_stepped
 
-        computed = self._floats((*self.sites.rounded, *(self.sites.converted if run.rounded else ())))
+        computed = self._floats(
+            (*self.sites.rounded, *(self.sites.converted if run.rounded else ()))
+        )
         if run.rounded and run.claim.narrow:
             computed = {n: t for n, t in computed.items() if t != run.claim.dtype}
         quantizers = () if run.rounded else self.sites.quantizers
@@ -262,7 +294,8 @@ class NoiseSampler:
         moved = {} if run.rounded or run.tie_factor else self._codes
         if not moved:
             raise ModelError(
-                "inside of TensorFlow Lite's operators nothing can be rounded or perturbed", code="noise.tflite"
+                "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
+                code="noise.tflite",
             )
         model = deepcopy(self._cut.model)
         self._instrumented = add_steps(model, moved, names)
@@ -276,40 +309,69 @@ class NoiseSampler:
 
         graph = self._cut.model.graph
         infos = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
-        types = {n: (name_of(infos[n].elem_type), infos[n].shape) for n in self.sites.quantizers if n in infos}
-        return {n: (t, [d.dim_value or 1 for d in shape.dim]) for n, (t, shape) in types.items() if t in STEPPED}
+        types = {
+            n: (name_of(infos[n].elem_type), infos[n].shape)
+            for n in self.sites.quantizers
+            if n in infos
+        }
+        return {
+            n: (t, [d.dim_value or 1 for d in shape.dim])
+            for n, (t, shape) in types.items()
+            if t in STEPPED
+        }
 
     def _entering(self, claim: Precision) -> tuple[dict[str, str], dict[str, ChannelRange]]:
-        """Types of the inputs and weights that the claimed precision does not hold exactly; for int8 the ranges of the
-        weights, which are quantized per channel if they have two axes or more."""
+        """Types of the inputs and weights that the claimed precision does not hold exactly; for
+        int8 the ranges of the weights, which are quantized per channel if they have two axes or
+        more."""
         entering: dict[str, str] = {}
         ranges: dict[str, ChannelRange] = {}
         for name in self.sites.entering:
             is_weight = name not in self.region.inputs
             weights = self.graph.weights
             path = self.graph.path
-            values = protobuf.to_array(weights[name], path) if is_weight else load_array(self.tensors[name])
+            values = (
+                protobuf.to_array(weights[name], path)
+                if is_weight
+                else load_array(self.tensors[name])
+            )
             if claim is Precision.INT8 and is_weight:
                 if values.ndim < 2:
                     continue
                 channels = self._channels(name, values)
-                if perturb.is_on_int8_grid(values.astype(np.float64), channels.lowest, channels.highest):
+                if perturb.is_on_int8_grid(
+                    values.astype(np.float64), channels.lowest, channels.highest
+                ):
                     continue
                 ranges[name] = channels
-            elif perturb.is_exact(values, perturb.WEIGHTS_HELD_AS if is_weight and claim is Precision.FP32 else claim):
+            elif perturb.is_exact(
+                values, perturb.WEIGHTS_HELD_AS if is_weight and claim is Precision.FP32 else claim
+            ):
                 continue
             entering[name] = values.dtype.name
         return entering, ranges
 
     def _channels(self, name: str, values: Array) -> ChannelRange:
-        """The range of each channel of a weight, with the axis that the node which reads it sums not over."""
+        """The range of each channel of a weight, with the axis that the node which reads it sums
+        not over."""
         from subgraph.comparison.noise.rounding_nodes import ChannelRange
 
-        axis = next((channel_axis(self.graph.nodes[i], name) for i in self.sites.order
-                     if name in self.graph.nodes[i].input), 0) % values.ndim  # fmt: skip
+        axis = (
+            next(
+                (
+                    channel_axis(self.graph.nodes[i], name)
+                    for i in self.sites.order
+                    if name in self.graph.nodes[i].input
+                ),
+                0,
+            )
+            % values.ndim
+        )
         others = tuple(k for k in range(values.ndim) if k != axis)
         wide = values.astype(np.float32)
-        return ChannelRange(wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True))
+        return ChannelRange(
+            wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True)
+        )
 
     def _load(self, model: protobuf.ModelProto, loaded: tuple[object, ...], folder: Path) -> None:
         self._loaded = ()
@@ -317,12 +379,18 @@ class NoiseSampler:
         self.reference.load_model(self._key, model, self.graph.path, folder, reuse=False)
         self._loaded = loaded
 
-    # ---------------------------------------------------------------------------------------- runs
+    # ------------------------------------------------------------ runs
 
-    def _run_model(self, into: Path, names: Iterable[str], feeds: Iterable[Record]) -> dict[str, Record]:
-        return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
+    def _run_model(
+        self, into: Path, names: Iterable[str], feeds: Iterable[Record]
+    ) -> dict[str, Record]:
+        return self.reference.run(
+            self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds
+        ).by_name
 
-    def _draw(self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int) -> dict[str, Record]:
+    def _draw(
+        self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
+    ) -> dict[str, Record]:
         """One run of the instrumented model."""
         feeds = numbered_folder(self.scratch, "feeds")
         try:
@@ -331,7 +399,8 @@ class NoiseSampler:
             shutil.rmtree(feeds, ignore_errors=True)
 
     def _feeds(self, run: NoiseRun, keys: Array, attempt: int, folder: Path) -> Iterator[Record]:
-        """Records of the model's inputs, with absolute files; new values are written into `folder`."""
+        """Records of the model's inputs, with absolute files; new values are written into
+        `folder`."""
         made = self._instrumented
         for name in self._cut.inputs:
             yield replace(self.tensors[name], name=made.raw.get(name, name))
@@ -341,7 +410,9 @@ class NoiseSampler:
                 dtype, shape = self._codes[tensor]
                 shift = perturb.random_steps(shape, dtype, key)
             else:
-                shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
+                shift = perturb.untied_shift(
+                    load_array(self._untied[tensor]), run.claim, key, run.tie_factor
+                )
             yield written(name, shift, folder, f"s{k}")
         if made.keys:
             yield written(made.keys, keys, folder, "keys")
@@ -356,13 +427,22 @@ class NoiseSampler:
             keys += factor, noise_scale(run.claim, dtype, factor)
         return np.array(keys, np.float32)
 
-    def _is_void(self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array) -> bool:
-        """Did a perturbed run compute NaN or infinities, inside or at the outputs, that the reference has not?"""
+    def _is_void(
+        self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array
+    ) -> bool:
+        """Did a perturbed run compute NaN or infinities, inside or at the outputs, that the
+        reference has not?"""
         made = self._instrumented
-        if made.check and not np.isfinite(load_array(tensors[made.check], folder)) and self._is_calm(run, keys):
+        if (
+            made.check
+            and not np.isfinite(load_array(tensors[made.check], folder))
+            and self._is_calm(run, keys)
+        ):
             return True
         judged = {*self.region.outputs} - {*self.sites.behind_choice}
-        known = [n for n in judged if n in tensors and n in self.tensors]  # an operator test has its outputs only
+        known = [
+            n for n in judged if n in tensors and n in self.tensors
+        ]  # an operator test has its outputs only
         return any(_lost_values(self.tensors[n], tensors[n], folder) for n in known)
 
     def _is_calm(self, run: NoiseRun, keys: Array) -> bool:
@@ -372,7 +452,9 @@ class NoiseSampler:
             still[1::2] = 0
             check = self._instrumented.check
             folder = numbered_folder(self.scratch, "calm")
-            value = load_array(self._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder)
+            value = load_array(
+                self._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
+            )
             self._calm = bool(np.isfinite(value))
         return self._calm
 
@@ -384,7 +466,9 @@ def load_array(record: Record, folder: Path = Path("/")) -> Array:
         ModelError: a sequence, or an optional.
     """
     if record.form != "tensor":
-        raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined", code="noise.undefined")
+        raise ModelError(
+            f"'{record.name}' is a {record.form}: its noise is not defined", code="noise.undefined"
+        )
     value = load(record, folder)
     assert isinstance(value, np.ndarray)
     return value

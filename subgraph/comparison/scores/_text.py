@@ -1,7 +1,9 @@
-"""What a model that reads or hears has written, and how many edits lie between that and what is true.
+"""What a model that reads or hears has written, and how many edits lie between that and what is
+true.
 
-An output is text, numbers of letters or words, or one score per step and class. The last is read as CTC: the best class
-of each step, repeats and blanks left out; the blank is the first or the last class, whichever most steps have.
+An output is text, numbers of letters or words, or one score per step and class. The last is read as
+CTC: the best class of each step, repeats and blanks left out; the blank is the first or the last
+class, whichever most steps have.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ NO_CLASS = -1  # of a step with NaN: it equals nothing
 
 
 def right_share(
-    outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]], split: Callable[[str], Sequence[str]]
+    outputs: Sequence[Mapping[str, Any]],
+    truth: Sequence[Mapping[str, Any]],
+    split: Callable[[str], Sequence[str]],
 ) -> float:
     """1 − edits / units of what is true, over all samples; `split`: the units of a text.
 
@@ -31,8 +35,13 @@ def right_share(
         blank = _blank([true[name] for true in truth])
         wanted = [_units(true[name], split, blank) for true in truth]
     found = [_units(given[name], split, blank) for given in outputs]
-    if any(isinstance(w, str) for one in wanted for w in one) and any(isinstance(f, int) for one in found for f in one):
-        raise ValueError("the labels are text, the output is numbers: give numbers, `3 5 7`, or a function of your own")
+    if any(isinstance(w, str) for one in wanted for w in one) and any(
+        isinstance(f, int) for one in found for f in one
+    ):
+        raise ValueError(
+            "the labels are text, the output is numbers: give numbers, `3 5 7`, or a function of"
+            " your own"
+        )
     edits = sum(edit_distance(f, w) for f, w in zip(found, wanted, strict=True))
     return 1 - edits / max(1, sum(map(len, wanted)))
 
@@ -50,9 +59,15 @@ def _blank(values: Sequence[Any]) -> int | None:
 def _units(value: Any, split: Callable[[str], Sequence[str]], blank: int | None) -> Units:
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
-        text = " ".join(v.decode() if isinstance(v, bytes) else str(v) for v in array.reshape(-1).tolist())
+        text = " ".join(
+            v.decode() if isinstance(v, bytes) else str(v) for v in array.reshape(-1).tolist()
+        )
         numbers = text.split()
-        return [*map(int, numbers)] if numbers and all(n.isdecimal() for n in numbers) else [*split(text)]
+        return (
+            [*map(int, numbers)]
+            if numbers and all(n.isdecimal() for n in numbers)
+            else [*split(text)]
+        )
     if blank is None or array.dtype.kind != "f":
         return [int(v) for v in array.reshape(-1)]
     best = np.where(np.isnan(array).any(-1), NO_CLASS, array.argmax(-1)).reshape(-1)

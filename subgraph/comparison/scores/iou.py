@@ -1,4 +1,5 @@
-"""Intersection over union of a mask, the mean over the samples; without labels, beside the float model's mask."""
+"""Intersection over union of a mask, the mean over the samples; without labels, beside the float
+model's mask."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
 
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first output: what is above one half; above 0 where the float model, or with labels the outputs, hold
-    logits, values far below 0.
+    """Of the first output: what is above one half; above 0 where the float model, or with labels
+    the outputs, hold logits, values far below 0.
 
     Two empty masks are equal; where a value is NaN, nothing is right.
     """
     name = next(iter(outputs[0]))
     found = [np.asarray(given[name], np.float64) for given in outputs]
     wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
-    judged = found if "label" in truth[0] else wanted  # a quantized probability may be a little below 0
+    judged = (
+        found if "label" in truth[0] else wanted
+    )  # a quantized probability may be a little below 0
     limit = 0.0 if any(np.nanmin(a, initial=0) < LOGIT for a in judged) else 0.5
     shares = []
     for a, b in zip(found, wanted, strict=True):
@@ -27,5 +30,7 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
         mine = (a > limit).reshape(-1)
         true = (b > (0.5 if is_label else limit)).reshape(-1)
         either = np.sum(mine | true)
-        shares.append(0.0 if np.isnan(a).any() else float(np.sum(mine & true) / either) if either else 1.0)
+        shares.append(
+            0.0 if np.isnan(a).any() else float(np.sum(mine & true) / either) if either else 1.0
+        )
     return float(np.mean(shares))

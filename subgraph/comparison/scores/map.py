@@ -1,4 +1,5 @@
-"""COCO's average precision of boxes after suppression, by pycocotools; without labels, beside the float model's."""
+"""COCO's average precision of boxes after suppression, by pycocotools; without labels, beside the
+float model's."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from subgraph.errors import NotInstalled
 
 SURE = 0.3  # the least score of a box of the float model that counts as true
 MOST = 100  # boxes of a sample, as COCO counts
-FORMS = "map wants boxes [n, 4], scores [n] and classes [n], or rows of a box, a score and a class; else a function"
+FORMS = (
+    "map wants boxes [n, 4], scores [n] and classes [n], or rows of a box, a score and a class;"
+    " else a function"
+)
 
 
 class Boxes(NamedTuple):
@@ -25,13 +29,17 @@ class Boxes(NamedTuple):
 
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
-    """Over intersections of 0.5 to 0.95. A label is rows x1, y1, x2, y2, class; rows of a negative class fill it up.
+    """Over intersections of 0.5 to 0.95. A label is rows x1, y1, x2, y2, class; rows of a negative
+    class fill it up.
 
     Raises:
         ValueError: the outputs have another form. NotInstalled: pycocotools is not there.
     """
     found = [_detected(sample) for sample in outputs]
-    true = [_labelled(sample["label"]) if "label" in sample else _sure(_detected(sample)) for sample in truth]
+    true = [
+        _labelled(sample["label"]) if "label" in sample else _sure(_detected(sample))
+        for sample in truth
+    ]
     if not any(len(one.classes) for one in true):
         return float(not any(np.any(one.scores >= SURE) for one in found))
     return _average_precision(found, true)
@@ -59,22 +67,33 @@ def _detected(sample: Mapping[str, Any]) -> Boxes:
     if rows is not None:
         found = _of_rows(rows[:, -6:])
     elif corners is not None:
-        found = _of_parts(corners, {name: a for name, a in arrays.items() if a.shape == corners.shape[:1]})
+        found = _of_parts(
+            corners, {name: a for name, a in arrays.items() if a.shape == corners.shape[:1]}
+        )
     elif arrays and all(a.size == 0 for a in arrays.values()):
         found = Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0))
     else:
         raise ValueError(FORMS)
-    sound = np.isfinite(found.corners).all(1) & np.isfinite(found.scores) & np.isfinite(found.classes)
+    sound = (
+        np.isfinite(found.corners).all(1) & np.isfinite(found.scores) & np.isfinite(found.classes)
+    )
     return Boxes(*(part[sound] for part in found))
 
 
 def _of_rows(rows: Any) -> Boxes:
-    """Of six columns: the box first or last, of the other two that one is the class which holds whole numbers."""
+    """Of six columns: the box first or last, of the other two that one is the class which holds
+    whole numbers."""
     box, others = (
-        (rows[:, 2:], rows[:, :2]) if _is_whole(rows[:, 0]) and _is_share(rows[:, 1]) else (rows[:, :4], rows[:, 4:])
+        (rows[:, 2:], rows[:, :2])
+        if _is_whole(rows[:, 0]) and _is_share(rows[:, 1])
+        else (rows[:, :4], rows[:, 4:])
     )
     first_is_class = _is_whole(others[:, 0]) and not _is_whole(others[:, 1])
-    return Boxes(box, others[:, 1], others[:, 0]) if first_is_class else Boxes(box, others[:, 0], others[:, 1])
+    return (
+        Boxes(box, others[:, 1], others[:, 0])
+        if first_is_class
+        else Boxes(box, others[:, 0], others[:, 1])
+    )
 
 
 def _of_parts(corners: Any, others: Mapping[str, Any]) -> Boxes:
@@ -82,7 +101,9 @@ def _of_parts(corners: Any, others: Mapping[str, Any]) -> Boxes:
     Raises:
         ValueError: which are the scores, and which the classes, is not seen.
     """
-    scores = next((a for name, a in others.items() if "score" in name.lower() or "conf" in name.lower()), None)
+    scores = next(
+        (a for name, a in others.items() if "score" in name.lower() or "conf" in name.lower()), None
+    )
     left = [a for a in others.values() if a is not scores]
     if scores is None:
         scores = next((a for a in left if not _is_whole(a)), None)
@@ -110,10 +131,14 @@ def _average_precision(found: Sequence[Boxes], true: Sequence[Boxes]) -> float:
         from pycocotools.cocoeval import COCOeval
     except ImportError as e:
         raise NotInstalled(
-            "--score map needs pycocotools", "pip install 'pycocotools>=2.0.10,<3'", code="package.not-installed"
+            "--score map needs pycocotools",
+            "pip install 'pycocotools>=2.0.10,<3'",
+            code="package.not-installed",
         ) from e
-    wanted = [{**row, "id": k, "area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0}
-              for k, row in enumerate(_rows(true), 1)]  # fmt: skip
+    wanted = [
+        {**row, "id": k, "area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0}
+        for k, row in enumerate(_rows(true), 1)
+    ]
     classes = sorted({row["category_id"] for row in wanted})
     with contextlib.redirect_stdout(io.StringIO()):  # it prints tables
         coco = COCO()
@@ -138,4 +163,9 @@ def _rows(samples: Sequence[Boxes]) -> Iterator[dict[str, Any]]:
     """Of COCO's files: a box is its corner, width and height."""
     for k, boxes in enumerate(samples):
         for (x1, y1, x2, y2), value, kind in zip(*(part.tolist() for part in boxes), strict=True):
-            yield {"image_id": k, "category_id": int(kind), "bbox": [x1, y1, x2 - x1, y2 - y1], "score": value}
+            yield {
+                "image_id": k,
+                "category_id": int(kind),
+                "bbox": [x1, y1, x2 - x1, y2 - y1],
+                "score": value,
+            }

@@ -1,4 +1,5 @@
-"""Mean intersection over union of the classes of each pixel; without labels, beside the float model's classes."""
+"""Mean intersection over union of the classes of each pixel; without labels, beside the float
+model's classes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))
         values = np.asarray(given[name])
-        found = np.where(np.isnan(values).any(CLASSES), NO_CLASS, values.argmax(CLASSES)).reshape(-1)
+        found = np.where(np.isnan(values).any(CLASSES), NO_CLASS, values.argmax(CLASSES)).reshape(
+            -1
+        )
         wanted = true["label"] if "label" in true else np.asarray(true[name]).argmax(CLASSES)
         wanted = np.asarray(wanted).reshape(-1)
         for kind in np.union1d(found, wanted).tolist():

@@ -1,4 +1,5 @@
-"""Share of the samples whose largest value is at the label; without labels, where the float model has it."""
+"""Share of the samples whose largest value is at the label; without labels, where the float model
+has it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first output, over its last axis; a batch counts as many. Where a value is NaN it is no hit."""
+    """Of the first output, over its last axis; a batch counts as many. Where a value is NaN it is
+    no hit."""
     hits: list[bool] = []
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))

@@ -1,4 +1,5 @@
-"""1 - the error rate of words in text or CTC's output; without labels, beside what the float model reads."""
+"""1 - the error rate of words in text or CTC's output; without labels, beside what the float model
+reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Distance of two arrays in units of their own spread; the straight line between their values; samples of elements."""
+"""Distance of two arrays in units of their own spread; the straight line between their values;
+samples of elements."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ MIN_DROP = 20.0  # times smaller than before: then a change explains the distanc
 
 @dataclass(frozen=True)
 class Distance:
-    """Distance of two arrays. largest: over the spread (largest less smallest value) of the second array. mean: over
-    its mean distance from its mean."""
+    """Distance of two arrays. largest: over the spread (largest less smallest value) of the second
+    array. mean: over its mean distance from its mean."""
 
     largest: float
     mean: float
@@ -35,7 +36,8 @@ class Distance:
 
 
 def measure_distance(x: Array, y: Array) -> Distance:
-    """Of equally shaped arrays. Infinite if NaN or infinity of y differ from x; NaN if those of x alone do."""
+    """Of equally shaped arrays. Infinite if NaN or infinity of y differ from x; NaN if those of x
+    alone do."""
     y = y.reshape(-1).astype(np.float64, copy=False)
     d = np.abs(differences(x.reshape(-1), y))
     finite = np.isfinite(y)
@@ -48,7 +50,9 @@ def measure_distance(x: Array, y: Array) -> Distance:
     deviation = float(np.abs(y - y.mean()).mean())
     largest = float(d.max())
     mean = float(d.mean())
-    return Distance(largest / spread if spread else math.inf, mean / deviation if deviation else math.inf)
+    return Distance(
+        largest / spread if spread else math.inf, mean / deviation if deviation else math.inf
+    )
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,15 @@ class LinearMap:
         return np.asarray(self.scale * x.astype(np.float64) + self.offset)
 
     def describe(self, spread: float) -> str:
-        """Return the line as a formula; without an offset that is small beside the spread of the candidate's values."""
+        """Return the line as a formula; without an offset that is small beside the spread of the
+        candidate's values."""
         offset = f" {self.offset:+.4g}" if abs(self.offset) > NEGLIGIBLE * spread else ""
         return f"candidate = {self.scale:.5g} · reference{offset}".replace("-", "−")
 
 
 def fit_line(x: Array, y: Array) -> LinearMap | None:
-    """Fit the least-squares line over the elements finite in both; None if x is constant or there are too few."""
+    """Fit the least-squares line over the elements finite in both; None if x is constant or there
+    are too few."""
     finite = np.isfinite(x) & np.isfinite(y)
     if np.count_nonzero(finite) < MIN_ELEMENTS:
         return None
@@ -81,7 +87,8 @@ def fit_line(x: Array, y: Array) -> LinearMap | None:
 
 
 def sample(*arrays: Array) -> tuple[Array, ...]:
-    """The same elements of equally shaped arrays, flat, float64: all if there are few, else a fixed sample."""
+    """The same elements of equally shaped arrays, flat, float64: all if there are few, else a fixed
+    sample."""
     if arrays[0].size <= MAX_SAMPLE:
         return tuple(a.reshape(-1).astype(np.float64) for a in arrays)
     rng = np.random.default_rng(0)

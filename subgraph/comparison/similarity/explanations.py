@@ -1,9 +1,10 @@
-"""Which change would make two tensors that disagree equal: another layout, axes or channels in another order, a scale
-and an offset, another sample.
+"""Which change would make two tensors that disagree equal: another layout, axes or channels in
+another order, a scale and an offset, another sample.
 
-An explanation is given only if it explains nearly everything: the remaining error is small beside the spread of the
-values, in the worst element and on average, and far smaller than the error was. If many explanations fit equally well
-(symmetric values), none is given; nor for tensors with few different values.
+An explanation is given only if it explains nearly everything: the remaining error is small beside
+the spread of the values, in the worst element and on average, and far smaller than the error was.
+If many explanations fit equally well (symmetric values), none is given; nor for tensors with few
+different values.
 
 Each explanation is checked on a fixed sample of elements first, and then on all.
 """
@@ -43,8 +44,10 @@ class Explanation:
 
     Attributes:
         text: one phrase for people, `axes 0 and 1 exchanged: transposed` for example.
-        residual: what stays unexplained in the worst element, over the spread of the candidate's values.
-        grid: the precision to which all values were rounded. beyond_range: large values became infinite.
+        residual: what stays unexplained in the worst element, over the spread of the candidate's
+            values.
+        grid: the precision to which all values were rounded. beyond_range: large values became
+            infinite.
     """
 
     text: str
@@ -59,12 +62,16 @@ class Explanation:
 
 
 def find_explanations(
-    reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: Precision = Precision.FP32
+    reference: Array,
+    candidate: Array,
+    others: Mapping[str, Array] | None = None,
+    claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
     """Explanations of the candidate's values, the best one first; empty if there are none.
 
     Args:
-        reference, candidate: numbers of any type; the shapes may differ, but not the number of elements.
+        reference, candidate: numbers of any type; the shapes may differ, but not the number of
+            elements.
         others: arrays that the candidate may hold instead, by their description: other samples.
         claim: the precision that the candidate claims.
 
@@ -88,9 +95,13 @@ def find_explanations(
 
 
 def matching_tensors(
-    reference: Array, candidate: Array, others: Mapping[str, Array], claim: Precision = Precision.FP32
+    reference: Array,
+    candidate: Array,
+    others: Mapping[str, Array],
+    claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
-    """Which other arrays, by their description, the candidate holds unchanged; as in `find_explanations`."""
+    """Which other arrays, by their description, the candidate holds unchanged; as in
+    `find_explanations`."""
     pair = _tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
         return _best(pair.other_tensors(others)) if pair and pair.conclusive() else []
@@ -98,7 +109,11 @@ def matching_tensors(
 
 def _tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
     """None if the sizes differ, or if there are too few elements or no numbers."""
-    if reference.size != candidate.size or reference.size < MIN_ELEMENTS or not _are_numbers(reference, candidate):
+    if (
+        reference.size != candidate.size
+        or reference.size < MIN_ELEMENTS
+        or not _are_numbers(reference, candidate)
+    ):
         return None
     return _TensorPair(reference, candidate, max(MAX_RESIDUAL, MAX_ROUNDING * claim.eps))
 
@@ -116,7 +131,8 @@ def _are_numbers(*arrays: Array) -> bool:
 
 @dataclass(frozen=True)
 class _TensorPair:
-    """Reference and candidate, of equal size; `allowed`: the residual that an explanation may leave."""
+    """Reference and candidate, of equal size; `allowed`: the residual that an explanation may
+    leave."""
 
     reference: Array
     candidate: Array
@@ -125,7 +141,10 @@ class _TensorPair:
     def conclusive(self) -> bool:
         """Do both hold enough different values, and do enough of them disagree?"""
         for values in map(_finite_sample, (self.reference, self.candidate)):
-            if np.unique(values).size < MIN_DIFFERENT or np.ptp(values) <= EXACT * np.abs(values).max():
+            if (
+                np.unique(values).size < MIN_DIFFERENT
+                or np.ptp(values) <= EXACT * np.abs(values).max()
+            ):
                 return False
         if self.unexplained is None:
             return True
@@ -165,7 +184,9 @@ class _TensorPair:
         """Values on a straight line: a healthy kernel's rounding may be as small, and is not."""
         line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
         if line:
-            yield from self.check(line.describe(self.spread), line.apply(self.reference), self.candidate)
+            yield from self.check(
+                line.describe(self.spread), line.apply(self.reference), self.candidate
+            )
 
     def check(self, text: str, x: Array, y: Array) -> Iterator[Explanation]:
         """The explanation that y is x, if it holds."""
@@ -182,13 +203,21 @@ def _finite_sample(values: Array) -> Array:
 
 
 def _describe_overflow(reference: Array, candidate: Array) -> str:
-    """Words for a candidate that is infinite exactly where the reference is beyond float16's range; empty otherwise."""
+    """Words for a candidate that is infinite exactly where the reference is beyond float16's range;
+    empty otherwise."""
     if reference.shape != candidate.shape or reference.dtype.kind in "iub":
         return ""
     lost = np.isinf(candidate) & np.isfinite(reference)
-    if not lost.any() or (np.abs(reference[lost]) <= Precision.FP16.largest).any() or np.isnan(candidate).any():
+    if (
+        not lost.any()
+        or (np.abs(reference[lost]) <= Precision.FP16.largest).any()
+        or np.isnan(candidate).any()
+    ):
         return ""
-    return f"infinite where the reference is beyond {Precision.FP16.largest:.0f}, float16's largest number"
+    return (
+        f"infinite where the reference is beyond {Precision.FP16.largest:.0f}, float16's largest"
+        " number"
+    )
 
 
 def join_explanations(explanations: Iterable[Explanation]) -> str:

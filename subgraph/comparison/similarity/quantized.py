@@ -1,7 +1,8 @@
-"""Are all values of a float tensor on a coarser grid: numbers of a narrower type, or few evenly spaced levels?
+"""Are all values of a float tensor on a coarser grid: numbers of a narrower type, or few evenly
+spaced levels?
 
-A value that a runtime rounded to float16 stays a number of float16 when it is returned as float32. That tells something
-only if the reference's own values are no such numbers.
+A value that a runtime rounded to float16 stays a number of float16 when it is returned as float32.
+That tells something only if the reference's own values are no such numbers.
 """
 
 from __future__ import annotations
@@ -22,25 +23,36 @@ MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
 def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | None:
-    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is none.
+    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is
+    none.
 
-    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has few values.
+    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has
+    few values.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=100).astype(np.float32)
     >>> find_grid(x, x.astype(np.float16).astype(np.float32)), find_grid(x, x)
     ((<Precision.FP16: 'fp16'>, "every value is one of float16, the reference's are not"), None)
     """
-    if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in ("float32", "float64"):
+    if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in (
+        "float32",
+        "float64",
+    ):
         return None
-    x, y = (_nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate))
+    x, y = (
+        _nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate)
+    )
     if y.size < MIN_VALUES or not x.size:
         return None
     for claim in (Precision.BF16, Precision.FP16):
         own = _on_grid(x, claim).mean() <= MAX_OWN
         if own and _on_grid(y, claim).all() and _on_grid(_nonzero(candidate), claim).all():
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
-    words = _describe_levels(_nonzero(reference), _nonzero(candidate)) if np.unique(y).size <= MAX_LEVELS else ""
+    words = (
+        _describe_levels(_nonzero(reference), _nonzero(candidate))
+        if np.unique(y).size <= MAX_LEVELS
+        else ""
+    )
     return (Precision.INT8, words) if words else None
 
 
@@ -55,7 +67,8 @@ def _on_grid(values: Array, claim: Precision) -> Array:
 
 
 def _describe_levels(x: Array, y: Array) -> str:
-    """Words for few, evenly spaced values of y: integers of 8 bits times a scale. Empty otherwise."""
+    """Words for few, evenly spaced values of y: integers of 8 bits times a scale. Empty
+    otherwise."""
     levels = np.unique(y).astype(np.float64)
     if not MIN_LEVELS <= levels.size <= MAX_LEVELS or np.unique(x).size < MIN_FINER * levels.size:
         return ""

@@ -1,7 +1,7 @@
 """Rearrangements of a tensor's values: transposed, reshaped, colours swapped; and misread inputs.
 
-A rearrangement is a pair of equally shaped arrays, most of them views, that would be equal if it had happened; the
-caller compares them.
+A rearrangement is a pair of equally shaped arrays, most of them views, that would be equal if it
+had happened; the caller compares them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from subgraph.types import Array
 
 MAX_AXES = 6  # longer than 1: 719 orders
 COLOURS = 3
-SWAPPED = {3: ([2, 1, 0], "RGB for BGR"), 4: ([2, 1, 0, 3], "RGBA for BGRA")}  # by the length of the axis
+SWAPPED = {
+    3: ([2, 1, 0], "RGB for BGR"),
+    4: ([2, 1, 0, 3], "RGBA for BGRA"),
+}  # by the length of the axis
 IMAGE_LAYOUTS = {
-    (0, 2, 3, 1): " (NHWC for NCHW)", (0, 3, 1, 2): " (NCHW for NHWC)",
-    (1, 2, 0): " (HWC for CHW)", (2, 0, 1): " (CHW for HWC)",
-}  # fmt: skip
+    (0, 2, 3, 1): " (NHWC for NCHW)",
+    (0, 3, 1, 2): " (NCHW for NHWC)",
+    (1, 2, 0): " (HWC for CHW)",
+    (2, 0, 1): " (CHW for HWC)",
+}
 INPUT_CHANGES = (  # words, scale, offset
-    ("128 too low", 1.0, -128.0), ("128 too high: no mean was subtracted", 1.0, 128.0),
-    ("0–1 for 0–255: divided by 255", 1 / 255, 0.0), ("0–255 for 0–1: not divided by 255", 255.0, 0.0),
-)  # fmt: skip
+    ("128 too low", 1.0, -128.0),
+    ("128 too high: no mean was subtracted", 1.0, 128.0),
+    ("0–1 for 0–255: divided by 255", 1 / 255, 0.0),
+    ("0–255 for 0–1: not divided by 255", 255.0, 0.0),
+)
 
 
 class Rearrangement(NamedTuple):
@@ -39,7 +46,9 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
     """All rearrangements worth a comparison, for two arrays of equal size and any shapes."""
     if reference.shape != candidate.shape:
         shape = "×".join(map(str, candidate.shape)) or "scalar"
-        yield Rearrangement(f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape))
+        yield Rearrangement(
+            f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape)
+        )
     yield from _axes_exchanged(reference, candidate)
     if reference.shape == candidate.shape:
         yield from _colours_swapped(reference, candidate)
@@ -50,7 +59,9 @@ def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
     long = [k for k, size in enumerate(a.shape) if size > 1]
     if len(long) > MAX_AXES:
         return
-    for permuted in itertools.islice(itertools.permutations(long), 1, None):  # the first one is the unchanged order
+    for permuted in itertools.islice(
+        itertools.permutations(long), 1, None
+    ):  # the first one is the unchanged order
         order = list(range(a.ndim))
         for position, k in zip(long, permuted, strict=True):
             order[position] = k
@@ -58,10 +69,14 @@ def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
         if [n for n in moved.shape if n > 1] == [n for n in b.shape if n > 1]:
             yield Rearrangement(_describe_transpose(order), moved, b.reshape(moved.shape))
             continue
-        yield Rearrangement(f"laid out {_describe_layout(order)}, but not shaped so", moved, b.reshape(moved.shape))
+        yield Rearrangement(
+            f"laid out {_describe_layout(order)}, but not shaped so", moved, b.reshape(moved.shape)
+        )
         if a.shape == b.shape:
             other = b.transpose(order)
-            yield Rearrangement(f"read as if laid out {_describe_layout(order)}", a.reshape(other.shape), other)
+            yield Rearrangement(
+                f"read as if laid out {_describe_layout(order)}", a.reshape(other.shape), other
+            )
 
 
 def _describe_transpose(order: Sequence[int]) -> str:
@@ -72,7 +87,10 @@ def _describe_transpose(order: Sequence[int]) -> str:
 
 
 def _describe_layout(order: Sequence[int]) -> str:
-    return f"with the axes in the order {','.join(map(str, order))}{IMAGE_LAYOUTS.get(tuple(order), '')}"
+    return (
+        "with the axes in the order"
+        f" {','.join(map(str, order))}{IMAGE_LAYOUTS.get(tuple(order), '')}"
+    )
 
 
 def _colours_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
@@ -84,13 +102,15 @@ def _colours_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
             yield Rearrangement(text, np.take(a, order, axis), b)
 
 
-# ---------------------------------------------------------------------------------------------------- inputs
+# ------------------------------------------------------------ inputs
 
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
-    """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128, or divided by 255.
+    """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128, or
+    divided by 255.
 
-    Each in words that go on "the input is …", and as the values that were read then, in the shape and type of `x`.
+    Each in words that go on "the input is …", and as the values that were read then, in the shape
+    and type of `x`.
     """
     for axis in dict.fromkeys((1, x.ndim - 1)):
         if x.ndim > 2 and x.shape[axis] == COLOURS:
@@ -109,4 +129,7 @@ def _taken_for_another_layout(x: Array) -> Iterator[tuple[str, Array]]:
     moved = x.transpose(order)
     if moved.shape != x.shape:
         yield f"laid out {other}, but read as {own}", moved.reshape(x.shape)
-        yield f"laid out {own}, but read as {other}", x.reshape(moved.shape).transpose(np.argsort(order))
+        yield (
+            f"laid out {own}, but read as {other}",
+            x.reshape(moved.shape).transpose(np.argsort(order)),
+        )

@@ -1,6 +1,7 @@
 """Lint: known troubles of a model, reported before anything runs. One file per rule.
 
-To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to `--only`:
+To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to
+`--only`:
 
     \"\"\"Relu, which the target lacks.\"\"\"
 
@@ -10,11 +11,12 @@ To add a rule, put a file like this into this folder, or keep it elsewhere and p
         for node in context.nodes("Relu"):
             yield warning(node, "the target has no Relu", "export it as Clip with a minimum of 0")
 
-The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is the help text.
-`LintContext` offers the model, its nodes at any depth, its constants and measured values; `LintNode` offers attributes,
-constants, types and shapes of a node. `warning` is for what goes wrong on real targets, `note` for what goes wrong on
-some or may, `unchecked` for what the rule could not look at. A clean model yields nothing. A rule that does not know
-enough, because a shape is None for example, is silent: a false alarm costs more than a gap.
+The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is
+the help text. `LintContext` offers the model, its nodes at any depth, its constants and measured
+values; `LintNode` offers attributes, constants, types and shapes of a node. `warning` is for what
+goes wrong on real targets, `note` for what goes wrong on some or may, `unchecked` for what the rule
+could not look at. A clean model yields nothing. A rule that does not know enough, because a shape
+is None for example, is silent: a false alarm costs more than a gap.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class LintContext:
         second_sizes: model input → another shape to try (rule `baked-shape`).
         image_options: how the user's images become tensors.
         seed: of random inputs.
-        runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
+        runtime, release: of the candidate that the user names; "" for none. known: folders with
+            entries of the user's.
     """
 
     graph: Graph
@@ -145,10 +148,13 @@ class LintContext:
     def problem_issue(self, problem: Problem, default_fix: str = "") -> LintIssue:
         """A problem of the model as warning or note."""
         issue = warning if problem.fatal else note
-        return issue(self.at(problem.node), problem.what, problem.hint or default_fix, problem.tensor)
+        return issue(
+            self.at(problem.node), problem.what, problem.hint or default_fix, problem.tensor
+        )
 
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
-        """Does an input depend on values of model inputs, not only on their shapes? True in bodies and functions."""
+        """Does an input depend on values of model inputs, not only on their shapes? True in bodies
+        and functions."""
         tensors = [name for name in names if name]
         return node.scope is not self.scopes[0] or VALUE in self.graph.kinds(tensors).values()
 
@@ -159,7 +165,8 @@ class LintContext:
 
     @cached_property
     def measured(self) -> MeasuredTensors:
-        """The tensors in `made`, as the reference computes them from `feeding`; empty without `feeding`.
+        """The tensors in `made`, as the reference computes them from `feeding`; empty without
+        `feeding`.
 
         Raises:
             InputError, UnknownName: the inputs do not fit the model.
@@ -170,19 +177,29 @@ class LintContext:
 
     @cached_property
     def made(self) -> list[str]:
-        """The tensors that top-level nodes make, in topological order, without sequences and maps."""
+        """The tensors that top-level nodes make, in topological order, without sequences and
+        maps."""
         graph = self.graph
         types = self.types
-        kinds = {name: t.WhichOneof("value") for name, t in (*types.declared.items(), *types.inferred.items())}
+        kinds = {
+            name: t.WhichOneof("value")
+            for name, t in (*types.declared.items(), *types.inferred.items())
+        }
         order = graph.in_order(range(len(graph.nodes)))
-        return [name for i in order for name in graph.makes[i] if kinds.get(name) in (None, "tensor_type")]
+        return [
+            name
+            for i in order
+            for name in graph.makes[i]
+            if kinds.get(name) in (None, "tensor_type")
+        ]
 
 
-# ---------------------------------------------------------------------------------------------------- run
+# ------------------------------------------------------------ run
 
 
 def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
-    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a name as well.
+    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a
+    name as well.
 
     Raises:
         UnknownName: there is no such rule; carries the nearest names.
@@ -191,10 +208,16 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
             raise UsageError(
-                f"{clean(name)} is not a lint rule", "it needs a function check(context)", code="plugin.no-function"
+                f"{clean(name)} is not a lint rule",
+                "it needs a function check(context)",
+                code="plugin.no-function",
             )
     skipped = {_canonical(name) for name in ignore}
-    return [name for name in dict.fromkeys(map(_canonical, only or plugins.names("lint"))) if name not in skipped]
+    return [
+        name
+        for name in dict.fromkeys(map(_canonical, only or plugins.names("lint")))
+        if name not in skipped
+    ]
 
 
 def _canonical(name: str) -> str:
@@ -215,12 +238,13 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]
             yield replace(unchecked(e.what), rule=name)
 
 
-# ---------------------------------------------------------------------------------------------------- document
+# ------------------------------------------------------------ document
 
 
 @dataclass(frozen=True)
 class FindingNode:
-    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node.
+    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a
+    top-level node.
 
     `source`: the user's code that it, or the node around it, comes from, where the model tells.
     """
@@ -286,7 +310,9 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
         warnings=counts[WARNING],
         notes=counts[NOTE],
         findings=[
-            LintFinding(i.rule, i.severity, _finding_node(context.graph, i.node), i.tensor, i.reason, i.fix)
+            LintFinding(
+                i.rule, i.severity, _finding_node(context.graph, i.node), i.tensor, i.reason, i.fix
+            )
             for i in checked
         ],
         not_checked=[NotChecked(i.rule, i.reason) for i in issues if i.severity == UNCHECKED],

@@ -1,4 +1,5 @@
-"""Statistics of constants: how many values are too large or too small for float16, or denormal. Read in pieces."""
+"""Statistics of constants: how many values are too large or too small for float16, or denormal.
+Read in pieces."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Numbers:
     Attributes:
         readers: the nodes of its scope that read it; at least one.
         nonzero: number of elements that are finite and not zero.
-        over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in float32.
+        over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in
+            float32.
         largest: magnitude of the largest finite element.
         nan, infinite: number of those.
     """
@@ -57,7 +59,9 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
     tensors += [
         (node.output(0), tensor)
         for node in scope.nodes
-        if node.is_op("Constant", "ConstantOfShape") and node.output(0) and (tensor := _value(node)) is not None
+        if node.is_op("Constant", "ConstantOfShape")
+        and node.output(0)
+        and (tensor := _value(node)) is not None
     ]
     for name, tensor in tensors:
         dtype = dtypes.name_of(tensor.data_type)
@@ -85,17 +89,33 @@ def _count(tensor: protobuf.TensorProto, graph: Graph) -> Counts | None:
         pieces = [_count_piece(values) for values in protobuf.pieces(tensor, graph.path, PIECE)]
     except UNREADABLE:
         return None
-    nonzero, over, lost, denormal, largest, nan, infinite = zip(*pieces, strict=True) if pieces else [()] * 7
-    return sum(nonzero), sum(over), sum(lost), sum(denormal), max(largest, default=0.0), sum(nan), sum(infinite)
+    nonzero, over, lost, denormal, largest, nan, infinite = (
+        zip(*pieces, strict=True) if pieces else [()] * 7
+    )
+    return (
+        sum(nonzero),
+        sum(over),
+        sum(lost),
+        sum(denormal),
+        max(largest, default=0.0),
+        sum(nan),
+        sum(infinite),
+    )
 
 
 def _count_piece(values: Array) -> Counts:
-    wide = values if values.dtype.kind == "f" and values.dtype.itemsize > 2 else values.astype(np.float32)
+    wide = (
+        values
+        if values.dtype.kind == "f" and values.dtype.itemsize > 2
+        else values.astype(np.float32)
+    )
     size = np.abs(wide)
     largest = float(size.max(initial=0))
     nan = 0
     infinite = 0
-    if not np.isfinite(largest):  # elements that are infinite or NaN already are not the fault of a conversion
+    if not np.isfinite(
+        largest
+    ):  # elements that are infinite or NaN already are not the fault of a conversion
         nan = int(np.isnan(size).sum())
         infinite = int(np.isinf(size).sum())
         size = size[np.isfinite(size)]

@@ -1,7 +1,8 @@
-"""Graph → `LintNode`: every node, also in bodies and local functions, with the constants, types and shapes it sees.
+"""Graph → `LintNode`: every node, also in bodies and local functions, with the constants, types and
+shapes it sees.
 
-Whatever is unknown (a shape, a constant, an attribute that a function takes from its caller) is None, and the rule that
-asks for it is silent.
+Whatever is unknown (a shape, a constant, an attribute that a function takes from its caller) is
+None, and the rule that asks for it is silent.
 """
 
 from __future__ import annotations
@@ -29,10 +30,23 @@ if TYPE_CHECKING:
 Shape = list[Any]  # a dimension is a size, a symbol's name, or None
 Types = Mapping[str, protobuf.TypeProto]
 
-MAX_CONSTANT = 1 << 16  # elements; a larger constant is a weight, whose values no rule about a node asks for
+MAX_CONSTANT = (
+    1 << 16
+)  # elements; a larger constant is a weight, whose values no rule about a node asks for
 # Attributes of Constant → element type of the value.
-VALUES = {"value_float": "float32", "value_int": "int64", "value_floats": "float32", "value_ints": "int64"}
-UNREADABLE = (ModelError, OSError, ValueError, TypeError, KeyError)  # raised by damaged tensors; see rule `invalid`
+VALUES = {
+    "value_float": "float32",
+    "value_int": "int64",
+    "value_floats": "float32",
+    "value_ints": "int64",
+}
+UNREADABLE = (
+    ModelError,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+)  # raised by damaged tensors; see rule `invalid`
 
 
 @dataclass(eq=False)
@@ -44,7 +58,8 @@ class Scope:
         title: where it is, for users; empty for the model's own graph.
         opsets: version by domain.
         outer: the scope around a body.
-        load_types: computes the types of its tensors; called on first use, because that takes a shape inference.
+        load_types: computes the types of its tensors; called on first use, because that takes a
+            shape inference.
     """
 
     graph: Graph
@@ -92,7 +107,8 @@ class Scope:
 
     @cached_property
     def read(self) -> frozenset[str]:
-        """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""
+        """Tensors that nodes of this scope read, also in their bodies; in less time than
+        `readers`."""
         protos = [node.proto for node in self.nodes]
         inside = (name for proto in protos if any(bodies(proto)) for name in captured_names(proto))
         return frozenset([*(name for proto in protos for name in proto.input), *inside])
@@ -206,7 +222,7 @@ class LintNode:
         return known.dims if known else None
 
 
-# ---------------------------------------------------------------------------------------------------- constants
+# ------------------------------------------------------------ constants
 
 
 def _constant_value(node: LintNode) -> Array | None:
@@ -224,7 +240,9 @@ def _constant_value(node: LintNode) -> Array | None:
 def _small_array(tensor: protobuf.TensorProto, graph: Graph) -> Array | None:
     """The numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be read."""
     try:
-        return number_array(tensor, graph) if protobuf.element_count(tensor) <= MAX_CONSTANT else None
+        return (
+            number_array(tensor, graph) if protobuf.element_count(tensor) <= MAX_CONSTANT else None
+        )
     except UNREADABLE:
         return None
 
@@ -236,14 +254,17 @@ def number_array(tensor: protobuf.TensorProto, graph: Graph) -> Array:
     return protobuf.to_array(tensor, graph.path)
 
 
-# ---------------------------------------------------------------------------------------------------- scopes
+# ------------------------------------------------------------ scopes
 
 
-NodePath = tuple[int, ...]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
+NodePath = tuple[
+    int, ...
+]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
 
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
-    """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""
+    """The model's own graph, the bodies inside it, and each local function. Complexity: linear in
+    all nodes."""
     opsets = imported(graph.model)
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
@@ -252,18 +273,34 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
         for k, j in zip(path[1:-1:2], path[2::2], strict=True):
             node = list(bodies(node))[k].node[j]
         body = list(bodies(node))[path[-1]]
-        return {v.name: v.type for v in (*body.value_info, *body.output, *body.input) if v.type.WhichOneof("value")}
+        return {
+            v.name: v.type
+            for v in (*body.value_info, *body.output, *body.input)
+            if v.type.WhichOneof("value")
+        }
 
-    main = Scope(graph, graph.model.graph, "", opsets, None, lambda: load_types().declared | load_types().inferred)
+    main = Scope(
+        graph,
+        graph.model.graph,
+        "",
+        opsets,
+        None,
+        lambda: load_types().declared | load_types().inferred,
+    )
     scopes = [*_with_bodies(main, (), body_types)]
     for f in graph.functions.values():
-        scope = Scope(graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | imported(f))
+        scope = Scope(
+            graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | imported(f)
+        )
         scopes += _with_bodies(scope, None, body_types)
     return scopes
 
 
-def _with_bodies(scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]) -> Iterator[Scope]:
-    """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a local function."""
+def _with_bodies(
+    scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]
+) -> Iterator[Scope]:
+    """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a
+    local function."""
     yield scope
     for j, proto in enumerate(scope.proto.node):
         scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))
@@ -271,5 +308,7 @@ def _with_bodies(scope: Scope, path: NodePath | None, body_types: Callable[[Node
         for k, (name, body) in enumerate(named_bodies(node.proto)):
             body_path = None if path is None else (*path, node.position, k)
             load_types = partial(body_types, body_path) if body_path else dict
-            inner = Scope(scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types)
+            inner = Scope(
+                scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types
+            )
             yield from _with_bodies(inner, body_path, body_types)

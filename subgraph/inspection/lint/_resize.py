@@ -1,4 +1,5 @@
-"""Resize → per axis, the input coordinates that each output cell reads (onnx/docs/Operators.md, Resize-19)."""
+"""Resize → per axis, the input coordinates that each output cell reads (onnx/docs/Operators.md,
+Resize-19)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ MAX_OUTPUT = 4096  # cells of an output axis; longer ones are not checked
 CLOSE = 1e-6  # cells
 BATCH_AND_CHANNELS = 2  # the first axes: assumed to keep their size if nothing is known of them
 
-# coordinate_transformation_mode → input position of output cell x; n, m: sizes of input and output, s: scale.
+# coordinate_transformation_mode → input position of output cell x; n, m: sizes of input and output,
+# s: scale.
 COORDINATES: dict[str, Callable[[int, int, int, float], float]] = {
     "half_pixel": lambda x, n, m, s: (x + 0.5) / s - 0.5,
     "half_pixel_symmetric": lambda x, n, m, s: n / 2 * (1 - m / (s * n)) + (x + 0.5) / s - 0.5,
@@ -41,7 +43,10 @@ class Axis:
     def reads(self, mode: str) -> list[float]:
         """Input position that each output cell reads, clipped to the input."""
         at = COORDINATES[mode]
-        return [min(max(at(x, self.size, self.out, self.scale), 0), self.size - 1) for x in range(self.out)]
+        return [
+            min(max(at(x, self.size, self.out, self.scale), 0), self.size - 1)
+            for x in range(self.out)
+        ]
 
     def picks(self, mode: str, nearest: str) -> list[int]:
         """Input cell that each output cell copies in mode nearest."""
@@ -60,7 +65,9 @@ def axes(node: LintNode) -> list[Axis] | None:
     count = len(shape or out or scales or sizes or ())
     ends = sizes or out or [None] * count
     changing = []
-    for k, (n, m, s) in enumerate(zip(shape or [None] * count, ends, scales or [None] * count, strict=False)):
+    for k, (n, m, s) in enumerate(
+        zip(shape or [None] * count, ends, scales or [None] * count, strict=False)
+    ):
         axis = _axis(n, m, s)
         if axis is None and k >= BATCH_AND_CHANNELS:
             return None
@@ -70,7 +77,8 @@ def axes(node: LintNode) -> list[Axis] | None:
 
 
 def _per_axis(node: LintNode, k: int, rank: int | None) -> list[float | None] | None:
-    """Input `k`, scales (2) or sizes (3), for all axes; those that `axes` leaves out have scale 1 or size None."""
+    """Input `k`, scales (2) or sizes (3), for all axes; those that `axes` leaves out have scale 1
+    or size None."""
     array = node.constant(k)
     if array is None or not array.size:
         return None
@@ -87,7 +95,8 @@ def _per_axis(node: LintNode, k: int, rank: int | None) -> list[float | None] | 
 
 
 def _axis(size: object, out: object, scale: float | None) -> Axis | None:
-    """An axis from those of size, output size and scale that are known; None if they do not suffice.
+    """An axis from those of size, output size and scale that are known; None if they do not
+    suffice.
 
     An open size that has the same symbol in input and output does not change.
     """

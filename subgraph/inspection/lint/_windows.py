@@ -36,7 +36,8 @@ class Window:
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, *, ceil: bool) -> int | None:
-        """Number of windows; with `ceil` one more may extend over the end, if it starts before the end padding."""
+        """Number of windows; with `ceil` one more may extend over the end, if it starts before the
+        end padding."""
         if self.size is None:
             return None
         room = self.size + self.begin + self.end - self.span
@@ -47,7 +48,8 @@ class Window:
 
 
 def windows(node: LintNode) -> list[Window] | None:
-    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each other."""
+    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each
+    other."""
     shape = node.shape(node.input(0))
     kernel = node.attribute("kernel_shape") or _kernel_of_weight(node)
     if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
@@ -74,7 +76,9 @@ def _kernel_of_weight(node: LintNode) -> list[int] | None:
     return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
 
 
-def _window(size: Any, kernel: int, stride: int, dilation: int, pads: tuple[int, int], auto: str) -> Window:
+def _window(
+    size: Any, kernel: int, stride: int, dilation: int, pads: tuple[int, int], auto: str
+) -> Window:
     size = size if isinstance(size, int) else None
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         pads = _same_pads(size, kernel, stride, dilation, auto) or (0, 0)
@@ -83,12 +87,17 @@ def _window(size: Any, kernel: int, stride: int, dilation: int, pads: tuple[int,
     return Window(size, kernel, stride, dilation, *pads, auto)
 
 
-def _same_pads(size: int | None, kernel: int, stride: int, dilation: int, auto: str) -> tuple[int, int] | None:
-    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does beyond stride 1."""
+def _same_pads(
+    size: int | None, kernel: int, stride: int, dilation: int, auto: str
+) -> tuple[int, int] | None:
+    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does
+    beyond stride 1."""
     if size is None and stride > 1:
         return None
     span = dilation * (kernel - 1) + 1
-    total = span - 1 if size is None else max((math.ceil(size / stride) - 1) * stride + span - size, 0)
+    total = (
+        span - 1 if size is None else max((math.ceil(size / stride) - 1) * stride + span - size, 0)
+    )
     small = total // 2
     large = total - total // 2
     return (small, large) if auto == "SAME_UPPER" else (large, small)
@@ -97,7 +106,11 @@ def _same_pads(size: int | None, kernel: int, stride: int, dilation: int, auto: 
 def hanging(all_windows: list[Window]) -> Iterator[Window]:
     """The axes to which ceil_mode adds a window, or may add one."""
     for w in all_windows:
-        if w.auto == "NOTSET" and (w.size is None or w.outputs(ceil=True) != w.outputs(ceil=False)) and w.stride > 1:
+        if (
+            w.auto == "NOTSET"
+            and (w.size is None or w.outputs(ceil=True) != w.outputs(ceil=False))
+            and w.stride > 1
+        ):
             yield w
 
 

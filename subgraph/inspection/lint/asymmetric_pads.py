@@ -8,7 +8,10 @@ from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._windows import WEIGHTED, windows
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
-FIX = "put a Pad node in front (minus infinity for MaxPool) and leave the node's own pads at 0, or make them equal"
+FIX = (
+    "put a Pad node in front (minus infinity for MaxPool) and leave the node's own pads at 0, or"
+    " make them equal"
+)
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
@@ -18,5 +21,9 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         if uneven is None or (uneven.auto != "NOTSET" and node.op == "ConvTranspose"):
             continue  # SAME is computed in another way for ConvTranspose
         pads = f"{uneven.begin} at the beginning and {uneven.end} at the end"
-        reason = f"pads {pads}" if uneven.auto == "NOTSET" else f"auto_pad={uneven.auto} comes to {pads} here"
+        reason = (
+            f"pads {pads}"
+            if uneven.auto == "NOTSET"
+            else f"auto_pad={uneven.auto} comes to {pads} here"
+        )
         yield note(node, f"{reason}: targets with one number per axis pad both ends alike", FIX)

@@ -1,4 +1,5 @@
-"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other way."""
+"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other
+way."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._windows import hanging, windows
 
 INCLUDED = "put a Pad node in front, which every target counts, and set pads to 0"
-EXCLUDED = "make sure that the converter keeps count_include_pad=0, and compare this node on the target"
+EXCLUDED = (
+    "make sure that the converter keeps count_include_pad=0, and compare this node on the target"
+)
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no effect."""
+    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no
+    effect."""
     for node in context.nodes("AveragePool"):
         included = node.attribute("count_include_pad", 0)
         ceil = node.attribute("ceil_mode", 0)
@@ -21,14 +25,23 @@ def check(context: LintContext) -> Iterator[LintIssue]:
             continue
         padded = any(w.begin or w.end for w in axes)
         if included and padded:
-            beyond = ", and beyond it where ceil_mode lets the last window hang over" if ceil else ""
-            reason = f"count_include_pad=1: targets that divide by the real cells only differ along the edge{beyond}"
+            beyond = (
+                ", and beyond it where ceil_mode lets the last window hang over" if ceil else ""
+            )
+            reason = (
+                "count_include_pad=1: targets that divide by the real cells only differ along the"
+                f" edge{beyond}"
+            )
             yield warning(node, reason, INCLUDED)
         elif padded:
-            reason = "padded, with count_include_pad=0: targets that divide by the whole window differ along the edge"
+            reason = (
+                "padded, with count_include_pad=0: targets that divide by the whole window differ"
+                " along the edge"
+            )
             yield note(node, reason, EXCLUDED)
         elif included and ceil and any(w.size is not None for w in hanging(axes)):
             reason = (
-                "ceil_mode=1 and count_include_pad=1: runtimes differ in whether cells that hang over the end count"
+                "ceil_mode=1 and count_include_pad=1: runtimes differ in whether cells that hang"
+                " over the end count"
             )
             yield warning(node, reason, INCLUDED)

@@ -1,7 +1,7 @@
 """Sizes of the trace baked into the graph: a second input size is tried on the reference.
 
-A baked-in size looks like any other constant. But a model that declares a dimension open must run with another size of
-it.
+A baked-in size looks like any other constant. But a model that declares a dimension open must run
+with another size of it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, shorten
 
-IMAGE_SIZE, OTHER_SIZE = 224, 16  # first sizes for an open dimension of an image, and of other inputs
+IMAGE_SIZE, OTHER_SIZE = (
+    224,
+    16,
+)  # first sizes for an open dimension of an image, and of other inputs
 CHANNELS = 3
 IMAGE_RANK = 4
-FIX = "export with dynamic axes, and compute sizes from the tensor (x.shape) rather than from numbers of the trace"
+FIX = (
+    "export with dynamic axes, and compute sizes from the tensor (x.shape) rather than from numbers"
+    " of the trace"
+)
 Sizes = dict[str, list[int]]
 
 
@@ -45,7 +51,13 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         yield unchecked("an input is not a tensor of known rank")
     elif context.second_sizes:
         resized = _resized(context.graph, context.second_sizes)
-        yield from _try(context, resized, context.second_sizes, "fails with {}, another size than its own", WARNING)
+        yield from _try(
+            context,
+            resized,
+            context.second_sizes,
+            "fails with {}, another size than its own",
+            WARNING,
+        )
     elif open_dims := [
         OpenDim(name, k, d or "")
         for name, (_, _, dims) in shapes.items()
@@ -60,7 +72,9 @@ def _resized(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
     model = type(graph.model)()
     model.CopyFrom(graph.model)
     for value in model.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False):
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False
+        ):
             dim.dim_value = size
     return Graph(replace(graph.skeleton, model=model))
 
@@ -68,7 +82,11 @@ def _resized(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
 def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintIssue]:
     """Run at the user's sizes, or likely ones; then with another size of each open dimension."""
     chosen = context.feeding if context.feeding and not context.feeding.is_default else None
-    first = _run(context, context.graph, chosen or Feeding(shapes=_likely_sizes(context.graph), seed=context.seed))
+    first = _run(
+        context,
+        context.graph,
+        chosen or Feeding(shapes=_likely_sizes(context.graph), seed=context.seed),
+    )
     if isinstance(first, SubcutError):
         if chosen and isinstance(first, InputError):
             raise first
@@ -83,17 +101,29 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintI
     if not _may_depend(changed):
         yield from _try(context, context.graph, sizes, reason, WARNING)
     else:
-        yield from _try(context, context.graph, sizes, f"{reason} (unless their sizes must fit each other)", NOTE)
+        yield from _try(
+            context,
+            context.graph,
+            sizes,
+            f"{reason} (unless their sizes must fit each other)",
+            NOTE,
+        )
 
 
 def _try(
-    context: LintContext, graph: Graph, sizes: Mapping[str, Sequence[int]], reason: str, severity: str
+    context: LintContext,
+    graph: Graph,
+    sizes: Mapping[str, Sequence[int]],
+    reason: str,
+    severity: str,
 ) -> Iterator[LintIssue]:
     """Run the model at these sizes; the issue at the first node that fails."""
     feeding = Feeding(shapes=sizes, seed=context.seed)
     failed = _run(context, graph, feeding)
     text = " ".join(f"{name}={shape_text(tuple(shape))}" for name, shape in sizes.items())
-    if isinstance(failed, InputError):  # the sizes depend on each other in a way that the model does not declare
+    if isinstance(
+        failed, InputError
+    ):  # the sizes depend on each other in a way that the model does not declare
         yield unchecked(f"{text} cannot be fed: {failed.what}")
     elif isinstance(failed, SubcutError):
         reason = reason.format(text)
@@ -105,13 +135,18 @@ def _try(
 
 
 def _likely_sizes(graph: Graph) -> Sizes:
-    """Sizes for open dimensions: a batch of one, images of 224×224 with three channels; equal for equal symbols."""
+    """Sizes for open dimensions: a batch of one, images of 224×224 with three channels; equal for
+    equal symbols."""
     sizes: Sizes = {}
     of_symbol: dict[str, int] = {}
     for name, value in graph.inputs.items():
         dims = declared_type(value.type)[2] or []
         image = len(dims) == IMAGE_RANK
-        likely = [1, CHANNELS, IMAGE_SIZE, IMAGE_SIZE] if image else [1, *[OTHER_SIZE] * len(dims)][: len(dims)]
+        likely = (
+            [1, CHANNELS, IMAGE_SIZE, IMAGE_SIZE]
+            if image
+            else [1, *[OTHER_SIZE] * len(dims)][: len(dims)]
+        )
         sizes[name] = [
             d if isinstance(d, int) else of_symbol.setdefault(d or f"{name} {k}", size)
             for k, (d, size) in enumerate(zip(dims, likely, strict=True))
@@ -120,7 +155,8 @@ def _likely_sizes(graph: Graph) -> Sizes:
 
 
 def _other_size(size: int) -> int:
-    """A smaller size, so that no table of positions is exceeded, with the same factors of two: 224 → 192, 16 → 8.
+    """A smaller size, so that no table of positions is exceeded, with the same factors of two: 224
+    → 192, 16 → 8.
 
     >>> [_other_size(n) for n in (1, 2, 16, 77, 224, 640)]
     [2, 1, 8, 76, 192, 512]
@@ -132,7 +168,8 @@ def _other_size(size: int) -> int:
 
 
 def _may_depend(changed: Sequence[OpenDim]) -> bool:
-    """May the sizes depend on each other (past + new = all)? Assumed if several inputs have symbols of their own."""
+    """May the sizes depend on each other (past + new = all)? Assumed if several inputs have symbols
+    of their own."""
     symbols = {d.symbol or f"{d.input} {d.axis}" for d in changed}
     return len(symbols) > 1 and len({d.input for d in changed}) > 1
 
@@ -141,10 +178,16 @@ def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensor
     """The model's outputs, or the error with which the run fails."""
     outputs = [n for n in context.made if n in set(graph.outputs)]
     try:
-        measured = measure(graph, outputs, feeding, context.types if graph is context.graph else None)
+        measured = measure(
+            graph, outputs, feeding, context.types if graph is context.graph else None
+        )
     except SubcutError as e:
         return e
-    return SubcutError(measured.failures[0].what, code="reference.run-failed") if measured.failures else measured
+    return (
+        SubcutError(measured.failures[0].what, code="reference.run-failed")
+        if measured.failures
+        else measured
+    )
 
 
 def _short(message: str) -> str:
@@ -155,5 +198,11 @@ def _short(message: str) -> str:
 
 def _fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
     """The sizes of the inputs in a run; inputs whose sizes differ between samples are left out."""
-    shapes = {n: t.shape for n, t in run.tensors.items() if n in context.graph.inputs and t.shape is not None}
-    return {n: [d for d in shape if d is not None] for n, shape in shapes.items() if None not in shape}
+    shapes = {
+        n: t.shape
+        for n, t in run.tensors.items()
+        if n in context.graph.inputs and t.shape is not None
+    }
+    return {
+        n: [d for d in shape if d is not None] for n, shape in shapes.items() if None not in shape
+    }

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._windows import Window, hanging, text, windows
 
-FIX = "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set ceil_mode=0"
+FIX = (
+    "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set"
+    " ceil_mode=0"
+)
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each pooling whose last window extends over the end; a note if that depends on an open size."""
+    """Each pooling whose last window extends over the end; a note if that depends on an open
+    size."""
     for node in context.nodes("MaxPool", "AveragePool", "LpPool"):
         if node.attribute("ceil_mode", 0) != 1:
             continue
@@ -20,11 +24,14 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         if any(w.size is not None for w in over):
             up = _sizes(axes, ceil=True)
             down = _sizes(axes, ceil=False)
-            reason = f"ceil_mode=1 makes the output {up}: targets that ignore it round down to {down}"
+            reason = (
+                f"ceil_mode=1 makes the output {up}: targets that ignore it round down to {down}"
+            )
             yield warning(node, reason, FIX)
         elif over:
             reason = (
-                "ceil_mode=1, and the input's size is open: for some sizes targets that ignore it give another shape"
+                "ceil_mode=1, and the input's size is open: for some sizes targets that ignore it"
+                " give another shape"
             )
             yield note(node, reason, FIX)
 

@@ -1,4 +1,5 @@
-"""Operators outside of the ONNX standard: of custom domains, of onnxruntime, and model-local functions."""
+"""Operators outside of the ONNX standard: of custom domains, of onnxruntime, and model-local
+functions."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from subgraph.text import clean
 
 MICROSOFT = ("com.microsoft", "com.ms", "com.microsoft.nchwc")
 ONNXRUNTIMES = ("ort", "web")  # backends that run onnxruntime
-# Of the 136 operators of com.microsoft in onnxruntime 1.31.1, those that the importer of a release did not refuse as
-# unknown, given a model of one node of each. Operators that it takes for ONNX's of the same name, with other inputs or
-# outputs, are omitted.
+# Of the 136 operators of com.microsoft in onnxruntime 1.31.1, those that the importer of a release
+# did not refuse as unknown, given a model of one node of each. Operators that it takes for ONNX's
+# of the same name, with other inputs or outputs, are omitted.
 IMPORTED = {
     "mnn 3.6.1": "DequantizeLinear GatherND Gelu GridSample Pad QuantizeLinear Range Trilu",
     "opencv 5.0.0": (
@@ -41,13 +42,18 @@ INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its operator."""
+    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its
+    operator."""
     functions = context.graph.functions
     is_device = context.runtime in devices.names()
-    backend = devices.device(context.runtime).spec.partition(":")[0] if is_device else context.runtime
+    backend = (
+        devices.device(context.runtime).spec.partition(":")[0] if is_device else context.runtime
+    )
     for node in context.all_nodes:
         if (node.proto.domain, node.op, node.proto.overload) in functions:
-            yield note(node, "calls a model-local function, which many converters do not look into", INLINE)
+            yield note(
+                node, "calls a model-local function, which many converters do not look into", INLINE
+            )
         elif node.domain and (issue := _foreign(node, backend)):
             yield issue
 
@@ -58,20 +64,38 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
     if backend in ONNXRUNTIMES and domain.startswith((*MICROSOFT, "ai.onnx.")):
         return None
     if domain.startswith("ai.onnx."):
-        reason = f"is of domain '{domain}': few targets beside onnxruntime on the CPU have its operators"
+        reason = (
+            f"is of domain '{domain}': few targets beside onnxruntime on the CPU have its operators"
+        )
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
         has = _imports(f"{domain}.{node.op}", backend)
         fix = "export without onnxruntime's optimisations (or quantize in the QDQ form)"
-        return warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix) if has else None
+        return (
+            warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
+            if has
+            else None
+        )
     reason = f"is of the custom domain '{domain}': the target needs an operator of its own for it"
-    return warning(node, reason, "export it as standard operators, or give the target and --custom-ops a plugin")
+    return warning(
+        node,
+        reason,
+        "export it as standard operators, or give the target and --custom-ops a plugin",
+    )
 
 
 def _imports(op: str, backend: str) -> str:
-    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend does."""
-    importing = [release for release, ops in IMPORTED.items() if op in {f"{MICROSOFT[0]}.{o}" for o in ops.split()}]
+    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend
+    does."""
+    importing = [
+        release
+        for release, ops in IMPORTED.items()
+        if op in {f"{MICROSOFT[0]}.{o}" for o in ops.split()}
+    ]
     own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
     if own:
         return "" if own[0] in importing else f"{own[0]} does not import it"
-    return f"{', '.join(importing or IMPORTED)} {'import it' if importing else 'do not import it'}, of those tried"
+    return (
+        f"{', '.join(importing or IMPORTED)} {'import it' if importing else 'do not import it'}, of"
+        " those tried"
+    )

@@ -1,4 +1,5 @@
-"""NonMaxSuppression, NonZero, TopK and others whose output depends on values in its size or order."""
+"""NonMaxSuppression, NonZero, TopK and others whose output depends on values in its size or
+order."""
 
 from __future__ import annotations
 
@@ -8,23 +9,39 @@ from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.text import count
 
 SIZED = ("NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit")
-HOST = "end the model in front of it and do this part on the host, or pad the result to a fixed size"
-TIES = "compare scores rather than indices, or break ties before: add a small value that grows with the index"
+HOST = (
+    "end the model in front of it and do this part on the host, or pad the result to a fixed size"
+)
+TIES = (
+    "compare scores rather than indices, or break ties before: add a small value that grows with"
+    " the index"
+)
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node whose output size depends on values, with the number of nodes below; and ties of TopK."""
+    """Each node whose output size depends on values, with the number of nodes below; and ties of
+    TopK."""
     sized = [n for n in context.nodes(*SIZED) if context.depends_on_values(n, n.proto.input)]
     ranked = context.nodes("TopK")
     open_k = [n for n in ranked if n.input(1) and n.constant(1) is None]
     sized += [n for n in open_k if context.depends_on_values(n, [n.input(1)])]
-    affected = len(context.graph.descendants({n.top for n in sized if n.top is not None})) if sized else 0
-    where = f", as do {count(affected, 'node')} from the first such on" if affected > len(sized) else ""
+    affected = (
+        len(context.graph.descendants({n.top for n in sized if n.top is not None})) if sized else 0
+    )
+    where = (
+        f", as do {count(affected, 'node')} from the first such on" if affected > len(sized) else ""
+    )
     for node in sized:
-        reason = f"the size of what it makes depends on values{where}: targets with static shapes cannot build that"
+        reason = (
+            f"the size of what it makes depends on values{where}: targets with static shapes cannot"
+            " build that"
+        )
         yield warning(node, reason, HOST)
     reported = set(sized)
     for node in ranked:
         if node not in reported and context.depends_on_values(node, [node.input(0)]):
-            reason = "among equal values ONNX takes the lower index first, targets any: indices may differ"
+            reason = (
+                "among equal values ONNX takes the lower index first, targets any: indices may"
+                " differ"
+            )
             yield note(node, reason, TIES)

@@ -15,6 +15,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     for n in context.numbers:
         if n.denormal:
             share = n.denormal / n.nonzero
-            reason = f"{n.denormal} of {n.nonzero} nonzero values of constant '{n.name}' are denormal"
+            reason = (
+                f"{n.denormal} of {n.nonzero} nonzero values of constant '{n.name}' are denormal"
+            )
             reason += ": zero on targets that flush them, and slow on those that do not"
             yield (warning if share >= SHARE else note)(n.readers[0], reason, FIX, n.name)

@@ -1,4 +1,5 @@
-"""An input that is normalised twice: in the graph and by --mean or --scale, or twice in the graph."""
+"""An input that is normalised twice: in the graph and by --mean or --scale, or twice in the
+graph."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from subgraph.inspection.lint import LintContext, LintIssue, warning
 from subgraph.inspection.lint._places import LintNode, Scope
 from subgraph.runtime.inputs import ImageOptions
 
-CARRIERS = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")  # pass pixel values on unchanged
+CARRIERS = (
+    "Cast",
+    "Identity",
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+)  # pass pixel values on unchanged
 MAX_CHANNELS = 4  # values of a mean or a standard deviation
 FROM_PIXELS = 1 / 64  # a factor below scales 0…255 to about 1, and applied twice to almost nothing
 NO_OFFSET = 1e-6  # a smaller constant only prevents division by zero
@@ -27,30 +35,43 @@ class Stage:
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes and the options."""
+    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes
+    and the options."""
     for name in context.graph.inputs:
         stages = list(_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
         scales = [s for s in stages if abs(s.factor) < FROM_PIXELS]
         for kind, same in (("subtracted", shifts), ("divided by 64 or more", scales)):
             if len(same) > 1:
-                reason = f"input '{name}' is {kind} by constants twice, here and at {same[0].node.label}"
+                reason = (
+                    f"input '{name}' is {kind} by constants twice, here and at {same[0].node.label}"
+                )
                 yield warning(same[1].node, reason, "remove one of the two normalisations", name)
                 break
         else:
             yield from _with_options(context.image_options, name, shifts, scales)
 
 
-def _with_options(options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]) -> Iterator[LintIssue]:
+def _with_options(
+    options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]
+) -> Iterator[LintIssue]:
     fix = "leave the option out: the model takes plain pixels"
     if shifts and any(options.mean):
-        yield warning(shifts[0].node, f"subtracts a mean from input '{name}', and --mean does so before", fix, name)
+        yield warning(
+            shifts[0].node,
+            f"subtracts a mean from input '{name}', and --mean does so before",
+            fix,
+            name,
+        )
     elif scales and max(map(abs, options.scale)) < FROM_PIXELS:
-        yield warning(scales[0].node, f"scales input '{name}' down, and --scale does so before", fix, name)
+        yield warning(
+            scales[0].node, f"scales input '{name}' down, and --scale does so before", fix, name
+        )
 
 
 def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
-    """Steps with constants behind a model input, up to another operator or a tensor with several readers."""
+    """Steps with constants behind a model input, up to another operator or a tensor with several
+    readers."""
     while len(readers := scope.readers.get(tensor, [])) == 1:
         node = readers[0]
         if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(node, tensor)):
@@ -61,7 +82,8 @@ def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
 
 
 def _stage(node: LintNode, tensor: str) -> Stage | None:
-    """The step of a node whose other operand is one constant, or one per channel; None for any other."""
+    """The step of a node whose other operand is one constant, or one per channel; None for any
+    other."""
     left = node.input(0) == tensor
     other = node.constant(1 if left else 0)
     if other is None or not 0 < other.size <= MAX_CHANNELS or (node.op == "Div" and not left):

@@ -13,6 +13,12 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         first: dict[str, int] = {}
         for node in scope.nodes if scope.shared_names else ():
             name = str(node.proto.name)
-            if name in scope.shared_names and first.setdefault(name, node.position) != node.position:
-                reason = f"its name '{name}' is also that of #{first[name]}: onnxruntime refuses such a model"
+            if (
+                name in scope.shared_names
+                and first.setdefault(name, node.position) != node.position
+            ):
+                reason = (
+                    f"its name '{name}' is also that of #{first[name]}: onnxruntime refuses such a"
+                    " model"
+                )
                 yield warning(node, reason, "give each node a name of its own")

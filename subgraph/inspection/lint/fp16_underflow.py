@@ -15,8 +15,14 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     for n in context.numbers:
         node = n.readers[0]
         if n.lost and n.lost == n.nonzero:
-            reason = f"constant '{n.name}' is at most {n.largest:.3g}: zero in float16, and what divides by it infinite"
+            reason = (
+                f"constant '{n.name}' is at most {n.largest:.3g}: zero in float16, and what divides"
+                " by it infinite"
+            )
             yield warning(node, reason, FIX, n.name)
         elif n.nonzero and n.lost / n.nonzero >= SHARE:
-            share = f"{n.lost / n.nonzero:.0%} of the values of constant '{n.name}' are below 3e-08: zero in float16"
+            share = (
+                f"{n.lost / n.nonzero:.0%} of the values of constant '{n.name}' are below 3e-08:"
+                " zero in float16"
+            )
             yield note(node, share, FIX, n.name)

@@ -11,14 +11,21 @@ FIX = "use Min and Max, or put a Cast to float32 before it and one back behind i
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Clip of integers. A note if only shapes are computed from it, because converters fold that."""
+    """Each Clip of integers. A note if only shapes are computed from it, because converters fold
+    that."""
     for node in context.nodes("Clip"):
         dtype = node.dtype(node.input(0)) or node.dtype(node.output(0))
         if "int" not in dtype or (node.version or 0) < FIRST_OPSET:
             continue
         if context.depends_on_values(node, [node.input(0)]):
-            reason = f"clips {dtype}: runtimes from before opset 12, and many converters, have Clip for floats only"
+            reason = (
+                f"clips {dtype}: runtimes from before opset 12, and many converters, have Clip for"
+                " floats only"
+            )
             yield warning(node, reason, FIX)
         else:
-            reason = f"clips {dtype}, on the way to a shape: where the converter does not fold it, it may be refused"
+            reason = (
+                f"clips {dtype}, on the way to a shape: where the converter does not fold it, it"
+                " may be refused"
+            )
             yield note(node, reason, FIX)

@@ -1,4 +1,5 @@
-"""What the ONNX standard forbids: unknown operators and attributes, missing inputs, cycles, damaged weights."""
+"""What the ONNX standard forbids: unknown operators and attributes, missing inputs, cycles, damaged
+weights."""
 
 from __future__ import annotations
 

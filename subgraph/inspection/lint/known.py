@@ -15,7 +15,11 @@ from subgraph.inspection.lint._places import LintNode
 COSTS = ("set", "given", "opset", "input", "outputs", "output", "maker", "of", "rank", "type")
 INPUTS = ("input", "maker", "rank", "type")  # facts of an input, which is named by its place
 ABSENT = object()
-ALONG_AXES = {"dilations": "1", "strides": "1", "pads": "0"}  # defaults that onnx's schema tells in words
+ALONG_AXES = {
+    "dilations": "1",
+    "strides": "1",
+    "pads": "0",
+}  # defaults that onnx's schema tells in words
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
@@ -31,22 +35,31 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         cure = f"{entry.cure}; " if entry.cure else ""
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
         thread = f"; told of in {entry.thread}" if entry.thread else ""
-        fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here{thread}"
-        harmless = {id(node) for node in alike[entry.operator].fitting(entry.unless)} if entry.unless else ()
+        fix = (
+            f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests"
+            f" here{thread}"
+        )
+        harmless = (
+            {id(node) for node in alike[entry.operator].fitting(entry.unless)}
+            if entry.unless
+            else ()
+        )
         for node in alike[entry.operator].fitting(entry.when):
             if id(node) not in harmless:
                 yield note(node, reason, fix)
 
 
 class Alike:
-    """The nodes of an operator by their facts. A fact of all of them is found when an entry first asks for it."""
+    """The nodes of an operator by their facts. A fact of all of them is found when an entry first
+    asks for it."""
 
     def __init__(self, nodes: Sequence[LintNode]) -> None:
         self._nodes, self._all = nodes, frozenset(range(len(nodes)))
         self._by_value: dict[str, dict[str | None, set[int]]] = {}
 
     def fitting(self, when: Mapping[str, str]) -> list[LintNode]:
-        """The nodes of which all this holds, in their order. What is not known of a node does not hold."""
+        """The nodes of which all this holds, in their order. What is not known of a node does not
+        hold."""
         left = self._all
         for key in sorted(when, key=_cost):
             if left:
@@ -73,7 +86,12 @@ def facts(node: LintNode) -> dict[str, str]:
     attributes = {a.name for a in node.proto.attribute} | {*(formal.attributes if formal else ())}
     places = range(max(len(node.proto.input), len(formal.inputs) if formal else 0))
     several = range(len(formal.outputs)) if formal and len(formal.outputs) > 1 else ()
-    keys = ["outputs", *(f"output {k}" for k in several), *attributes, *(f"set {name}" for name in attributes)]
+    keys = [
+        "outputs",
+        *(f"output {k}" for k in several),
+        *attributes,
+        *(f"set {name}" for name in attributes),
+    ]
     keys += [f"given {name}" for name in ALONG_AXES if name in attributes]
     keys += [f"{kind} {k}" for k in places for kind in ("input", "type")]
     return {key: value for key in keys if (value := fact(node, key))}
@@ -99,7 +117,11 @@ def _reader(key: str) -> Callable[[LintNode], str | None]:
         return lambda node: "yes" if (node.version or 0) < below else None
     if kind == "of" and rest:
         place, _, inner = rest.partition(" ")
-        return partial(_of_maker, place=int(place), inner=_reader(inner)) if place.isdecimal() else lambda node: None
+        return (
+            partial(_of_maker, place=int(place), inner=_reader(inner))
+            if place.isdecimal()
+            else lambda node: None
+        )
     if kind in INPUTS and rest.isdecimal():
         find = {"input": _fed, "type": _type, "rank": _rank, "maker": _maker}[kind]
         return lambda node: find(node, node.input(int(rest)))
@@ -110,13 +132,17 @@ def _reader(key: str) -> Callable[[LintNode], str | None]:
 
 def _attribute(node: LintNode, name: str) -> str | None:
     value = node.attribute(name, ABSENT)
-    return (_default(node.op, node.version or 0, node.domain, name) if value is ABSENT else _text(value)) or None
+    return (
+        _default(node.op, node.version or 0, node.domain, name) if value is ABSENT else _text(value)
+    ) or None
 
 
 def _set(node: LintNode, name: str) -> str | None:
     text = _text(node.attribute(name))  # one that is absent is its default
     usual = _default(node.op, node.version or 0, node.domain, name)
-    return "yes" if text and text != usual and {*text.split(",")} != {ALONG_AXES.get(name)} else None
+    return (
+        "yes" if text and text != usual and {*text.split(",")} != {ALONG_AXES.get(name)} else None
+    )
 
 
 def _outputs(node: LintNode) -> str:
@@ -163,7 +189,9 @@ def _is_constant(node: LintNode, name: str) -> bool:
 def _default(op: str, version: int, domain: str, name: str) -> str:
     """Of an attribute, as text; "" where it has none."""
     formal = schema(op, version, domain)
-    default = formal.attributes[name].default_value if formal and name in formal.attributes else None
+    default = (
+        formal.attributes[name].default_value if formal and name in formal.attributes else None
+    )
     field = VALUE_FIELDS.get(getattr(default, "type", 0), "")
     return _text(getattr(default, field)) if field else ""
 

@@ -11,5 +11,12 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     """Each node whose name is empty."""
     for node in context.all_nodes:
         if not node.proto.name:
-            reason = "no name: converters make one up, so that reports of the target cannot be traced back to it"
-            yield note(node, reason, "name the nodes before converting, after their first output for example")
+            reason = (
+                "no name: converters make one up, so that reports of the target cannot be traced"
+                " back to it"
+            )
+            yield note(
+                node,
+                reason,
+                "name the nodes before converting, after their first output for example",
+            )

@@ -1,4 +1,5 @@
-"""Weights that make NaN: NaN and infinite ones, a variance below zero. Targets compute other values from them."""
+"""Weights that make NaN: NaN and infinite ones, a variance below zero. Targets compute other values
+from them."""
 
 from __future__ import annotations
 
@@ -8,24 +9,30 @@ import numpy as np
 
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 
-# Elsewhere an infinite constant is meant: as a mask (Add, Where), a limit (Clip, Min), or the begin of a maximum.
+# Elsewhere an infinite constant is meant: as a mask (Add, Where), a limit (Clip, Min), or the begin
+# of a maximum.
 WEIGHTED = frozenset(
-    "BatchNormalization Conv ConvTranspose DequantizeLinear Einsum GRU Gemm GroupNormalization InstanceNormalization "
-    "LSTM LayerNormalization MatMul Mul PRelu QuantizeLinear RMSNormalization RNN".split()
+    "BatchNormalization Conv ConvTranspose DequantizeLinear Einsum GRU Gemm GroupNormalization"
+    " InstanceNormalization LSTM LayerNormalization MatMul Mul PRelu QuantizeLinear"
+    " RMSNormalization RNN".split()
 )
 FIX = "export the model again: a weight overflowed in training or in a conversion"
 EPSILON = 1e-5  # the default of the standard
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each constant with NaN, each weight of a layer with infinities, each BatchNormalization whose root is of less
-    than zero."""
+    """Each constant with NaN, each weight of a layer with infinities, each BatchNormalization whose
+    root is of less than zero."""
     for n in context.numbers:
         layer = next((node for node in n.readers if node.is_op(*WEIGHTED)), None)
         if n.nan:
-            yield warning(n.readers[0], f"{n.nan} values of constant '{n.name}' are NaN", FIX, n.name)
+            yield warning(
+                n.readers[0], f"{n.nan} values of constant '{n.name}' are NaN", FIX, n.name
+            )
         elif n.infinite and layer:
-            yield warning(layer, f"{n.infinite} values of weight '{n.name}' are infinite", FIX, n.name)
+            yield warning(
+                layer, f"{n.infinite} values of weight '{n.name}' are infinite", FIX, n.name
+            )
     for node in context.nodes("BatchNormalization"):
         variance = node.constant(4)
         epsilon = node.attribute("epsilon", EPSILON)
@@ -33,5 +40,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
             continue
         below = int(np.count_nonzero(variance.astype(np.float64) + epsilon < 0))
         if below:
-            reason = f"{below} values of its variance '{node.input(4)}' are below zero: the square root is NaN"
+            reason = (
+                f"{below} values of its variance '{node.input(4)}' are below zero: the square root"
+                " is NaN"
+            )
             yield warning(node, reason, FIX, node.input(4))

@@ -11,22 +11,37 @@ from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
-SOFTMAX = 13  # first opset in which the axis of Softmax is the last by default, and only one axis is normalised
+# first opset in which the axis of Softmax is the last by default, and only one axis is normalised
+SOFTMAX = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
-# Attributes of newer opsets → value that means the behaviour of older opsets; exporters write it down.
-DEFAULTS = {"ceil_mode": 0, "dilations": 1, "count_include_pad": 0, "storage_order": 0, "training_mode": 0,
-            "allowzero": 0, "antialias": 0, "batch_dims": 0, "reduction": "none"}  # fmt: skip
+# Attributes of newer opsets → value that means the behaviour of older opsets; exporters write it
+# down.
+DEFAULTS = {
+    "ceil_mode": 0,
+    "dilations": 1,
+    "count_include_pad": 0,
+    "storage_order": 0,
+    "training_mode": 0,
+    "allowzero": 0,
+    "antialias": 0,
+    "batch_dims": 0,
+    "reduction": "none",
+}
 CONVERT = "export it with that opset, or convert it: onnx.version_converter"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that fits the schema of its operator at the model's opset, but not at the target's."""
+    """Each node that fits the schema of its operator at the model's opset, but not at the
+    target's."""
     target = context.target
     own = context.scopes[0].opsets.get("")
     if target is None:
         return
     if own is not None and own > target:
-        reason = f"the model imports opset {own}, the target takes up to {target}: it may refuse the file as it is"
+        reason = (
+            f"the model imports opset {own}, the target takes up to {target}: it may refuse the"
+            " file as it is"
+        )
         yield note(None, reason, CONVERT)
     functions = context.graph.functions
     for scope in context.scopes:
@@ -38,22 +53,28 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 
 def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
-    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""
+    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and
+    `invalid`)."""
     types = _types(node)
     reason = misfit(_without_defaults(node), target, types)
     if reason and not misfit(node.proto, version, types):
-        yield warning(node, reason, f"export with opset {target}, or write it in operators that {target} has")
+        yield warning(
+            node, reason, f"export with opset {target}, or write it in operators that {target} has"
+        )
     elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _axis_matters(node):
         reason = f"before opset {SOFTMAX} it means all axes from its own on, flattened into one"
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
 
 
 def _without_defaults(node: LintNode) -> protobuf.NodeProto:
-    """The node without attributes whose values mean what older opsets, which lack them, do anyway."""
+    """The node without attributes whose values mean what older opsets, which lack them, do
+    anyway."""
     bare = type(node.proto).FromString(node.proto.SerializeToString())
     for k, a in reversed(list(enumerate(node.proto.attribute))):
         value = node.attribute(a.name)
-        if a.name in DEFAULTS and all(v == DEFAULTS[a.name] for v in (value if isinstance(value, list) else [value])):
+        if a.name in DEFAULTS and all(
+            v == DEFAULTS[a.name] for v in (value if isinstance(value, list) else [value])
+        ):
             del bare.attribute[k]
     return bare
 

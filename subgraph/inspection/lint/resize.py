@@ -8,7 +8,8 @@ from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.inspection.lint._resize import CLOSE, COORDINATES, ROUNDED, Axis, axes
 
-COMMON = "half_pixel"  # what targets compute for linear and cubic; for nearest it is asymmetric with floor
+# what targets compute for linear and cubic; for nearest it is asymmetric with floor
+COMMON = "half_pixel"
 FIRST_OPSET = 11  # rule `upsample` reports older ones
 # Coordinate mode → operators of TensorFlow Lite that are exported with it.
 BILINEAR = {
@@ -19,12 +20,19 @@ NEIGHBOUR = {
     "align_corners": " (TFLite's ResizeNearestNeighbor with align_corners)",
     "tf_half_pixel_for_nn": " (TFLite's ResizeNearestNeighbor with half_pixel_centers)",
 }
-HALF_PIXEL = "export with half_pixel (PyTorch: align_corners=False; TensorFlow: half_pixel_centers=True), or compare"
-PLAIN = "use a whole scale with asymmetric and floor, which all targets compute alike, or compare this node there"
+HALF_PIXEL = (
+    "export with half_pixel (PyTorch: align_corners=False; TensorFlow: half_pixel_centers=True), or"
+    " compare"
+)
+PLAIN = (
+    "use a whole scale with asymmetric and floor, which all targets compute alike, or compare this"
+    " node there"
+)
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Resize whose mode makes a difference at its sizes; none where all modes read the same cells."""
+    """Each Resize whose mode makes a difference at its sizes; none where all modes read the same
+    cells."""
     for node in context.nodes("Resize"):
         if (node.version or FIRST_OPSET) < FIRST_OPSET:
             continue
@@ -48,12 +56,17 @@ def _interpolated(node: LintNode, mode: str, changing: list[Axis] | None) -> Ite
         return  # it differs for outputs of one cell only
     elif mode != COMMON and (changing is None or any(_differs(axis, mode) for axis in changing)):
         kind = node.attribute("mode")
-        reason = f"{kind} with {mode}{BILINEAR.get(mode, '')}: targets that compute half_pixel give shifted values"
+        reason = (
+            f"{kind} with {mode}{BILINEAR.get(mode, '')}: targets that compute half_pixel give"
+            " shifted values"
+        )
         yield warning(node, reason, HALF_PIXEL)
 
 
 def _differs(axis: Axis, mode: str) -> bool:
-    return any(abs(a - b) > CLOSE for a, b in zip(axis.reads(mode), axis.reads(COMMON), strict=True))
+    return any(
+        abs(a - b) > CLOSE for a, b in zip(axis.reads(mode), axis.reads(COMMON), strict=True)
+    )
 
 
 def _nearest(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
@@ -66,13 +79,23 @@ def _nearest(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator
         return
     title = f"nearest with {mode}{NEIGHBOUR.get(mode, '')} and {rounding}"
     if changing is None:
-        reason = f"{title}, sizes open: for some of them targets that round otherwise pick neighbouring cells"
+        reason = (
+            f"{title}, sizes open: for some of them targets that round otherwise pick neighbouring"
+            " cells"
+        )
         yield note(node, reason, PLAIN)
         return
-    pairs = [p for a in changing for p in zip(a.picks(mode, rounding), a.picks("asymmetric", "floor"), strict=True)]
+    pairs = [
+        p
+        for a in changing
+        for p in zip(a.picks(mode, rounding), a.picks("asymmetric", "floor"), strict=True)
+    ]
     other = sum(cell != plain for cell, plain in pairs)
     if other:
-        reason = f"{title}: targets with plain nearest (asymmetric, floor) pick another cell at {other} of {len(pairs)}"
+        reason = (
+            f"{title}: targets with plain nearest (asymmetric, floor) pick another cell at {other}"
+            f" of {len(pairs)}"
+        )
         yield warning(node, f"{reason} positions", PLAIN)
 
 
@@ -83,15 +106,22 @@ def _special(node: LintNode, mode: str) -> LintIssue:
 
 def _extras(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
     """Attributes other than the coordinate mode."""
-    if node.attribute("antialias", 0) == 1 and (changing is None or any(axis.scale < 1 for axis in changing)):
+    if node.attribute("antialias", 0) == 1 and (
+        changing is None or any(axis.scale < 1 for axis in changing)
+    ):
         reason = "antialias=1: most targets ignore it, and sample without a filter"
-        yield warning(node, reason, "filter with an AveragePool or a convolution first, and set antialias=0")
+        yield warning(
+            node, reason, "filter with an AveragePool or a convolution first, and set antialias=0"
+        )
     if node.attribute("keep_aspect_ratio_policy", "stretch") not in (None, "stretch"):
         reason = "keep_aspect_ratio_policy: targets that ignore it give another size"
         yield warning(node, reason, "give the sizes that it comes to")
     if mode == "cubic":
         a = node.attribute("cubic_coeff_a", -0.75)
-        reason = f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75, TensorFlow and PIL -0.5"
+        reason = (
+            f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75, TensorFlow and PIL"
+            " -0.5"
+        )
         yield note(node, reason, "compare this node on the target, or use linear")
     if mode != "nearest" and node.attribute("exclude_outside", 0) == 1:
         reason = "exclude_outside=1, which few targets have: they differ along the edge"

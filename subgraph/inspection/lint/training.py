@@ -14,13 +14,24 @@ SPATIAL = 8  # the last opset in which BatchNormalization can have statistics pe
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that normalises by its batch, or drops values; none if that is known only in a run."""
+    """Each node that normalises by its batch, or drops values; none if that is known only in a
+    run."""
     for node in context.nodes("BatchNormalization"):
         if why := _trains(node):
-            reason = f"{why}: it normalises by the batch at hand, while targets use the stored mean and variance"
+            reason = (
+                f"{why}: it normalises by the batch at hand, while targets use the stored mean and"
+                " variance"
+            )
             yield warning(node, reason, EVAL)
-        if node.version is not None and node.version <= SPATIAL and node.attribute("spatial", 1) == 0:
-            reason = "spatial=0 keeps statistics per pixel, which was dropped in opset 9 and hardly any target has"
+        if (
+            node.version is not None
+            and node.version <= SPATIAL
+            and node.attribute("spatial", 1) == 0
+        ):
+            reason = (
+                "spatial=0 keeps statistics per pixel, which was dropped in opset 9 and hardly any"
+                " target has"
+            )
             yield warning(node, reason, "write it as Mul and Add of constants of the shape C×H×W")
     for node in context.nodes("Dropout"):
         if why := _drops(node):
@@ -36,7 +47,11 @@ def _trains(node: LintNode) -> str:
     if version <= IS_TEST and node.attribute("is_test", 0) == 0:
         return f"is_test=0 (the default of opset {version}) means training"
     outputs = sum(map(bool, node.proto.output))
-    return f"{outputs} outputs mean training at opset {version}" if version > IS_TEST and outputs > 1 else ""
+    return (
+        f"{outputs} outputs mean training at opset {version}"
+        if version > IS_TEST and outputs > 1
+        else ""
+    )
 
 
 def _drops(node: LintNode) -> str:

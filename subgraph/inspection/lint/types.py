@@ -1,4 +1,5 @@
-"""Tensors of a type that their operator does not take: an int64 Clip below opset 12, mixed types."""
+"""Tensors of a type that their operator does not take: an int64 Clip below opset 12, mixed
+types."""
 
 from __future__ import annotations
 

@@ -14,17 +14,25 @@ FIX = "export with opset 11 or later, as a Resize that names its coordinate_tran
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each of them; a note if cells are repeated a whole number of times, which all targets do alike."""
+    """Each of them; a note if cells are repeated a whole number of times, which all targets do
+    alike."""
     for node in context.nodes("Upsample", "Resize"):
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
         mode = node.attribute("mode", "nearest")
         whole = _whole(node)
-        kind = "Upsample is deprecated since opset 10" if node.op == "Upsample" else "Resize of opset 10"
+        kind = (
+            "Upsample is deprecated since opset 10"
+            if node.op == "Upsample"
+            else "Resize of opset 10"
+        )
         if mode == "nearest" and whole:
             yield note(node, f"{kind}: newer converters may lack it", FIX)
         else:
-            reason = f"{kind} and names no coordinate mode: it means asymmetric, many targets compute half_pixel"
+            reason = (
+                f"{kind} and names no coordinate mode: it means asymmetric, many targets compute"
+                " half_pixel"
+            )
             yield warning(node, f"{reason} (mode {mode})", FIX)
 
 

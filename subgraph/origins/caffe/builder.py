@@ -1,7 +1,8 @@
-"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given: `CaffeLayer`.
+"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given:
+`CaffeLayer`.
 
-The last node of a layer has the layer's name; nodes before it are called `layer/step`. Shapes are known throughout, as
-a prototxt declares those of its inputs.
+The last node of a layer has the layer's name; nodes before it are called `layer/step`. Shapes are
+known throughout, as a prototxt declares those of its inputs.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from subgraph.types import Array
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
 BLOCK = (
-    1 << 22
-) - 3  # of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's
+    (1 << 22) - 3
+    # of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's  # noqa: E501
+)
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LayerText:
-    """A layer as the prototxt has it, of a type in today's spelling. `fields`: those of the layer itself."""
+    """A layer as the prototxt has it, of a type in today's spelling. `fields`: those of the layer
+    itself."""
 
     name: str
     type: str
@@ -52,9 +55,11 @@ class Builder:
     Attributes:
         weights: layer -> blobs of the caffemodel; None where weights are drawn from `seed`.
         drawn: the file that drawn weights are written to; without one they are kept in memory.
-        shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on values.
+        shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on
+            values.
         used: layer -> its blobs, so that it can be written again.
-        rms: tensor -> about its root mean square where weights are drawn, 1 if unknown; BatchNorm is drawn to fit.
+        rms: tensor -> about its root mean square where weights are drawn, 1 if unknown; BatchNorm
+            is drawn to fit.
     """
 
     where: str
@@ -67,7 +72,9 @@ class Builder:
     open: set[str] = field(default_factory=set)
     used: dict[str, list[WeightBlob]] = field(default_factory=dict)
     rms: dict[str, float] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)  # names of tensors and nodes, of one space: a word means one thing
+    taken: set[str] = field(
+        default_factory=set
+    )  # names of tensors and nodes, of one space: a word means one thing
 
     def unique(self, name: str) -> str:
         """The name, or the name with a number where it is taken."""
@@ -85,7 +92,9 @@ class Builder:
             ModelError: a dimension is less than one, or there are too many elements.
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
-            what = f"{self.where}: '{clean(tensor)}' would have the shape {'×'.join(map(str, shape))}"
+            what = (
+                f"{self.where}: '{clean(tensor)}' would have the shape {'×'.join(map(str, shape))}"
+            )
             raise ModelError(what, "correct the sizes in front of it", code="caffe.wrong-shape")
         self.shapes[tensor] = tuple(shape)
 
@@ -139,10 +148,11 @@ class CaffeLayer:
             raise self.refuse(f"has no axis {axis}: its bottom is {'×'.join(map(str, self.shape))}")
         return axis % rank
 
-    # ------------------------------------------------------------------------------------------------ weights
+    # ------------------------------------------------------------ weights
 
     def blob(self, k: int, shape: Shape, like: str) -> WeightBlob:
-        """Blob `k`, checked against the shape that the prototxt implies; `like`: what it is drawn as (`_draw`).
+        """Blob `k`, checked against the shape that the prototxt implies; `like`: what it is drawn
+        as (`_draw`).
 
         Raises:
             ModelError: the caffemodel has no such blob, or one of another shape.
@@ -158,7 +168,9 @@ class CaffeLayer:
                 have = "no weights" if not blobs else f"only {len(blobs)} blobs"
                 raise self.refuse(f"has {have} in the caffemodel", hint)
             blob = blobs[k]
-            if _bare(blob.shape) != _bare(shape):  # old files declare four dims, filled up with ones
+            if _bare(blob.shape) != _bare(
+                shape
+            ):  # old files declare four dims, filled up with ones
                 have, want = ("×".join(map(str, s)) or "a number" for s in (blob.shape, shape))
                 hint = "is the caffemodel of this prototxt? name it with --weights"
                 raise self.refuse(f"needs {want} as blob {k}, the caffemodel has {have}", hint)
@@ -166,13 +178,16 @@ class CaffeLayer:
         return blob
 
     def weight(self, k: int, shape: Shape, what: str, like: str, view: Shape | None = None) -> str:
-        """Blob `k` as an initializer of the shape `view`; a large one stays in the caffemodel. Returns its name."""
+        """Blob `k` as an initializer of the shape `view`; a large one stays in the caffemodel.
+        Returns its name."""
         blob = self.blob(k, shape, like)
         name = self.builder.unique(f"{self.name}.{what}")
         place = blob.place
         dims = view or shape
         if place is None or place.length < protobuf.STUB_ABOVE:
-            self.builder.initializers.append(numpy_helper.from_array(blob.array().reshape(dims), name))
+            self.builder.initializers.append(
+                numpy_helper.from_array(blob.array().reshape(dims), name)
+            )
             return name
         tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
         protobuf.point_to(tensor, protobuf.HERE, place.offset, place.length)
@@ -189,24 +204,32 @@ class CaffeLayer:
         """A list of int64 as an initializer."""
         return self.constant(what, values, np.int64)
 
-    # ------------------------------------------------------------------------------------------------ nodes
+    # ------------------------------------------------------------ nodes
 
-    def step(self, what: str, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
-        """A node in front of the layer's last one; returns its (first) tensor, the others are `…@2`."""
+    def step(
+        self, what: str, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any
+    ) -> str:
+        """A node in front of the layer's last one; returns its (first) tensor, the others are
+        `…@2`."""
         name = self.builder.unique(f"{self.name}/{what}")
         made = [name, *(f"{name}@{k}" for k in range(2, outputs + 1))]
         self.builder.taken.update(made)
         self.builder.nodes.append(helper.make_node(op, list(inputs), made, name=name, **attributes))
         return name
 
-    def last(self, op: str, inputs: Sequence[str], *shapes: Sequence[int], **attributes: Any) -> None:
+    def last(
+        self, op: str, inputs: Sequence[str], *shapes: Sequence[int], **attributes: Any
+    ) -> None:
         """The layer's last node, which makes its tops; `shapes`: theirs."""
-        self.builder.nodes.append(helper.make_node(op, list(inputs), list(self.tops), name=self.name, **attributes))
+        self.builder.nodes.append(
+            helper.make_node(op, list(inputs), list(self.tops), name=self.name, **attributes)
+        )
         for top, shape in zip(self.tops, shapes, strict=True):
             self.builder.declare(top, shape)
 
     def chain(self, steps: Sequence[tuple[str, str, Any]], shape: Shape | None = None) -> None:
-        """Unary or binary nodes one behind the other: (step, op, its constant or None); the last is the layer's."""
+        """Unary or binary nodes one behind the other: (step, op, its constant or None); the last is
+        the layer's."""
         tensor = self.bottoms[0]
         steps = steps or [("", "Identity", None)]
         for k, (what, op, value) in enumerate(steps):
@@ -218,7 +241,8 @@ class CaffeLayer:
 
 
 def expected_rms(layer: CaffeLayer) -> float:
-    """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a sum adds it."""
+    """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a
+    sum adds it."""
     powers = [layer.builder.rms.get(b, 1.0) ** 2 for b in layer.bottoms]
     match layer.text.type:
         case "BatchNorm" | "BN" | "InnerProduct":  # drawn so
@@ -238,17 +262,23 @@ def _bare(shape: Shape) -> Shape:
 
 
 def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
-    """Random weights that keep values near one; `like`: filter (He), offset, factor, variance, slope, one.
+    """Random weights that keep values near one; `like`: filter (He), offset, factor, variance,
+    slope, one.
 
-    So a net of a hundred layers neither vanishes nor saturates its softmax: a wrong layer shows at its output.
+    So a net of a hundred layers neither vanishes nor saturates its softmax: a wrong layer shows at
+    its output.
     """
     if prod(shape) > MAX_DRAWN:
-        raise layer.refuse(f"needs {prod(shape)} random weights", "name a caffemodel with --weights")
+        raise layer.refuse(
+            f"needs {prod(shape)} random weights", "name a caffemodel with --weights"
+        )
     power = layer.builder.rms.get(layer.bottoms[0], 1.0) ** 2
     rng = np.random.default_rng([layer.builder.seed, zlib.crc32(layer.name.encode()), k])
     if like == "filter":
         fan_in = (prod(shape[1:]) or 1) * (2 * power if layer.text.type == "InnerProduct" else 1)
-        block = rng.standard_normal(min(prod(shape), BLOCK), dtype=np.float32) * np.float32((2 / fan_in) ** 0.5)
+        block = rng.standard_normal(min(prod(shape), BLOCK), dtype=np.float32) * np.float32(
+            (2 / fan_in) ** 0.5
+        )
         return np.resize(block, shape)
     ranges = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}
     low, high = ranges.get(like, (0.8 * power, 1.2 * power))
@@ -266,5 +296,7 @@ def _appended(values: Array, file: Path) -> WeightBlob:
             place = protobuf.Blob(file, out.tell(), values.nbytes)
             out.write(values.astype("<f4", copy=False).data)
     except OSError as e:
-        raise OutputError(f"cannot write {file}: {e.strerror or e}", "free some space", code="output.unwritable") from e
+        raise OutputError(
+            f"cannot write {file}: {e.strerror or e}", "free some space", code="output.unwritable"
+        ) from e
     return WeightBlob(values.shape, (place,))

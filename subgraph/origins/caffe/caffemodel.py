@@ -1,6 +1,8 @@
-"""A caffemodel <-> its layers' blobs, which stay on disk: a blob's floats are contiguous, so only their place is read.
+"""A caffemodel <-> its layers' blobs, which stay on disk: a blob's floats are contiguous, so only
+their place is read.
 
-The numbers of the fields are from BVLC's caffe.proto: NetParameter, LayerParameter, V1LayerParameter, BlobProto.
+The numbers of the fields are from BVLC's caffe.proto: NetParameter, LayerParameter,
+V1LayerParameter, BlobProto.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from subgraph.types import Array
 _NAME, _V1_LAYER, _LAYER = 1, 2, 100  # of NetParameter
 _FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
 _TYPE, _BLOBS = 2, 7  # of LayerParameter
-_LEGACY_DIMS, _DATA, _SHAPE, _DOUBLE_DATA, _RAW_DATA = (1, 2, 3, 4), 5, 7, 8, 12  # of BlobProto; 12 is NVIDIA's
+_LEGACY_DIMS, _DATA, _SHAPE, _DOUBLE_DATA, _RAW_DATA = (
+    (1, 2, 3, 4),
+    5,
+    7,
+    8,
+    12,
+)  # of BlobProto; 12 is NVIDIA's
 _FLOAT, _DOUBLE = 4, 8  # bytes
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _COMPARE = "compare its size and checksum with the original"
@@ -34,7 +42,8 @@ class WeightBlob:
     """One blob of a layer.
 
     Attributes:
-        shape: the declared shape. places: where its values are, in order. width: bytes of a value, 4 or 8.
+        shape: the declared shape. places: where its values are, in order. width: bytes of a value,
+            4 or 8.
         values: the values themselves, of a blob that is in no file.
     """
 
@@ -60,17 +69,23 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     """Layer -> its blobs. Linear in the number of fields, not in the bytes of the weights.
 
     Raises:
-        ModelError: the file cannot be read, is truncated or no caffemodel, or a blob has not as many values as its
-            shape says; names the byte or the layer.
+        ModelError: the file cannot be read, is truncated or no caffemodel, or a blob has not as
+            many values as its shape says; names the byte or the layer.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
-            raise ModelError(f"{path} is not a regular file", "name the .caffemodel itself", code="file.not-regular")
+            raise ModelError(
+                f"{path} is not a regular file",
+                "name the .caffemodel itself",
+                code="file.not-regular",
+            )
         with path.open("rb") as handle:
             file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
             if file.size >= len(_HDF5) and file.cut(0, len(_HDF5)) == _HDF5:
                 raise ModelError(
-                    f"{path} is in HDF5", "save it as a binary .caffemodel: Net.save of pycaffe", code="caffe.hdf5"
+                    f"{path} is in HDF5",
+                    "save it as a binary .caffemodel: Net.save of pycaffe",
+                    code="caffe.hdf5",
                 )
             layers: dict[str, tuple[WeightBlob, ...]] = {}
             for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
@@ -79,7 +94,9 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
                     if blobs or name not in layers:
                         layers[name] = blobs
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
+        raise ModelError(
+            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
+        ) from e
     if not layers:
         raise ModelError(
             f"{path} holds no layers: it is not a caffemodel",
@@ -89,7 +106,9 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     return layers
 
 
-def _layer(file: File, begin: int, end: int, name_field: int, blobs_field: int) -> tuple[str, tuple[WeightBlob, ...]]:
+def _layer(
+    file: File, begin: int, end: int, name_field: int, blobs_field: int
+) -> tuple[str, tuple[WeightBlob, ...]]:
     name = ""
     places = []
     for number, tag, at, stop in protobuf.fields(file, begin, end, "layer"):
@@ -115,16 +134,24 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
         elif number in legacy:
             legacy[number] = _integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
-            what = f"{file.path}: blob {k} of layer '{clean(layer)}' is in NVIDIA's half precision format"
-            raise ModelError(what, "save the network in float32 with NVCaffe", code="caffe.half-precision")
+            what = (
+                f"{file.path}: blob {k} of layer '{clean(layer)}' is in NVIDIA's half precision"
+                " format"
+            )
+            raise ModelError(
+                what, "save the network in float32 with NVCaffe", code="caffe.half-precision"
+            )
     if shape is None:
         shape = list(legacy.values()) if any(legacy.values()) else []
     width = _FLOAT if data[_DATA] else _DOUBLE
-    places = [place for place in (data[_DATA] or data[_DOUBLE_DATA]) if place.length]
+    places = [place for place in data[_DATA] or data[_DOUBLE_DATA] if place.length]
     have = sum(place.length for place in places)
     wanted = prod(shape) * width
     if have != wanted or min(shape, default=1) < 0:
-        what = f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and {have // width} values"
+        what = (
+            f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and"
+            f" {have // width} values"
+        )
         raise ModelError(what, _COMPARE, code="caffe.damaged-weights")
     return WeightBlob(tuple(shape), tuple(places), width)
 
@@ -163,7 +190,10 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
             out.write(_text_field(_NAME, net))
             for name, kind, blobs in layers:
                 heads = [_blob_head(blob) for blob in blobs]
-                sizes = [len(head) + prod(blob.shape) * blob.width for head, blob in zip(heads, blobs, strict=True)]
+                sizes = [
+                    len(head) + prod(blob.shape) * blob.width
+                    for head, blob in zip(heads, blobs, strict=True)
+                ]
                 tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
                 front = _text_field(1, name) + _text_field(_TYPE, kind)
                 out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
@@ -176,7 +206,9 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
                         protobuf.copy_blob(place, out)
     except OSError as e:
         raise OutputError(
-            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+            f"cannot write {path}: {e.strerror or e}",
+            "free some space or choose another -o",
+            code="output.unwritable",
         ) from e
 
 
@@ -190,7 +222,11 @@ def _blob_head(blob: WeightBlob) -> bytes:
     dims = b"".join(_varint(n) for n in blob.shape)
     shape = protobuf.tag_of(1, len(dims)) + dims
     field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
-    return protobuf.tag_of(_SHAPE, len(shape)) + shape + protobuf.tag_of(field, prod(blob.shape) * blob.width)
+    return (
+        protobuf.tag_of(_SHAPE, len(shape))
+        + shape
+        + protobuf.tag_of(field, prod(blob.shape) * blob.width)
+    )
 
 
 def _varint(value: int) -> bytes:

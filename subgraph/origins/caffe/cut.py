@@ -1,7 +1,7 @@
 """A region of a converted model -> prototxt and caffemodel of its layers, as Caffe has them.
 
-Layers keep their names, parameters and weights; bottoms and tops are the names of tensors, of which no two are equal,
-so that nothing is in place and each blob that enters is an input.
+Layers keep their names, parameters and weights; bottoms and tops are the names of tensors, of which
+no two are equal, so that nothing is in place and each blob that enters is an input.
 """
 
 from __future__ import annotations
@@ -24,18 +24,26 @@ def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "
     """Write `model.prototxt` and `model.caffemodel` with the layers of these nodes.
 
     Raises:
-        UsageError: the nodes are only a part of a layer. ModelError: as `CaffeModel.convert`. OutputError: disk full.
+        UsageError: the nodes are only a part of a layer. ModelError: as `CaffeModel.convert`.
+            OutputError: disk full.
     """
     network = files.convert()
     layers = [layer for layer in network.layers if not set(nodes).isdisjoint(layer.nodes)]
     for layer in layers:
         if missing := [n for n in layer.nodes if n not in nodes]:
-            what = f"the cut goes through the layer '{clean(layer.text.name)}': {clean(missing[0])} is outside"
+            what = (
+                f"the cut goes through the layer '{clean(layer.text.name)}': {clean(missing[0])} is"
+                " outside"
+            )
             raise UsageError(
-                what, f"--start or --end {clean(layer.text.name)} takes the whole layer", code="caffe.cut-inside-layer"
+                what,
+                f"--start or --end {clean(layer.text.name)} takes the whole layer",
+                code="caffe.cut-inside-layer",
             )
     try:
-        (folder / f"{stem}.prototxt").write_text(text.write(_tree(network, layers)), encoding="utf-8")
+        (folder / f"{stem}.prototxt").write_text(
+            text.write(_tree(network, layers)), encoding="utf-8"
+        )
     except OSError as e:
         raise OutputError(
             f"cannot write {folder}: {e.strerror or e}",
@@ -54,7 +62,9 @@ def _tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
         tree.add("input_shape", Message().add("dim", *map(str, network.shapes[name])))
     for layer in layers:
         message = Message().add("name", layer.text.name, quoted=True)
-        kept = [(name, value) for name, value in layer.text.message.fields if name not in _WRITTEN_ANEW]
+        kept = [
+            (name, value) for name, value in layer.text.message.fields if name not in _WRITTEN_ANEW
+        ]
         message.fields += [("type", value) for value in layer.text.message.all("type")]
         message.add("bottom", *layer.bottoms, quoted=True).add("top", *layer.tops, quoted=True)
         message.fields += kept

@@ -1,4 +1,5 @@
-"""Layers of SSD: Normalize, PriorBox, DetectionOutput (https://github.com/weiliu89/caffe/tree/ssd/src/caffe/layers)."""
+"""Layers of SSD: Normalize, PriorBox, DetectionOutput
+(https://github.com/weiliu89/caffe/tree/ssd/src/caffe/layers)."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ CENTER_SIZE = ("CENTER_SIZE", "2")
 
 
 def normalize(layer: CaffeLayer) -> None:
-    """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the whole sample."""
+    """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the
+    whole sample."""
     p = layer.parameters("norm_param")
     shape = layer.shape
     axes = [1, 2, 3] if p.across_spatial else [1]
     square = layer.step("square", "Mul", layer.bottoms * 2)
     total = layer.step("sum", "ReduceSum", [square, layer.integers("axes", axes)])
-    norm = layer.step("norm", "Sqrt", [layer.step("eps", "Add", [total, layer.constant("epsilon", p.eps)])])
+    norm = layer.step(
+        "norm", "Sqrt", [layer.step("eps", "Add", [total, layer.constant("epsilon", p.eps)])]
+    )
     divided = layer.step("divide", "Div", [*layer.bottoms, norm])
     count = 1 if p.channel_shared else shape[1]
     scale = layer.weight(0, (count,), "scale", "factor", (count, 1, 1))
@@ -32,7 +36,8 @@ def normalize(layer: CaffeLayer) -> None:
 
 
 def prior_box(layer: CaffeLayer) -> None:
-    """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes · 4)."""
+    """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes ·
+    4)."""
     p = layer.parameters("prior_box_param")
     (height, width), (rows, columns) = layer.shapes[1][2:], layer.shape[2:]
     height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
@@ -41,12 +46,23 @@ def prior_box(layer: CaffeLayer) -> None:
     sizes = np.array([*_box_sizes(layer, p)], np.float64)
     if rows * columns * len(sizes) * 8 > MAX_VALUES:
         raise layer.refuse("has too many boxes")
-    y, x = np.meshgrid((np.arange(rows) + p.offset) * step_y, (np.arange(columns) + p.offset) * step_x, indexing="ij")
+    y, x = np.meshgrid(
+        (np.arange(rows) + p.offset) * step_y,
+        (np.arange(columns) + p.offset) * step_x,
+        indexing="ij",
+    )
     centres = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
-    corners = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=-1) / [width, height, width, height]
+    corners = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=-1) / [
+        width,
+        height,
+        width,
+        height,
+    ]
     if p.clip:
         corners = corners.clip(0, 1)
-    out = np.stack([corners.reshape(-1), _variances(layer, p, corners.size)]).astype(np.float32)[None]
+    out = np.stack([corners.reshape(-1), _variances(layer, p, corners.size)]).astype(np.float32)[
+        None
+    ]
     layer.last("Constant", [], out.shape, value=numpy_helper.from_array(out, layer.name))
 
 
@@ -81,8 +97,9 @@ def _variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
 def detection_output(layer: CaffeLayer) -> None:
     """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
 
-    A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where nothing is found.
-    Each class is a batch of NonMaxSuppression, because Caffe suppresses among the `top_k` best of each class.
+    A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where
+    nothing is found. Each class is a batch of NonMaxSuppression, because Caffe suppresses among the
+    `top_k` best of each class.
     """
     p = layer.parameters("detection_output_param")
     nms = p.nms_param or Parameters("nms_param", None, "")
@@ -91,19 +108,32 @@ def detection_output(layer: CaffeLayer) -> None:
     _require_plain(layer, p, nms, boxes)
     corners = _decode(layer, p, boxes)
     kept = [k for k in range(classes) if k != p.background_label_id]
-    scores = layer.step("scores", "Reshape", [layer.bottoms[1], layer.integers("scores", (boxes, classes))])
+    scores = layer.step(
+        "scores", "Reshape", [layer.bottoms[1], layer.integers("scores", (boxes, classes))]
+    )
     scores = layer.step("by_class", "Transpose", [scores], perm=[1, 0])
     scores = layer.step("foreground", "Gather", [scores, layer.integers("classes", kept)], axis=0)
     best = layer.step(
-        "best", "TopK", [scores, layer.integers("top_k", [min(nms.top_k, boxes) if nms.top_k > -1 else boxes])],
-        outputs=2, axis=1,
-    )  # fmt: skip
-    candidates = layer.step("candidates", "Gather", [corners, f"{best}@2"], axis=0)  # (classes, top_k, 4)
+        "best",
+        "TopK",
+        [scores, layer.integers("top_k", [min(nms.top_k, boxes) if nms.top_k > -1 else boxes])],
+        outputs=2,
+        axis=1,
+    )
+    candidates = layer.step(
+        "candidates", "Gather", [corners, f"{best}@2"], axis=0
+    )  # (classes, top_k, 4)
     three = layer.step("unsqueeze", "Unsqueeze", [best, layer.integers("axis", [1])])
     limits = [layer.integers("per_class", [boxes]), layer.constant("overlap", [nms.nms_threshold])]
-    limits.append(layer.constant("threshold", [-3e38 if p.confidence_threshold is None else p.confidence_threshold]))
+    limits.append(
+        layer.constant(
+            "threshold", [-3e38 if p.confidence_threshold is None else p.confidence_threshold]
+        )
+    )
     found = layer.step("nms", "NonMaxSuppression", [candidates, three, *limits])
-    pairs = layer.step("pairs", "Gather", [found, layer.integers("columns", [0, 2])], axis=1)  # (class, its candidate)
+    pairs = layer.step(
+        "pairs", "Gather", [found, layer.integers("columns", [0, 2])], axis=1
+    )  # (class, its candidate)
     score = layer.step("score", "GatherND", [best, pairs])
     if p.keep_top_k > -1:
         pairs, score = _keep_best(layer, p.keep_top_k, pairs, score)
@@ -129,16 +159,24 @@ def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int
     sizes = [int(np.prod(shape[1:])) for shape in shapes[:2]]
     if classes < 2 or sizes != [4 * boxes, classes * boxes]:
         raise layer.refuse(
-            f"has {boxes} boxes and {classes} classes, its bottoms have {sizes[0]} and {sizes[1]} values"
+            f"has {boxes} boxes and {classes} classes, its bottoms have {sizes[0]} and {sizes[1]}"
+            " values"
         )
 
 
 def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
     """The boxes as corners (boxes, 4), from locations relative to the prior boxes."""
-    location = layer.step("location", "Reshape", [layer.bottoms[0], layer.integers("location", (boxes, 4))])
-    priors = layer.step("priors", "Reshape", [layer.bottoms[2], layer.integers("priors", (2, boxes, 4))])
+    location = layer.step(
+        "location", "Reshape", [layer.bottoms[0], layer.integers("location", (boxes, 4))]
+    )
+    priors = layer.step(
+        "priors", "Reshape", [layer.bottoms[2], layer.integers("priors", (2, boxes, 4))]
+    )
     prior, variance = (
-        layer.step(f"prior{k}", "Gather", [priors, layer.constant(f"index{k}", k, np.int64)], axis=0) for k in (0, 1)
+        layer.step(
+            f"prior{k}", "Gather", [priors, layer.constant(f"index{k}", k, np.int64)], axis=0
+        )
+        for k in (0, 1)
     )
     if not p.variance_encoded_in_target:
         location = layer.step("scaled", "Mul", [location, variance])
@@ -146,7 +184,9 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
         return layer.step("corners", "Add", [prior, location])
 
     def halves(tensor: str, what: str) -> tuple[str, str]:
-        name = layer.step(what, "Split", [tensor, layer.integers(f"{what}_sizes", [2, 2])], outputs=2, axis=1)
+        name = layer.step(
+            what, "Split", [tensor, layer.integers(f"{what}_sizes", [2, 2])], outputs=2, axis=1
+        )
         return name, f"{name}@2"
 
     low, high = halves(prior, "prior_corners")
@@ -169,15 +209,21 @@ def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[st
     sortable = layer.step("chosen", "Cast", [f"{chosen}@2"], to=1)
     order = layer.step("order", "TopK", [sortable, limit], outputs=2, axis=0, largest=0)
     index = layer.step("index", "Cast", [order], to=7)
-    return layer.step("kept_pairs", "Gather", [pairs, index]), layer.step("kept_score", "Gather", [score, index])
+    return layer.step("kept_pairs", "Gather", [pairs, index]), layer.step(
+        "kept_score", "Gather", [score, index]
+    )
 
 
 def _rows(layer: CaffeLayer, table: str, score: str, most: int) -> None:
     """The table, or one row of -1 where it is empty (its first column is the image, 0)."""
     nothing = layer.constant("nothing", [[0, *[-1] * 6]])
     filled = layer.step("fill", "Concat", [table, nothing], axis=0)
-    count = layer.step("rows", "Max", [layer.step("found", "Shape", [score]), layer.integers("one", [1])])
-    cut = layer.step("cut", "Slice", [filled, layer.integers("start", [0]), count, layer.integers("axis_0", [0])])
+    count = layer.step(
+        "rows", "Max", [layer.step("found", "Shape", [score]), layer.integers("one", [1])]
+    )
+    cut = layer.step(
+        "cut", "Slice", [filled, layer.integers("start", [0]), count, layer.integers("axis_0", [0])]
+    )
     layer.last("Unsqueeze", [cut, layer.integers("axes", [0, 1])], (1, 1, max(most, 1), 7))
     layer.builder.open.add(layer.tops[0])
 

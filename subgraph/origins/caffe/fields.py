@@ -1,10 +1,13 @@
-"""The fields of a layer's parameters that change what it computes: names, kinds, defaults. A subset of `caffe.proto`.
+"""The fields of a layer's parameters that change what it computes: names, kinds, defaults. A subset
+of `caffe.proto`.
 
-Facts from BVLC's caffe.proto (https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto); those of Permute,
-Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from DeepLab; `ceil_mode` and
-`bn_param` from PSPNet's fork (`bn_mode`: SegNet's), ROIPooling from Fast R-CNN's, ShuffleChannel from farmingyard's
-ShuffleNet, Reorg and Upsample from the forks that darknet2caffe writes for. A field that is not listed is an error and
-not ignored: it may be a typo, or change the result.
+Facts from BVLC's caffe.proto
+(https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto); those of Permute,
+Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from
+DeepLab; `ceil_mode` and `bn_param` from PSPNet's fork (`bn_mode`: SegNet's), ROIPooling from Fast
+R-CNN's, ShuffleChannel from farmingyard's ShuffleNet, Reorg and Upsample from the forks that
+darknet2caffe writes for. A field that is not listed is an error and not ignored: it may be a typo,
+or change the result.
 """
 
 from __future__ import annotations
@@ -18,58 +21,92 @@ from subgraph.errors import ModelError
 from subgraph.origins.caffe.text import Message, Scalar, Value
 from subgraph.text import clean
 
-# Per message: `name:kind`, with `=default`. A kind with `*` is repeated. `size` is an integer ≥ 0, `word` an enumerator
-# or string, `skip` is read by Caffe for training or speed only.
-_POOL = "pool:word=MAX pad:size=0 pad_h:size pad_w:size kernel_size:size kernel_h:size kernel_w:size stride:size=1"
+# Per message: `name:kind`, with `=default`. A kind with `*` is repeated. `size` is an integer ≥ 0,
+# `word` an enumerator or string, `skip` is read by Caffe for training or speed only.
+_POOL = (
+    "pool:word=MAX pad:size=0 pad_h:size pad_w:size kernel_size:size kernel_h:size kernel_w:size"
+    " stride:size=1"
+)
 _MESSAGES = {
     "shape": "dim:int*",
     "argmax_param": "out_max_val:bool=false top_k:size=1 axis:int",
-    "batch_norm_param": "use_global_stats:bool=true moving_average_fraction:skip eps:float=1e-5 engine:skip "
-    "scale_filler:skip bias_filler:skip",
+    "batch_norm_param": (
+        "use_global_stats:bool=true moving_average_fraction:skip eps:float=1e-5 engine:skip "
+        "scale_filler:skip bias_filler:skip"
+    ),
     # `frozen` and four blobs: PSPNet's; `bn_mode` and two: SegNet's and ENet's
-    "bn_param": "slope_filler:skip bias_filler:skip scale_filler:skip shift_filler:skip momentum:skip eps:float=1e-5 "
-    "frozen:skip engine:skip bn_mode:word",
+    "bn_param": (
+        "slope_filler:skip bias_filler:skip scale_filler:skip shift_filler:skip momentum:skip"
+        " eps:float=1e-5 frozen:skip engine:skip bn_mode:word"
+    ),
     "bias_param": "axis:int=1 num_axes:int=1 filler:skip",
     "clip_param": "min:float max:float",
     "concat_param": "axis:int=1 concat_dim:int",
-    "convolution_param": "num_output:size=0 bias_term:bool=true pad:size* kernel_size:size* stride:size* "
-    "dilation:size* pad_h:size pad_w:size kernel_h:size kernel_w:size stride_h:size stride_w:size group:size=1 "
-    "weight_filler:skip bias_filler:skip engine:skip axis:int=1 force_nd_im2col:skip "
-    "cudnn_convolution_algo_seeker:skip",
+    "convolution_param": (
+        "num_output:size=0 bias_term:bool=true pad:size* kernel_size:size* stride:size*"
+        " dilation:size* pad_h:size pad_w:size kernel_h:size kernel_w:size stride_h:size"
+        " stride_w:size group:size=1 weight_filler:skip bias_filler:skip engine:skip axis:int=1"
+        " force_nd_im2col:skip cudnn_convolution_algo_seeker:skip"
+    ),
     "crop_param": "axis:int=2 offset:size*",
-    "data_param": "source:skip batch_size:size backend:skip rand_skip:skip scale:skip mean_file:skip crop_size:size=0 "
-    "mirror:skip force_encoded_color:skip prefetch:skip",
-    "detection_output_param": "num_classes:size=0 share_location:bool=true background_label_id:int=0 "
-    "nms_param:nms_param save_output_param:skip code_type:word=CORNER variance_encoded_in_target:bool=false "
-    "keep_top_k:int=-1 confidence_threshold:float visualize:skip visualize_threshold:skip save_file:skip",
+    "data_param": (
+        "source:skip batch_size:size backend:skip rand_skip:skip scale:skip mean_file:skip"
+        " crop_size:size=0 mirror:skip force_encoded_color:skip prefetch:skip"
+    ),
+    "detection_output_param": (
+        "num_classes:size=0 share_location:bool=true background_label_id:int=0 nms_param:nms_param"
+        " save_output_param:skip code_type:word=CORNER variance_encoded_in_target:bool=false"
+        " keep_top_k:int=-1 confidence_threshold:float visualize:skip visualize_threshold:skip"
+        " save_file:skip"
+    ),
     "dropout_param": "dropout_ratio:float=0.5 scale_train:bool=true",
-    "dummy_data_param": "data_filler:skip shape:shape* num:size* channels:size* height:size* width:size*",
+    "dummy_data_param": (
+        "data_filler:skip shape:shape* num:size* channels:size* height:size* width:size*"
+    ),
     "eltwise_param": "operation:word=SUM coeff:float* stable_prod_grad:skip",
     "elu_param": "alpha:float=1",
     "exp_param": "base:float=-1 scale:float=1 shift:float=0",
     "flatten_param": "axis:int=1 end_axis:int=-1",
-    "image_data_param": "batch_size:size=1 new_height:size=0 new_width:size=0 is_color:bool=true crop_size:size=0 "
-    "source:skip rand_skip:skip shuffle:skip scale:skip mean_file:skip mirror:skip root_folder:skip",
-    "inner_product_param": "num_output:size=0 bias_term:bool=true weight_filler:skip bias_filler:skip axis:int=1 "
-    "transpose:bool=false",
+    "image_data_param": (
+        "batch_size:size=1 new_height:size=0 new_width:size=0 is_color:bool=true crop_size:size=0"
+        " source:skip rand_skip:skip shuffle:skip scale:skip mean_file:skip mirror:skip"
+        " root_folder:skip"
+    ),
+    "inner_product_param": (
+        "num_output:size=0 bias_term:bool=true weight_filler:skip bias_filler:skip axis:int=1 "
+        "transpose:bool=false"
+    ),
     "input_param": "shape:shape*",
-    "interp_param": "height:size width:size zoom_factor:size shrink_factor:size pad_beg:int=0 pad_end:int=0",
+    "interp_param": (
+        "height:size width:size zoom_factor:size shrink_factor:size pad_beg:int=0 pad_end:int=0"
+    ),
     "log_param": "base:float=-1 scale:float=1 shift:float=0",
-    "lrn_param": "local_size:size=5 alpha:float=1 beta:float=0.75 norm_region:word=ACROSS_CHANNELS k:float=1 "
-    "engine:skip",
+    "lrn_param": (
+        "local_size:size=5 alpha:float=1 beta:float=0.75 norm_region:word=ACROSS_CHANNELS k:float=1"
+        " engine:skip"
+    ),
     "memory_data_param": "batch_size:size=0 channels:size=0 height:size=0 width:size=0",
     "mvn_param": "normalize_variance:bool=true across_channels:bool=false eps:float=1e-9",
     "nms_param": "nms_threshold:float=0.3 top_k:int=-1 eta:float=1",
-    "norm_param": "across_spatial:bool=true scale_filler:skip channel_shared:bool=true eps:float=1e-10",
+    "norm_param": (
+        "across_spatial:bool=true scale_filler:skip channel_shared:bool=true eps:float=1e-10"
+    ),
     "permute_param": "order:size*",
-    "pooling_param": f"{_POOL} stride_h:size stride_w:size engine:skip global_pooling:bool=false round_mode:word=CEIL "
-    "ceil_mode:bool=true",
+    "pooling_param": (
+        f"{_POOL} stride_h:size stride_w:size engine:skip global_pooling:bool=false"
+        " round_mode:word=CEIL ceil_mode:bool=true"
+    ),
     "power_param": "power:float=1 scale:float=1 shift:float=0",
     "prelu_param": "filler:skip channel_shared:bool=false",
-    "prior_box_param": "min_size:float* max_size:float* aspect_ratio:float* flip:bool=true clip:bool=false "
-    "variance:float* img_size:size=0 img_h:size=0 img_w:size=0 step:float=0 step_h:float=0 step_w:float=0 "
-    "offset:float=0.5",
-    "recurrent_param": "num_output:size=0 weight_filler:skip bias_filler:skip debug_info:skip expose_hidden:bool=false",
+    "prior_box_param": (
+        "min_size:float* max_size:float* aspect_ratio:float* flip:bool=true clip:bool=false"
+        " variance:float* img_size:size=0 img_h:size=0 img_w:size=0 step:float=0 step_h:float=0"
+        " step_w:float=0 offset:float=0.5"
+    ),
+    "recurrent_param": (
+        "num_output:size=0 weight_filler:skip bias_filler:skip debug_info:skip"
+        " expose_hidden:bool=false"
+    ),
     "reduction_param": "operation:word=SUM axis:int=0 coeff:float=1",
     "relu_param": "negative_slope:float=0 engine:skip",
     "reorg_param": "stride:size reverse:bool=false",
@@ -85,17 +122,24 @@ _MESSAGES = {
     "threshold_param": "threshold:float=0",
     "tile_param": "axis:int=1 tiles:size=0",
     "upsample_param": "scale:size=1",
-    "transform_param": "crop_size:size=0 scale:skip mirror:skip mean_file:skip mean_value:skip force_color:skip "
-    "force_gray:skip",
+    "transform_param": (
+        "crop_size:size=0 scale:skip mirror:skip mean_file:skip mean_value:skip force_color:skip "
+        "force_gray:skip"
+    ),
     # The network and its layers; `V1` is `layers { type: CONVOLUTION }`, as Caffe wrote until 2014.
-    "net": "name:word= input:word* input_shape:shape* input_dim:int* layer:layer* layers:layer* state:skip "
-    "force_backward:skip debug_info:skip",
+    "net": (
+        "name:word= input:word* input_shape:shape* input_dim:int* layer:layer* layers:layer*"
+        " state:skip force_backward:skip debug_info:skip"
+    ),
     "rule": "phase:word min_level:skip max_level:skip stage:word* not_stage:word*",
-    "layer": "name:word= type:word= bottom:word* top:word* include:rule* exclude:rule* phase:word param:skip "
-    "loss_weight:skip propagate_down:skip blobs_lr:skip weight_decay:skip blob_share_mode:skip loss_param:skip "
-    "accuracy_param:skip hdf5_data_param:skip window_data_param:skip annotated_data_param:skip python_param:skip "
-    "multibox_loss_param:skip softmax_loss_param:skip infogain_loss_param:skip hinge_loss_param:skip "
-    "contrastive_loss_param:skip hdf5_output_param:skip",
+    "layer": (
+        "name:word= type:word= bottom:word* top:word* include:rule* exclude:rule* phase:word"
+        " param:skip loss_weight:skip propagate_down:skip blobs_lr:skip weight_decay:skip"
+        " blob_share_mode:skip loss_param:skip accuracy_param:skip hdf5_data_param:skip"
+        " window_data_param:skip annotated_data_param:skip python_param:skip"
+        " multibox_loss_param:skip softmax_loss_param:skip infogain_loss_param:skip"
+        " hinge_loss_param:skip contrastive_loss_param:skip hdf5_output_param:skip"
+    ),
 }
 _MESSAGES["layer"] += "".join(
     f" {name}:{name}" for name in _MESSAGES if name.endswith("_param") and name != "nms_param"
@@ -103,7 +147,9 @@ _MESSAGES["layer"] += "".join(
 
 
 def _bool(text: str) -> bool:
-    return {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}[text.lower()]
+    return {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}[
+        text.lower()
+    ]
 
 
 def _int(text: str) -> int:
@@ -122,7 +168,10 @@ def _size(text: str) -> int:
 _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (_int, "an integer of 32 bits"),
     "size": (_size, "an integer of 32 bits, zero or more"),
-    "float": (lambda text: float(text[:-1] if text[-1:] in "fF" and text[-3:].lower() != "inf" else text), "a number"),
+    "float": (
+        lambda text: float(text[:-1] if text[-1:] in "fF" and text[-3:].lower() != "inf" else text),
+        "a number",
+    ),
     "bool": (_bool, "true or false"),
     "word": (str, "a word"),
 }
@@ -131,7 +180,8 @@ _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 class Parameters:
     """The fields of one message as attributes.
 
-    A repeated field is a list; None stands for an absent message, and for a scalar without a default.
+    A repeated field is a list; None stands for an absent message, and for a scalar without a
+    default.
 
     Raises:
         ModelError: a field is unknown, or its value is not of its kind; names the line.
@@ -154,7 +204,9 @@ class Parameters:
                 of = "" if name in ("net", "layer") else f" in {name}"
                 what = f"{where}, line {value.line}: unknown field '{clean(field)}'{of}"
                 raise ModelError(
-                    what, f"{hint}what subcut does not know may change the result", code="caffe.unknown-field"
+                    what,
+                    f"{hint}what subcut does not know may change the result",
+                    code="caffe.unknown-field",
                 )
             kind, repeated, _ = kinds[field]
             if kind == "skip":
@@ -204,7 +256,10 @@ def _value(kind: str, value: Value, where: str, field: str) -> Any:
         try:
             return convert(value.text)
         except (ValueError, KeyError):
-            what = f"{where}, line {value.line}: '{field}' must be {expected}, not '{clean(value.text[:40])}'"
+            what = (
+                f"{where}, line {value.line}: '{field}' must be {expected}, not"
+                f" '{clean(value.text[:40])}'"
+            )
             raise ModelError(what, "correct that line", code="caffe.wrong-value") from None
     raise ModelError(
         f"{where}, line {value.line}: '{field}' must be {expected}, not a message",

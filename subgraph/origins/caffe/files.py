@@ -1,4 +1,5 @@
-"""Words of a command line -> the files of a Caffe model -> an ONNX file, kept for the next command."""
+"""Words of a command line -> the files of a Caffe model -> an ONNX file, kept for the next
+command."""
 
 from __future__ import annotations
 
@@ -27,17 +28,21 @@ class CaffeModel:
     seed: int = 0
 
     def convert(self, drawn: Path | None = None) -> network.CaffeNetwork:
-        """The network with its ONNX model; the weights stay in the caffemodel. `drawn`: as of `network.convert`.
+        """The network with its ONNX model; the weights stay in the caffemodel. `drawn`: as of
+        `network.convert`.
 
         Raises:
             ModelError: as `network.convert`, `caffemodel.read` and `text.read`.
         """
         blobs = caffemodel.read(self.weights) if self.weights else None
-        return network.convert(text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn)
+        return network.convert(
+            text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn
+        )
 
 
 def find(path: Path, weights: str | None = None) -> CaffeModel:
-    """The other half of a prototxt or caffemodel: `weights`, else the file of its name, else the only one beside it.
+    """The other half of a prototxt or caffemodel: `weights`, else the file of its name, else the
+    only one beside it.
 
     Raises:
         UsageError: there is none, or several.
@@ -49,13 +54,17 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
                 "name the .prototxt first",
                 code="caffe.weights-twice",
             )
-        return CaffeModel(_beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path)
+        return CaffeModel(
+            _beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path
+        )
     if weights and (drawn := RANDOM_WEIGHTS.fullmatch(weights)):
         return CaffeModel(path, None, int(drawn[1] or 0))
     if weights:
-        if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is not a file
+        if not os.path.isfile(weights):  # noqa: PTH113
             raise UsageError(
-                f"--weights {clean(weights)}: no such file", "name a .caffemodel, or random:SEED", code="file.not-found"
+                f"--weights {clean(weights)}: no such file",
+                "name a .caffemodel, or random:SEED",
+                code="file.not-found",
             )
         return CaffeModel(path, Path(weights))
     hint = "name it with --weights FILE, or try the network with random weights: --weights random:0"
@@ -68,8 +77,13 @@ def _beside(path: Path, suffix: str, hint: str) -> Path:
         return same
     found = sorted(p for p in path.parent.iterdir() if p.suffix.lower() == suffix and p.is_file())
     if len(found) == 1:
-        log.info("%s: %s (the only %s beside %s)", "weights" if suffix == ".caffemodel" else "network", found[0].name,
-                 suffix, path.name)  # fmt: skip
+        log.info(
+            "%s: %s (the only %s beside %s)",
+            "weights" if suffix == ".caffemodel" else "network",
+            found[0].name,
+            suffix,
+            path.name,
+        )
         return found[0]
     if not found:
         raise UsageError(f"no {suffix} beside {clean(str(path))}", hint, code="caffe.file-missing")
@@ -83,14 +97,18 @@ def _beside(path: Path, suffix: str, hint: str) -> Path:
 
 
 def to_onnx(path: Path, weights: str | None = None) -> Path:
-    """The converted model as a file. 0.6 s for 240 MB of weights the first time, a third of it later.
+    """The converted model as a file. 0.6 s for 240 MB of weights the first time, a third of it
+    later.
 
     Raises:
-        UsageError: as `find`. ModelError: as `CaffeModel.convert`. OutputError: it can be written nowhere.
+        UsageError: as `find`. ModelError: as `CaffeModel.convert`. OutputError: it can be written
+            nowhere.
     """
     files = find(path, weights)
     if not files.weights:
-        log.warning("the weights are random, seed %d: values mean nothing, shapes and names do", files.seed)
+        log.warning(
+            "the weights are random, seed %d: values mean nothing, shapes and names do", files.seed
+        )
 
     def write(target: Path) -> None:
         drawn = target.with_name("drawn.caffemodel")
@@ -98,4 +116,6 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
         drawn.unlink(missing_ok=True)
 
     drawn_or_read = file_digest(files.weights) if files.weights else files.seed
-    return converted(["caffe/2", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write)
+    return converted(
+        ["caffe/2", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write
+    )

@@ -1,6 +1,8 @@
-"""Layers that compute: inner product, normalisation, element by element. Each function converts one type.
+"""Layers that compute: inner product, normalisation, element by element. Each function converts one
+type.
 
-The formulas are those of the layers' forward functions in Caffe (https://github.com/BVLC/caffe/tree/master/src/caffe/layers).
+The formulas are those of the layers' forward functions in Caffe
+(https://github.com/BVLC/caffe/tree/master/src/caffe/layers).
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def inner_product(layer: CaffeLayer) -> None:
     tensor = layer.bottoms[0]
     if len(shape) != 2 or axis != 1:
         tensor = layer.step("flatten", "Flatten", [tensor], axis=axis)
-    inputs = [tensor, layer.weight(0, (width, outputs) if p.transpose else (outputs, width), "weight", "filter")]
+    inputs = [
+        tensor,
+        layer.weight(0, (width, outputs) if p.transpose else (outputs, width), "weight", "filter"),
+    ]
     if p.bias_term:
         inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
     attributes = {"transB": int(not p.transpose)}
@@ -43,31 +48,48 @@ def batch_norm(layer: CaffeLayer) -> None:
     p = layer.parameters("batch_norm_param")
     shape = layer.shape
     if not p.use_global_stats:
-        raise layer.refuse("takes the statistics of the batch (use_global_stats: false)", "name the deploy.prototxt")
+        raise layer.refuse(
+            "takes the statistics of the batch (use_global_stats: false)",
+            "name the deploy.prototxt",
+        )
     if len(layer.builder.weights.get(layer.name, ()) if layer.builder.weights else ()) > 3:
-        raise layer.refuse("has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it")
+        raise layer.refuse(
+            "has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it"
+        )
     channels = shape[1] if len(shape) > 1 else 1
-    mean, variance = (layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "variance")))
+    mean, variance = (
+        layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "variance"))
+    )
     total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
     factor = np.float32(1 / total if total else 0)
-    _normalise(layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps)
+    _normalise(
+        layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps
+    )
 
 
 def bn(layer: CaffeLayer) -> None:
-    """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale, shift."""
+    """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale,
+    shift."""
     p = layer.parameters("bn_param")
     shape = layer.shape
     channels = shape[1] if len(shape) > 1 else 1
     given = {name for name, _ in p.given.fields}
     if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
         likes = ("factor", "offset", "offset", "variance")
-        slope, bias, mean, variance = (layer.blob(k, (channels,), like).array() for k, like in enumerate(likes))
+        slope, bias, mean, variance = (
+            layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)
+        )
         _normalise(layer, slope, bias, mean, variance, p.eps)
     elif p.bn_mode in ("INFERENCE", "1"):
-        factor, shift = (layer.blob(k, (channels,), like).array() for k, like in enumerate(("factor", "offset")))
+        factor, shift = (
+            layer.blob(k, (channels,), like).array() for k, like in enumerate(("factor", "offset"))
+        )
         _normalise(layer, factor, shift, np.zeros(channels), np.ones(channels), 0.0)
     else:
-        raise layer.refuse("takes the statistics of the batch (bn_mode is not INFERENCE)", "name the deploy.prototxt")
+        raise layer.refuse(
+            "takes the statistics of the batch (bn_mode is not INFERENCE)",
+            "name the deploy.prototxt",
+        )
 
 
 def axpy(layer: CaffeLayer) -> None:
@@ -82,18 +104,26 @@ def axpy(layer: CaffeLayer) -> None:
     layer.last("Add", [product, layer.bottoms[2]], x)
 
 
-def _normalise(layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> None:
+def _normalise(
+    layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float
+) -> None:
     names = ("gamma", "beta", "mean", "variance")
-    values = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, (gamma, beta, mean, variance), strict=True)]
+    values = [
+        layer.constant(n, np.reshape(v, -1))
+        for n, v in zip(names, (gamma, beta, mean, variance), strict=True)
+    ]
     layer.last("BatchNormalization", [*layer.bottoms, *values], layer.shape, epsilon=eps)
 
 
 def scale(layer: CaffeLayer) -> None:
-    """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and variance 1."""
+    """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and
+    variance 1."""
     p = layer.parameters("scale_param")
     if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
         channels = layer.shape[1]
-        gamma, beta = (layer.blob(k, (channels,), like).array() for k, like in ((0, "factor"), (1, "offset")))
+        gamma, beta = (
+            layer.blob(k, (channels,), like).array() for k, like in ((0, "factor"), (1, "offset"))
+        )
         _normalise(layer, gamma, beta, np.zeros(channels), np.ones(channels), 0.0)
         return
     factor, shape = _broadcast(layer, p, "gamma", "factor")
@@ -102,7 +132,11 @@ def scale(layer: CaffeLayer) -> None:
         return
     scaled = layer.step("mul", "Mul", [layer.bottoms[0], factor])
     view = _view(layer, p, shape)
-    layer.last("Add", [scaled, layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)], layer.shape)
+    layer.last(
+        "Add",
+        [scaled, layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)],
+        layer.shape,
+    )
 
 
 def bias(layer: CaffeLayer) -> None:
@@ -112,7 +146,8 @@ def bias(layer: CaffeLayer) -> None:
 
 
 def _broadcast(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
-    """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and its own shape."""
+    """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and
+    its own shape."""
     if len(layer.bottoms) == 2:
         shape = layer.shapes[1]
         view = _view(layer, p, shape)
@@ -128,7 +163,9 @@ def _view(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """The shape, with ones behind it where the first bottom has further axes."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
-        raise layer.refuse(f"cannot spread {'×'.join(map(str, shape))} over axis {axis} of its bottom")
+        raise layer.refuse(
+            f"cannot spread {'×'.join(map(str, shape))} over axis {axis} of its bottom"
+        )
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
 
 
@@ -143,7 +180,12 @@ def lrn(layer: CaffeLayer) -> None:
         layer.last("LRN", layer.bottoms, layer.shape, **attributes)
         return
     square = layer.step("square", "Mul", layer.bottoms * 2)
-    window: dict[str, Any] = {"kernel_shape": [n, n], "strides": [1, 1], "pads": [n // 2] * 4, "count_include_pad": 1}
+    window: dict[str, Any] = {
+        "kernel_shape": [n, n],
+        "strides": [1, 1],
+        "pads": [n // 2] * 4,
+        "count_include_pad": 1,
+    }
     mean = layer.step("mean", "AveragePool", [square], **window)
     scaled = layer.step("mul", "Mul", [mean, layer.constant("alpha", p.alpha)])
     added = layer.step("add", "Add", [scaled, layer.constant("one", 1)])
@@ -163,7 +205,9 @@ def mvn(layer: CaffeLayer) -> None:
         return
     centred = layer.step("centre", "Sub", [*layer.bottoms, mean])
     square = layer.step("square", "Mul", [centred, centred])
-    deviation = layer.step("deviation", "Sqrt", [layer.step("variance", "ReduceMean", [square], axes=axes)])
+    deviation = layer.step(
+        "deviation", "Sqrt", [layer.step("variance", "ReduceMean", [square], axes=axes)]
+    )
     divisor = layer.step("eps", "Add", [deviation, layer.constant("epsilon", p.eps)])
     layer.last("Div", [centred, divisor], layer.shape)
 
@@ -172,7 +216,9 @@ def eltwise(layer: CaffeLayer) -> None:
     """Product, weighted sum or maximum of equal shapes."""
     p = layer.parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
-        raise layer.refuse(f"has bottoms of other shapes: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}")
+        raise layer.refuse(
+            f"has bottoms of other shapes: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}"
+        )
     if p.coeff and len(p.coeff) != len(layer.bottoms):
         raise layer.refuse(f"has {len(p.coeff)} coefficients for {len(layer.bottoms)} bottoms")
     terms = list(layer.bottoms)
@@ -181,7 +227,9 @@ def eltwise(layer: CaffeLayer) -> None:
     elif p.operation in ("SUM", "1"):
         for k, coefficient in enumerate(p.coeff):
             if coefficient != 1:
-                terms[k] = layer.step(f"coeff{k}", "Mul", [terms[k], layer.constant(f"coefficient{k}", coefficient)])
+                terms[k] = layer.step(
+                    f"coeff{k}", "Mul", [terms[k], layer.constant(f"coefficient{k}", coefficient)]
+                )
         layer.last("Add" if len(terms) == 2 else "Sum", terms, layer.shape)
     elif p.operation in ("PROD", "0"):
         product = terms[0]
@@ -204,7 +252,9 @@ def relu(layer: CaffeLayer) -> None:
 def prelu(layer: CaffeLayer) -> None:
     """As ReLU, with a slope per channel."""
     channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
-    slope = layer.weight(0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2)))
+    slope = layer.weight(
+        0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2))
+    )
     layer.last("PRelu", [*layer.bottoms, slope], layer.shape)
 
 
@@ -219,7 +269,11 @@ def clip(layer: CaffeLayer) -> None:
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
     if low is None or high is None:
         raise layer.refuse("needs min and max in clip_param")
-    layer.last("Clip", [*layer.bottoms, layer.constant("min", low), layer.constant("max", high)], layer.shape)
+    layer.last(
+        "Clip",
+        [*layer.bottoms, layer.constant("min", low), layer.constant("max", high)],
+        layer.shape,
+    )
 
 
 def swish(layer: CaffeLayer) -> None:
@@ -232,7 +286,11 @@ def swish(layer: CaffeLayer) -> None:
 def power(layer: CaffeLayer) -> None:
     """(shift + scale · x) ** power."""
     p = layer.parameters("power_param")
-    steps = [("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)]
+    steps = [
+        ("scale", "Mul", p.scale, 1),
+        ("shift", "Add", p.shift, 0),
+        ("power", "Pow", p.power, 1),
+    ]
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 
@@ -243,7 +301,11 @@ def exponential(layer: CaffeLayer) -> None:
     if not rate * p.shift < MAX_EXPONENT:
         raise layer.refuse(f"has the shift {p.shift:g}, beyond float32")
     factor = exp(rate * p.shift)
-    steps = [("scale", "Mul", rate * p.scale, 1), ("exp", "Exp", None, 0), ("shift", "Mul", factor, 1)]
+    steps = [
+        ("scale", "Mul", rate * p.scale, 1),
+        ("exp", "Exp", None, 0),
+        ("shift", "Mul", factor, 1),
+    ]
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 
@@ -262,12 +324,15 @@ def logarithm(layer: CaffeLayer) -> None:
 
 def _log(layer: CaffeLayer, base: float) -> float:
     if base <= 0 or base == 1:
-        raise layer.refuse(f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e")
+        raise layer.refuse(
+            f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e"
+        )
     return log(base)
 
 
 def dropout(layer: CaffeLayer) -> None:
-    """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept here."""
+    """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept
+    here."""
     p = layer.parameters("dropout_param")
     layer.chain([] if p.scale_train else [("keep", "Mul", 1 - p.dropout_ratio)])
 
@@ -290,7 +355,11 @@ def reduction(layer: CaffeLayer) -> None:
     p = layer.parameters("reduction_param")
     axis = layer.axis(p.axis)
     ops = dict(
-        zip(("SUM", "ASUM", "SUMSQ", "MEAN"), ("ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceMean"), strict=True)
+        zip(
+            ("SUM", "ASUM", "SUMSQ", "MEAN"),
+            ("ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceMean"),
+            strict=True,
+        )
     )
     op = ops.get(p.operation) or ops.get(dict(zip("1234", ops, strict=True)).get(p.operation, ""))
     if op is None:

@@ -1,7 +1,8 @@
 """A prototxt's tree, and the blobs of a caffemodel -> an ONNX model, one tensor name per layer.
 
-A layer that writes over its bottom ("in place": `conv1`, `bn_conv1`, `scale_conv1`, `conv1_relu` all have the top
-`conv1`) makes a tensor of its own, with the layer's name; any other top keeps its name.
+A layer that writes over its bottom ("in place": `conv1`, `bn_conv1`, `scale_conv1`, `conv1_relu`
+all have the top `conv1`) makes a tensor of its own, with the layer's name; any other top keeps its
+name.
 """
 
 from __future__ import annotations
@@ -24,28 +25,83 @@ OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sa
 PRODUCER = "subcut from Caffe"
 
 CONVERTERS: dict[str, Callable[[CaffeLayer], None]] = {
-    **windows.LAYERS, **layers.LAYERS, **shapes.LAYERS, **detection.LAYERS,
-}  # fmt: skip
-# (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in MANY_TOPS.
+    **windows.LAYERS,
+    **layers.LAYERS,
+    **shapes.LAYERS,
+    **detection.LAYERS,
+}
+# (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in
+# MANY_TOPS.
 _BOTTOMS = {
-    "Axpy": (3, 3), "Bias": (1, 2), "Concat": (1, 10_000), "Crop": (2, 2), "DetectionOutput": (3, 3),
-    "Eltwise": (2, 10_000), "LSTM": (2, 2), "ROIPooling": (2, 2), "PriorBox": (2, 2), "Scale": (1, 2),
-}  # fmt: skip
+    "Axpy": (3, 3),
+    "Bias": (1, 2),
+    "Concat": (1, 10_000),
+    "Crop": (2, 2),
+    "DetectionOutput": (3, 3),
+    "Eltwise": (2, 10_000),
+    "LSTM": (2, 2),
+    "ROIPooling": (2, 2),
+    "PriorBox": (2, 2),
+    "Scale": (1, 2),
+}
 _MANY_TOPS = ("Slice", "Split")
-_INPUTS = ("AnnotatedData", "Data", "DummyData", "HDF5Data", "ImageData", "Input", "MemoryData", "WindowData")
-_IGNORED = ("Accuracy", "DetectionEvaluate", "HDF5Output", "Silence")  # they measure or write, and compute nothing on
+_INPUTS = (
+    "AnnotatedData",
+    "Data",
+    "DummyData",
+    "HDF5Data",
+    "ImageData",
+    "Input",
+    "MemoryData",
+    "WindowData",
+)
+_IGNORED = (
+    "Accuracy",
+    "DetectionEvaluate",
+    "HDF5Output",
+    "Silence",
+)  # they measure or write, and compute nothing on
 _V1_TYPES = {
-    "ABSVAL": "AbsVal", "ACCURACY": "Accuracy", "ARGMAX": "ArgMax", "BNLL": "BNLL", "CONCAT": "Concat",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss", "CONVOLUTION": "Convolution", "DATA": "Data",
-    "DECONVOLUTION": "Deconvolution", "DROPOUT": "Dropout", "DUMMY_DATA": "DummyData", "ELTWISE": "Eltwise",
-    "EUCLIDEAN_LOSS": "EuclideanLoss", "EXP": "Exp", "FLATTEN": "Flatten", "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output", "HINGE_LOSS": "HingeLoss", "IM2COL": "Im2col", "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss", "INNER_PRODUCT": "InnerProduct", "LRN": "LRN", "MEMORY_DATA": "MemoryData",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss", "MVN": "MVN", "POOLING": "Pooling", "POWER": "Power",
-    "RELU": "ReLU", "SIGMOID": "Sigmoid", "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "SILENCE": "Silence", "SLICE": "Slice", "SOFTMAX": "Softmax", "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split", "TANH": "TanH", "THRESHOLD": "Threshold", "WINDOW_DATA": "WindowData",
-}  # fmt: skip
+    "ABSVAL": "AbsVal",
+    "ACCURACY": "Accuracy",
+    "ARGMAX": "ArgMax",
+    "BNLL": "BNLL",
+    "CONCAT": "Concat",
+    "CONTRASTIVE_LOSS": "ContrastiveLoss",
+    "CONVOLUTION": "Convolution",
+    "DATA": "Data",
+    "DECONVOLUTION": "Deconvolution",
+    "DROPOUT": "Dropout",
+    "DUMMY_DATA": "DummyData",
+    "ELTWISE": "Eltwise",
+    "EUCLIDEAN_LOSS": "EuclideanLoss",
+    "EXP": "Exp",
+    "FLATTEN": "Flatten",
+    "HDF5_DATA": "HDF5Data",
+    "HDF5_OUTPUT": "HDF5Output",
+    "HINGE_LOSS": "HingeLoss",
+    "IM2COL": "Im2col",
+    "IMAGE_DATA": "ImageData",
+    "INFOGAIN_LOSS": "InfogainLoss",
+    "INNER_PRODUCT": "InnerProduct",
+    "LRN": "LRN",
+    "MEMORY_DATA": "MemoryData",
+    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
+    "MVN": "MVN",
+    "POOLING": "Pooling",
+    "POWER": "Power",
+    "RELU": "ReLU",
+    "SIGMOID": "Sigmoid",
+    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
+    "SILENCE": "Silence",
+    "SLICE": "Slice",
+    "SOFTMAX": "Softmax",
+    "SOFTMAX_LOSS": "SoftmaxWithLoss",
+    "SPLIT": "Split",
+    "TANH": "TanH",
+    "THRESHOLD": "Threshold",
+    "WINDOW_DATA": "WindowData",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +117,8 @@ class ConvertedLayer:
 
 @dataclass(frozen=True)
 class CaffeNetwork:
-    """A converted network. `shapes`: of every blob by its tensor's name; `field`: `layer`, before 2014 `layers`."""
+    """A converted network. `shapes`: of every blob by its tensor's name; `field`: `layer`, before
+    2014 `layers`."""
 
     name: str
     model: ModelProto
@@ -77,14 +134,17 @@ def convert(
     seed: int = 0,
     drawn: Path | None = None,
 ) -> CaffeNetwork:
-    """The ONNX model of a prototxt. Large weights are stubs whose location is the caffemodel, or `drawn`.
+    """The ONNX model of a prototxt. Large weights are stubs whose location is the caffemodel, or
+    `drawn`.
 
     Args:
-        where: the prototxt, to be named in errors. weights: layer -> its blobs; None draws them from `seed`.
+        where: the prototxt, to be named in errors. weights: layer -> its blobs; None draws them
+            from `seed`.
         drawn: the file that those are written to; without one they are kept in memory.
 
     Raises:
-        ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the layer or line.
+        ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the
+            layer or line.
     """
     try:
         net = Parameters("net", tree, where)
@@ -99,10 +159,15 @@ def convert(
     converted = []
     for text in texts:
         if text.type in _INPUTS:
-            inputs += _declare(builder, current, zip(text.tops, _input_shapes(text, where), strict=True))
+            inputs += _declare(
+                builder, current, zip(text.tops, _input_shapes(text, where), strict=True)
+            )
             continue
         layer = CaffeLayer(
-            builder, text, tuple(_bottom(text, b, current, where) for b in text.bottoms), _tops(text, current, builder)
+            builder,
+            text,
+            tuple(_bottom(text, b, current, where) for b in text.bottoms),
+            _tops(text, current, builder),
         )
         _require_arity(layer)
         before = len(builder.nodes)
@@ -116,7 +181,11 @@ def convert(
         for node in builder.nodes[before:]:
             node.doc_string = text.name
         names = tuple(n.name for n in builder.nodes[before:])
-        converted.append(ConvertedLayer(text, layer.bottoms, layer.tops, names, tuple(builder.used.get(text.name, ()))))
+        converted.append(
+            ConvertedLayer(
+                text, layer.bottoms, layer.tops, names, tuple(builder.used.get(text.name, ()))
+            )
+        )
     return CaffeNetwork(
         net.name,
         _model(net.name, builder, inputs),
@@ -127,7 +196,8 @@ def convert(
 
 
 def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
-    """The layers that are there when a network is tested, in their order, of types that are known."""
+    """The layers that are there when a network is tested, in their order, of types that are
+    known."""
     if net.layer and net.layers:
         raise ModelError(
             f"{where} has both `layer` and `layers`",
@@ -159,7 +229,9 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
         yield LayerText(fields.name, kind, tuple(fields.bottom), tuple(fields.top), fields, message)
     if not seen:
         raise ModelError(
-            f"{where} has no layers", "name the prototxt of a network: deploy.prototxt", code="caffe.no-layers"
+            f"{where} has no layers",
+            "name the prototxt of a network: deploy.prototxt",
+            code="caffe.no-layers",
         )
 
 
@@ -167,8 +239,13 @@ def _is_tested(fields: Parameters) -> bool:
     """Is the layer part of the network in the phase TEST, at no stage?"""
     if fields.phase and fields.phase not in ("TEST", "1"):
         return False
-    meets = lambda rule: (not rule.phase or rule.phase in ("TEST", "1")) and not rule.stage  # noqa: E731
-    return any(map(meets, fields.include)) if fields.include else not any(map(meets, fields.exclude))
+
+    def meets(rule):
+        return (not rule.phase or rule.phase in ("TEST", "1")) and not rule.stage
+
+    return (
+        any(map(meets, fields.include)) if fields.include else not any(map(meets, fields.exclude))
+    )
 
 
 def _require_known(tree: Message, where: str) -> None:
@@ -182,9 +259,14 @@ def _require_known(tree: Message, where: str) -> None:
         words = {name: value.text for name, value in message.fields if isinstance(value, Scalar)}
         kind = words.get("type", "")
         if field == "layers" and any(name == "layer" for name, _ in message.fields):
-            what = f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in each `layers`"
+            what = (
+                f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in"
+                " each `layers`"
+            )
             raise ModelError(
-                what, "upgrade_net_proto_text of Caffe writes it as subcut reads it", code="caffe.old-form"
+                what,
+                "upgrade_net_proto_text of Caffe writes it as subcut reads it",
+                code="caffe.old-form",
             )
         if field == "layer" and kind and not {kind} & {*CONVERTERS, *_INPUTS, *_IGNORED}:
             raise _unknown(words.get("name", ""), kind, message, where)
@@ -206,13 +288,16 @@ def _unknown(name: str, kind: str, message: Message, where: str) -> ModelError:
 
 
 def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
-    """The inputs that stand in front of the layers, with `input_shape`s or four `input_dim`s for each."""
+    """The inputs that stand in front of the layers, with `input_shape`s or four `input_dim`s for
+    each."""
     given = [shape.dim for shape in net.input_shape]
     if not given:
         given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
     if len(given) != len(net.input):
         what = f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}"
-        raise ModelError(what, "give each input an input_shape, or four input_dim", code="caffe.input-shape")
+        raise ModelError(
+            what, "give each input an input_shape, or four input_dim", code="caffe.input-shape"
+        )
     return zip(net.input, given, strict=True)
 
 
@@ -223,13 +308,19 @@ def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
     if text.type == "Input" and f.input_param:
         shapes = [shape.dim for shape in f.input_param.shape]
     elif text.type == "DummyData" and (p := f.dummy_data_param):
-        shapes = [s.dim for s in p.shape] or [list(d) for d in zip(p.num, p.channels, p.height, p.width, strict=False)]
+        shapes = [s.dim for s in p.shape] or [
+            list(d) for d in zip(p.num, p.channels, p.height, p.width, strict=False)
+        ]
     elif text.type == "MemoryData" and (p := f.memory_data_param):
         shapes = [[p.batch_size, p.channels, p.height, p.width], [p.batch_size]]
     elif p := f.data_param or f.image_data_param:
         size = p.crop_size or (f.transform_param.crop_size if f.transform_param else 0)
-        height, width = (size, size) if size else (getattr(p, "new_height", 0), getattr(p, "new_width", 0))
-        shapes = [[p.batch_size or 1, 3, height, width], [p.batch_size or 1]] if height and width else []
+        height, width = (
+            (size, size) if size else (getattr(p, "new_height", 0), getattr(p, "new_width", 0))
+        )
+        shapes = (
+            [[p.batch_size or 1, 3, height, width], [p.batch_size or 1]] if height and width else []
+        )
     shapes = shapes[: len(text.tops)]
     if len(shapes) == 1 and text.type in ("Input", "DummyData"):
         shapes *= len(text.tops)
@@ -243,12 +334,16 @@ def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
     return shapes
 
 
-def _declare(builder: Builder, current: dict[str, str], inputs: Iterable[tuple[str, Sequence[int]]]) -> Iterator[str]:
+def _declare(
+    builder: Builder, current: dict[str, str], inputs: Iterable[tuple[str, Sequence[int]]]
+) -> Iterator[str]:
     """Note inputs of the model; yields their tensors."""
     for name, shape in inputs:
         if name in current:
             raise ModelError(
-                f"{builder.where}: two inputs are called '{clean(name)}'", "rename one", code="caffe.same-name"
+                f"{builder.where}: two inputs are called '{clean(name)}'",
+                "rename one",
+                code="caffe.same-name",
             )
         builder.declare(name, shape)
         builder.taken.add(name)
@@ -259,9 +354,14 @@ def _declare(builder: Builder, current: dict[str, str], inputs: Iterable[tuple[s
 def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) -> str:
     if blob not in current:
         near = nearest(blob, current)[:1]
-        hint = f"did you mean '{near[0]}'?" if near else "a layer in front of it must have it as its top"
+        hint = (
+            f"did you mean '{near[0]}'?"
+            if near
+            else "a layer in front of it must have it as its top"
+        )
         raise ModelError(
-            f"{where}, line {text.message.line}: no layer makes '{clean(blob)}', the bottom of '{clean(text.name)}'",
+            f"{where}, line {text.message.line}: no layer makes '{clean(blob)}', the bottom of"
+            f" '{clean(text.name)}'",
             hint,
             code="caffe.no-producer",
         )
@@ -269,11 +369,14 @@ def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) 
 
 
 def _tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tuple[str, ...]:
-    """The tensors that a layer makes: a new top keeps its name, one that is written over takes the layer's."""
+    """The tensors that a layer makes: a new top keeps its name, one that is written over takes the
+    layer's."""
     tops = []
     for top in text.tops:
         name = text.name if top in current else top
-        tops.append(builder.unique(f"{top}@{text.name}") if name in builder.shapes or name in tops else name)
+        tops.append(
+            builder.unique(f"{top}@{text.name}") if name in builder.shapes or name in tops else name
+        )
     return tuple(tops)
 
 
@@ -281,14 +384,22 @@ def _require_arity(layer: CaffeLayer) -> None:
     fewest, most = _BOTTOMS.get(layer.text.type, (1, 1))
     tops = len(layer.tops)
     if not fewest <= len(layer.bottoms) <= most or (tops > 1 and layer.text.type not in _MANY_TOPS):
-        wants = f"{fewest}" if fewest == most else f"at least {fewest}" if most > 2 else f"{fewest} or {most}"
+        wants = (
+            f"{fewest}"
+            if fewest == most
+            else f"at least {fewest}"
+            if most > 2
+            else f"{fewest} or {most}"
+        )
         raise layer.refuse(
-            f"has {count(len(layer.bottoms), 'bottom')} and {count(tops, 'top')}", f"known: {wants}, and one top"
+            f"has {count(len(layer.bottoms), 'bottom')} and {count(tops, 'top')}",
+            f"known: {wants}, and one top",
         )
 
 
 def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
-    """The model with the inputs that are read, or with all if none is; its outputs are what nothing reads."""
+    """The model with the inputs that are read, or with all if none is; its outputs are what nothing
+    reads."""
     read = {n for node in builder.nodes for n in node.input}
     made = [n for node in builder.nodes for n in node.output if n in builder.shapes]
     if not made:
@@ -314,5 +425,8 @@ def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     )
     graph.initializer.extend(builder.initializers)
     return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name=PRODUCER
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name=PRODUCER,
     )

@@ -19,7 +19,10 @@ def concat(layer: CaffeLayer) -> None:
     axis = layer.axis(p.axis if p.concat_dim is None else p.concat_dim)
     others = [shape[:axis] + shape[axis + 1 :] for shape in layer.shapes]
     if any(other != others[0] for other in others):
-        raise layer.refuse(f"joins shapes that do not fit: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}")
+        raise layer.refuse(
+            "joins shapes that do not fit:"
+            f" {', '.join('×'.join(map(str, s)) for s in layer.shapes)}"
+        )
     out = [*layer.shape]
     out[axis] = sum(shape[axis] for shape in layer.shapes)
     layer.last("Concat", layer.bottoms, out, axis=axis)
@@ -37,7 +40,8 @@ def slices(layer: CaffeLayer) -> None:
     sizes = [b - a for a, b in pairwise(points)]
     if len(sizes) != count or min(sizes) < 1:
         raise layer.refuse(
-            f"cuts {size} at {points[1:-1]} into {count} tops", "the points must rise, one less than tops"
+            f"cuts {size} at {points[1:-1]} into {count} tops",
+            "the points must rise, one less than tops",
         )
     shapes = [(*layer.shape[:axis], n, *layer.shape[axis + 1 :]) for n in sizes]
     layer.last("Split", [*layer.bottoms, layer.integers("sizes", sizes)], *shapes, axis=axis)
@@ -47,7 +51,9 @@ def split(layer: CaffeLayer) -> None:
     """Copies: a node for each top."""
     for k, top in enumerate(layer.tops):
         name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
-        layer.builder.nodes.append(helper.make_node("Identity", list(layer.bottoms), [top], name=name))
+        layer.builder.nodes.append(
+            helper.make_node("Identity", list(layer.bottoms), [top], name=name)
+        )
         layer.builder.declare(top, layer.shape)
 
 
@@ -62,7 +68,8 @@ def crop(layer: CaffeLayer) -> None:
     ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
     if any(end > shape[a] for a, end in zip(axes, ends, strict=True)):
         raise layer.refuse(
-            f"would cut {'×'.join(map(str, wanted))} out of {'×'.join(map(str, shape))}, which is smaller"
+            f"would cut {'×'.join(map(str, wanted))} out of {'×'.join(map(str, shape))}, which is"
+            " smaller"
         )
     inputs = [
         layer.bottoms[0],
@@ -107,7 +114,9 @@ def reshape(layer: CaffeLayer) -> None:
         dims[dims.index(-1)] = prod(shape[start:end]) // rest
     out = (*shape[:start], *dims, *shape[end:])
     if prod(out) != prod(shape):
-        raise layer.refuse(f"cannot reshape {'×'.join(map(str, shape))} to {'×'.join(map(str, out))}")
+        raise layer.refuse(
+            f"cannot reshape {'×'.join(map(str, shape))} to {'×'.join(map(str, out))}"
+        )
     _reshape(layer, out)
 
 
@@ -134,17 +143,24 @@ def shuffle_channel(layer: CaffeLayer) -> None:
     group, (batch, channels, *rest) = layer.parameters("shuffle_channel_param").group, layer.shape
     if not group or channels % group:
         raise layer.refuse(f"cannot part {channels} channels into {group} groups")
-    _through(layer, (batch, group, channels // group, *rest), (0, 2, 1, *range(3, 3 + len(rest))), layer.shape)
+    _through(
+        layer,
+        (batch, group, channels // group, *rest),
+        (0, 2, 1, *range(3, 3 + len(rest))),
+        layer.shape,
+    )
 
 
 def reorg(layer: CaffeLayer) -> None:
-    """Darknet's: places become channels; its order is that of the inverse on the same memory, not space to depth."""
+    """Darknet's: places become channels; its order is that of the inverse on the same memory, not
+    space to depth."""
     p = layer.parameters("reorg_param")
     shape = layer.shape
     s = p.stride
     if not s or len(shape) != 4:
         raise layer.refuse(
-            "needs a reorg_param with a stride, and a bottom with four axes", "forks differ in its default"
+            "needs a reorg_param with a stride, and a bottom with four axes",
+            "forks differ in its default",
         )
     batch, channels, height, width = shape
     if channels % (s * s) or (not p.reverse and (height % s or width % s)):
@@ -166,26 +182,42 @@ def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
 
 
 def upsample(layer: CaffeLayer) -> None:
-    """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is another."""
+    """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is
+    another."""
     scale = layer.parameters("upsample_param").scale
     shape = layer.shape
     if not scale or len(shape) != 4:
         raise layer.refuse("needs a scale, and a bottom with four axes")
     inputs = [*layer.bottoms, "", layer.constant("scales", (1, 1, scale, scale))]
-    mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    mode = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     layer.last("Resize", inputs, (*shape[:2], shape[2] * scale, shape[3] * scale), **mode)
 
 
 def roi_pooling(layer: CaffeLayer) -> None:
     """Fast R-CNN's: the maximum of each cell of each box `(batch, x1, y1, x2, y2)`."""
     p, (shape, boxes) = layer.parameters("roi_pooling_param"), layer.shapes
-    if not (p.pooled_h and p.pooled_w) or len(shape) != 4 or len(boxes) < 2 or boxes[1] != 5 or prod(boxes[2:]) != 1:
+    if (
+        not (p.pooled_h and p.pooled_w)
+        or len(shape) != 4
+        or len(boxes) < 2
+        or boxes[1] != 5
+        or prod(boxes[2:]) != 1
+    ):
         raise layer.refuse("needs pooled_h, pooled_w, and boxes of five numbers")
     rois = layer.bottoms[1]
     if len(boxes) > 2:
         rois = layer.step("boxes", "Reshape", [rois, layer.integers("boxes", boxes[:2])])
     sizes = {"pooled_shape": [p.pooled_h, p.pooled_w], "spatial_scale": p.spatial_scale}
-    layer.last("MaxRoiPool", [layer.bottoms[0], rois], (boxes[0], shape[1], p.pooled_h, p.pooled_w), **sizes)
+    layer.last(
+        "MaxRoiPool",
+        [layer.bottoms[0], rois],
+        (boxes[0], shape[1], p.pooled_h, p.pooled_w),
+        **sizes,
+    )
 
 
 def interp(layer: CaffeLayer) -> None:
@@ -213,7 +245,8 @@ def interp(layer: CaffeLayer) -> None:
 
 
 def arg_max(layer: CaffeLayer) -> None:
-    """The places of the largest values as floats, the later of equal ones first; or the values; or both."""
+    """The places of the largest values as floats, the later of equal ones first; or the values; or
+    both."""
     p = layer.parameters("argmax_param")
     shape = layer.shape
     tensor = layer.bottoms[0]
@@ -226,7 +259,9 @@ def arg_max(layer: CaffeLayer) -> None:
     # TopK takes the earlier of equal values, Caffe the later one: so along the reversed axis.
     places = (("starts", [-1]), ("ends", [-size - 1]), ("axes", [axis]), ("steps", [-1]))
     reverse = layer.step("reverse", "Slice", [tensor, *(layer.integers(n, v) for n, v in places)])
-    values = layer.step("top", "TopK", [reverse, layer.integers("k", [p.top_k])], outputs=2, axis=axis)
+    values = layer.step(
+        "top", "TopK", [reverse, layer.integers("k", [p.top_k])], outputs=2, axis=axis
+    )
     index = layer.step("cast", "Cast", [f"{values}@2"], to=FLOAT)
     last = layer.constant("last", size - 1)
     if p.axis is not None:
@@ -246,11 +281,14 @@ def arg_max(layer: CaffeLayer) -> None:
 def lstm(layer: CaffeLayer) -> None:
     """Caffe's LSTM over `x (T, N, …)` as one Scan; where `cont (T, N)` is 0 a sequence begins.
 
-    Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i, f, o, g.
+    Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i,
+    f, o, g.
     """
     p = layer.parameters("recurrent_param")
     if p.expose_hidden:
-        raise layer.refuse("exposes its hidden state", "subcut reads LSTM with the bottoms x and cont")
+        raise layer.refuse(
+            "exposes its hidden state", "subcut reads LSTM with the bottoms x and cont"
+        )
     (steps, batch, *rest), size = layer.shape, p.num_output
     if layer.shapes[1] != (steps, batch):
         raise layer.refuse(f"needs a second bottom, cont, of {steps}×{batch}")
@@ -260,8 +298,12 @@ def lstm(layer: CaffeLayer) -> None:
     state = layer.weight(2, (4 * size, size), "state", "filter")
     flat = layer.step("flatten", "Flatten", [layer.bottoms[0]], axis=2)
     gates = layer.step("gemm", "Gemm", [flat, weight, bias], transB=1)
-    gates = layer.step("gates", "Reshape", [gates, layer.integers("gates", (steps, batch, 4 * size))])
-    cont = layer.step("cont", "Reshape", [layer.bottoms[1], layer.integers("cont", (steps, batch, 1))])
+    gates = layer.step(
+        "gates", "Reshape", [gates, layer.integers("gates", (steps, batch, 4 * size))]
+    )
+    cont = layer.step(
+        "cont", "Reshape", [layer.bottoms[1], layer.integers("cont", (steps, batch, 1))]
+    )
     zero = layer.constant("zero", np.zeros((batch, size)))
     turned = layer.step("transpose", "Transpose", [state], perm=[1, 0])
     info = helper.make_tensor_value_info
@@ -291,7 +333,12 @@ def lstm(layer: CaffeLayer) -> None:
     )
     ends = [layer.builder.unique(f"{layer.name}/{n}") for n in ("last_h", "last_c")]
     node = helper.make_node(
-        "Scan", [zero, zero, gates, cont], [*ends, *layer.tops], name=layer.name, num_scan_inputs=2, body=body
+        "Scan",
+        [zero, zero, gates, cont],
+        [*ends, *layer.tops],
+        name=layer.name,
+        num_scan_inputs=2,
+        body=body,
     )
     layer.builder.nodes.append(node)
     layer.builder.declare(layer.tops[0], (steps, batch, size))

@@ -1,6 +1,8 @@
-"""The text of a prototxt <-> a tree of messages. No schema: what a field may hold is the matter of `fields`.
+"""The text of a prototxt <-> a tree of messages. No schema: what a field may hold is the matter of
+`fields`.
 
-Protobuf's text format, without extensions: https://protobuf.dev/reference/protobuf/textformat-spec/.
+Protobuf's text format, without extensions:
+https://protobuf.dev/reference/protobuf/textformat-spec/.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Message:
 
     def add(self, name: str, *values: str | Message, quoted: bool = False) -> Message:
         """Append a field for each value; returns the message itself."""
-        self.fields += [(name, v if isinstance(v, Message) else Scalar(v, quoted, 0)) for v in values]
+        self.fields += [
+            (name, v if isinstance(v, Message) else Scalar(v, quoted, 0)) for v in values
+        ]
         return self
 
     def all(self, name: str) -> list[Value]:
@@ -58,21 +62,28 @@ def read(path: Path) -> Message:
     """The tree of a prototxt. Linear in its size.
 
     Raises:
-        ModelError: it cannot be read, is not UTF-8, too large, or not protobuf's text format; names the line.
+        ModelError: it cannot be read, is not UTF-8, too large, or not protobuf's text format; names
+            the line.
     """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ModelError(
-                f"{path} is larger than {MAX_BYTES >> 20} MB", "a prototxt holds no weights", code="caffe.too-large"
+                f"{path} is larger than {MAX_BYTES >> 20} MB",
+                "a prototxt holds no weights",
+                code="caffe.too-large",
             )
         text = data.decode("utf-8-sig")
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
+        raise ModelError(
+            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
+        ) from e
     except UnicodeDecodeError as e:
         raise ModelError(
-            f"{path} is not text: byte {e.start} is not UTF-8", "name the .prototxt", code="caffe.not-text"
+            f"{path} is not text: byte {e.start} is not UTF-8",
+            "name the .prototxt",
+            code="caffe.not-text",
         ) from e
     return parse(text, path)
 
@@ -165,7 +176,9 @@ def _unescape(match: re.Match[str]) -> str:
 def _wrong(path: Path, line: int, expected: str, kind: str, found: str) -> ModelError:
     found = "the end of the file" if kind == "end" else repr(found[:40])
     return ModelError(
-        f"{path}, line {line}: expected {expected}, found {found}", "correct that line", code="caffe.syntax"
+        f"{path}, line {line}: expected {expected}, found {found}",
+        "correct that line",
+        code="caffe.syntax",
     )
 
 

@@ -1,4 +1,5 @@
-"""Layers that slide a window over a picture: convolution, its transpose, pooling. Each function converts one type."""
+"""Layers that slide a window over a picture: convolution, its transpose, pooling. Each function
+converts one type."""
 
 from __future__ import annotations
 
@@ -8,10 +9,17 @@ from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.fields import Parameters
 
 
-def _per_axis(layer: CaffeLayer, p: Parameters, name: str, axes: int, default: int | None) -> list[int]:
-    """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h` and `_w`."""
+def _per_axis(
+    layer: CaffeLayer, p: Parameters, name: str, axes: int, default: int | None
+) -> list[int]:
+    """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h`
+    and `_w`."""
     stem = name.removesuffix("_size")
-    both = [getattr(p, f"{stem}_{side}", None) for side in "hw"] if name != "dilation" else [None, None]
+    both = (
+        [getattr(p, f"{stem}_{side}", None) for side in "hw"]
+        if name != "dilation"
+        else [None, None]
+    )
     if both != [None, None]:
         values = [default if n is None else n for n in both]
     else:
@@ -44,12 +52,15 @@ def _groups(layer: CaffeLayer, p: Parameters) -> int:
     depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
     groups: int = channels if depthwise else p.group
     if not outputs or not groups or channels % groups or outputs % groups:
-        raise layer.refuse(f"cannot split {channels} channels and {outputs} outputs into {groups} groups")
+        raise layer.refuse(
+            f"cannot split {channels} channels and {outputs} outputs into {groups} groups"
+        )
     return groups
 
 
 def convolution(layer: CaffeLayer) -> None:
-    """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs / groups, *kernel)`."""
+    """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs /
+    groups, *kernel)`."""
     p = layer.parameters("convolution_param")
     (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
     channels = layer.shape[1]
@@ -60,16 +71,25 @@ def convolution(layer: CaffeLayer) -> None:
     if p.bias_term:
         inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
     sizes = [
-        (n - 1) * s + d * (k - 1) + 1 - 2 * q if backwards else (n + 2 * q - d * (k - 1) - 1) // s + 1
+        (n - 1) * s + d * (k - 1) + 1 - 2 * q
+        if backwards
+        else (n + 2 * q - d * (k - 1) - 1) // s + 1
         for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
     ]
-    attributes = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation, "group": groups}
+    attributes = {
+        "kernel_shape": kernel,
+        "strides": stride,
+        "pads": pad * 2,
+        "dilations": dilation,
+        "group": groups,
+    }
     op = "ConvTranspose" if backwards else "Conv"
     layer.last(op, inputs, (layer.shape[0], outputs, *sizes), **attributes)
 
 
 def pooling(layer: CaffeLayer) -> None:
-    """Caffe rounds the size up, and an average counts the padding, but not what a last window has beyond it."""
+    """Caffe rounds the size up, and an average counts the padding, but not what a last window has
+    beyond it."""
     p = layer.parameters("pooling_param")
     if p.pool not in ("MAX", "AVE", "0", "1"):
         raise layer.refuse(f"pools by {p.pool}", "known: MAX, AVE")
@@ -80,21 +100,42 @@ def pooling(layer: CaffeLayer) -> None:
     if p.global_pooling:
         layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
         return
-    kernel, stride, pad = (_per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0)))
+    kernel, stride, pad = (
+        _per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0))
+    )
     if any(q >= k for q, k in zip(pad, kernel, strict=True)):
         raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
     rounded_up = p.ceil_mode and p.round_mode in ("CEIL", "0")
     spans = [n + 2 * q - k for n, k, q in zip(shape[2:], kernel, pad, strict=True)]
-    sizes = [(-(-span // s) if rounded_up else span // s) + 1 for span, s in zip(spans, stride, strict=True)]
-    outside = [(o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)]
+    sizes = [
+        (-(-span // s) if rounded_up else span // s) + 1
+        for span, s in zip(spans, stride, strict=True)
+    ]
+    outside = [
+        (o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)
+    ]
     if any(outside) and not any(pad):
         raise layer.refuse("has a last window that lies outside of its bottom")
     sizes = [o - beyond for o, beyond in zip(sizes, outside, strict=True)]
     layer.builder.declare(layer.tops[0], (*shape[:2], *sizes))  # refuses a size of 0
-    _pool(layer, op, [min(k, k + span) for k, span in zip(kernel, spans, strict=True)], stride, pad, sizes)
+    _pool(
+        layer,
+        op,
+        [min(k, k + span) for k, span in zip(kernel, spans, strict=True)],
+        stride,
+        pad,
+        sizes,
+    )
 
 
-def _pool(layer: CaffeLayer, op: str, kernel: list[int], stride: list[int], pad: list[int], sizes: list[int]) -> None:
+def _pool(
+    layer: CaffeLayer,
+    op: str,
+    kernel: list[int],
+    stride: list[int],
+    pad: list[int],
+    sizes: list[int],
+) -> None:
     """The node, in the plainest form that gives these sizes."""
     tensor = layer.bottoms[0]
     places = layer.shape[2:]

@@ -1,18 +1,22 @@
-"""Converters of other formats to ONNX: what each needs, and a script per family that runs in an environment of its own.
+"""Converters of other formats to ONNX: what each needs, and a script per family that runs in an
+environment of its own.
 
-A script needs the standard library, numpy and what is installed for it. `script_main` calls two functions of it:
+A script needs the standard library, numpy and what is installed for it. `script_main` calls two
+functions of it:
 
     convert(model, target)     write the ONNX model
-    opened(model, tensors)     a context manager: the original's inputs, and a function that runs it once
+    opened(model, tensors)     a context manager: the original's inputs, and a function that runs it
+    once
 
-The inputs are names with element type and sizes. The function takes a value for each, and returns the outputs, and
-those of `tensors` inside the model that the original has, both by the original's names.
+The inputs are names with element type and sizes. The function takes a value for each, and returns
+the outputs, and those of `tensors` inside the model that the original has, both by the original's
+names.
 
     SCRIPT_MAIN SCRIPT convert MODEL OUT.onnx
     SCRIPT_MAIN SCRIPT run MODEL ASKED.json FOLDER
 
-`ASKED.json` names a `.npy` per input of the ONNX model for each sample, its outputs with their types, and the tensors
-in it; `FOLDER` gets the values.
+`ASKED.json` names a `.npy` per input of the ONNX model for each sample, its outputs with their
+types, and the tensors in it; `FOLDER` gets the values.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from subgraph.storage.file_kinds import Family, recognise, recognise_folder
 
 @dataclass(frozen=True)
 class Converter:
-    """`name`: what converts; `script`: the file in this folder; `requirements`: what is installed for it, of `size`."""
+    """`name`: what converts; `script`: the file in this folder; `requirements`: what is installed
+    for it, of `size`."""
 
     name: str
     script: str
@@ -47,7 +52,10 @@ TENSORFLOW = Converter(
     "1.3 GB",
 )
 PADDLE = Converter(
-    "paddle2onnx", "paddle_script.py", ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "packaging"), "1 GB"
+    "paddle2onnx",
+    "paddle_script.py",
+    ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "packaging"),
+    "1 GB",
 )
 CONVERTERS: Mapping[Family, Converter] = {
     Family.TENSORFLOW: TENSORFLOW,
@@ -58,7 +66,8 @@ CONVERTERS: Mapping[Family, Converter] = {
 
 
 def converter_of(model: Path) -> tuple[str, Converter] | None:
-    """(what a file or folder is, what converts it), by its content; None if there is no converter for it."""
+    """(what a file or folder is, what converts it), by its content; None if there is no converter
+    for it."""
     kind = recognise_folder(model) if model.is_dir() else recognise(model)
     converter = CONVERTERS.get(kind.family) if kind and kind.family else None
     return (kind.name, converter) if kind and converter else None

@@ -1,4 +1,5 @@
-"""A model of another format -> its ONNX file, and what the original computes, by processes of their own."""
+"""A model of another format -> its ONNX file, and what the original computes, by processes of their
+own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ LAST_LINES = 8  # of what a converter says when it fails
 
 @dataclass(frozen=True)
 class Original:
-    """A model of another format, and what runs it: `converter`'s script with the interpreter `python`."""
+    """A model of another format, and what runs it: `converter`'s script with the interpreter
+    `python`."""
 
     model: Path
     converter: Converter
@@ -42,21 +44,30 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     run(commands, f"{clean(name)} cannot convert {clean(model.name)}", written.parent)
     if not written.is_file():
         raise ModelError(
-            f"{clean(name)} ended well and wrote no {written.name}", system.join(commands), code="convert.no-model"
+            f"{clean(name)} ended well and wrote no {written.name}",
+            system.join(commands),
+            code="convert.no-model",
         )
     try:
         graph = load(written)
     except ModelError as e:
         raise ModelError(
-            f"what {clean(name)} wrote is not an ONNX model that can be read", e.what, code="convert.unreadable-model"
+            f"what {clean(name)} wrote is not an ONNX model that can be read",
+            e.what,
+            code="convert.unreadable-model",
         ) from e
     if not graph.outputs:
-        raise ModelError(f"{clean(name)} wrote a model without outputs", system.join(commands), code="model.no-outputs")
+        raise ModelError(
+            f"{clean(name)} wrote a model without outputs",
+            system.join(commands),
+            code="model.no-outputs",
+        )
     return graph
 
 
 def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
-    """Move a model to `target`, and its external data to the same places beside it, and nothing else.
+    """Move a model to `target`, and its external data to the same places beside it, and nothing
+    else.
 
     The model comes last, so that it is never there without its weights.
 
@@ -68,7 +79,11 @@ def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
     moves[target] = graph.path
     for place in moves:
         if place.exists() and (not force or place.resolve() == source.resolve() or place.is_dir()):
-            hint = "-o names a file in another folder" if force else "--force replaces it, -o names another"
+            hint = (
+                "-o names a file in another folder"
+                if force
+                else "--force replaces it, -o names another"
+            )
             raise ResultExists(f"{clean(str(place))} is in the way", hint, code="output.exists")
     try:
         for place, file in moves.items():
@@ -80,7 +95,8 @@ def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
 
 
 def command_of(template: str, model: Path, written: Path) -> list[str]:
-    """The words of the user's own converter, `{model}` and `{output}` filled in; no shell reads them.
+    """The words of the user's own converter, `{model}` and `{output}` filled in; no shell reads
+    them.
 
     Raises:
         UsageError: a placeholder is missing, or the quotes do not close.
@@ -102,9 +118,11 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
     return [word.replace("{model}", str(model)).replace("{output}", str(written)) for word in words]
 
 
-def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path) -> str:
-    """Run the original on samples (`.npy` files by input of the ONNX model), and record what it computes in `folder`,
-    in place of what an earlier conversion left there.
+def original_values(
+    original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path
+) -> str:
+    """Run the original on samples (`.npy` files by input of the ONNX model), and record what it
+    computes in `folder`, in place of what an earlier conversion left there.
 
     Returns why inputs or outputs of the two models could not be paired; "" if they were.
 
@@ -119,19 +137,26 @@ def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[
     types = graph.declared_types(graph.outputs)
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
-        "outputs": {n: declared_type(types[n])[1:] if n in types else ("", None) for n in graph.outputs},
+        "outputs": {
+            n: declared_type(types[n])[1:] if n in types else ("", None) for n in graph.outputs
+        },
         "tensors": [name for name in graph.maker if name not in graph.outputs],
     }
     asked.write_text(json.dumps(asks), encoding="utf-8")
     words = original.converter.command(original.python, "run", model.resolve(), asked, folder)
-    run(words, f"{clean(model.name)} cannot be run by the runtime that it was made for", folder.parent)
+    run(
+        words,
+        f"{clean(model.name)} cannot be run by the runtime that it was made for",
+        folder.parent,
+    )
     asked.unlink()
     unpaired = folder / UNPAIRED
     return clean(unpaired.read_text(encoding="utf-8")) if unpaired.is_file() else ""
 
 
 def run(words: Sequence[str], failed: str, folder: Path) -> None:
-    """Run a command to its end, with all that it starts in a group of its own; what it puts aside goes into `folder`.
+    """Run a command to its end, with all that it starts in a group of its own; what it puts aside
+    goes into `folder`.
 
     The group ends with this process, however this one ends.
 
@@ -144,15 +169,21 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
             env = outside | {"TMPDIR": str(place.resolve())}
             done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout") from e
+        raise ModelError(
+            f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout"
+        ) from e
     except OSError as e:
         raise UsageError(
-            f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path", code="command.not-runnable"
+            f"cannot run {clean(words[0])}: {e.strerror or e}",
+            "check its path",
+            code="command.not-runnable",
         ) from e
     done.require_space()
     if done.code:
         lines = [clean(line) for line in done.last_lines(LAST_LINES)]
         what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
         raise ModelError(
-            " | ".join([what, *lines]), f"to see more: {masked(system.join(words))}", code="convert.failed"
+            " | ".join([what, *lines]),
+            f"to see more: {masked(system.join(words))}",
+            code="convert.failed",
         )

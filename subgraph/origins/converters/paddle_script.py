@@ -18,9 +18,13 @@ def files(model: Path) -> tuple[Path, Path]:
     if model.name == "__model__":
         return model, model.with_name("__params__")
     parameters = model.with_suffix(".pdiparams")
-    programs = [p for p in (model.with_suffix(".json"), model.with_suffix(".pdmodel")) if p.is_file()]
+    programs = [
+        p for p in (model.with_suffix(".json"), model.with_suffix(".pdmodel")) if p.is_file()
+    ]
     if not programs:
-        raise FileNotFoundError(f"no program beside {parameters}: expected .json or .pdmodel of the same name")
+        raise FileNotFoundError(
+            f"no program beside {parameters}: expected .json or .pdmodel of the same name"
+        )
     return programs[0], parameters
 
 
@@ -35,8 +39,11 @@ def convert(model: Path, target: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(model: Path, _: list[str]) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
-    """Its predictor, without optimisations; paddle2onnx gives intermediate tensors names of its own."""
+def opened(
+    model: Path, _: list[str]
+) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
+    """Its predictor, without optimisations; paddle2onnx gives intermediate tensors names of its
+    own."""
     from paddle import inference
 
     config = inference.Config(*map(str, files(model)))
@@ -49,7 +56,16 @@ def opened(model: Path, _: list[str]) -> Iterator[tuple[dict[str, Any], Callable
         for name, value in fed.items():
             predictor.get_input_handle(name).copy_from_cpu(value)
         predictor.run()
-        return {name: predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()}, {}
+        return {
+            name: predictor.get_output_handle(name).copy_to_cpu()
+            for name in predictor.get_output_names()
+        }, {}
 
     handles = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
-    yield {name: (str(h.type()).rpartition(".")[2].lower(), h.shape()) for name, h in handles.items()}, compute
+    yield (
+        {
+            name: (str(h.type()).rpartition(".")[2].lower(), h.shape())
+            for name, h in handles.items()
+        },
+        compute,
+    )

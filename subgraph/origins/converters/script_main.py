@@ -1,4 +1,5 @@
-"""The process that converts a model, or runs the original: a script for an environment of its own. See `converters`."""
+"""The process that converts a model, or runs the original: a script for an environment of its own.
+See `converters`."""
 
 import json
 import runpy
@@ -9,8 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-UNPAIRED = ".unpaired"  # beside the recorded values: why inputs or outputs of the two models were not paired
-Declared = tuple[str, Sequence[Any] | None]  # element type, "" for unknown; sizes, of which some may be no number
+# beside the recorded values: why inputs or outputs of the two models were not paired
+UNPAIRED = ".unpaired"
+Declared = tuple[
+    str, Sequence[Any] | None
+]  # element type, "" for unknown; sizes, of which some may be no number
 
 
 class UnpairedError(Exception):
@@ -24,13 +28,20 @@ def main() -> None:
     if what == "convert":
         family.convert(Path(model), rest[0])
     else:
-        run(family, Path(model), json.loads(Path(rest[0]).read_text(encoding="utf-8")), Path(rest[1]))
+        run(
+            family,
+            Path(model),
+            json.loads(Path(rest[0]).read_text(encoding="utf-8")),
+            Path(rest[1]),
+        )
 
 
 def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
-    """Write `sample_K.npz` per sample: the values that the original has, by the names of the ONNX model's tensors.
+    """Write `sample_K.npz` per sample: the values that the original has, by the names of the ONNX
+    model's tensors.
 
-    Outputs that cannot be paired are left out, and `UNPAIRED` tells why; without its inputs nothing is run.
+    Outputs that cannot be paired are left out, and `UNPAIRED` tells why; without its inputs nothing
+    is run.
     """
     import numpy as np
 
@@ -43,14 +54,18 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
                 (folder / UNPAIRED).write_text(str(e), encoding="utf-8")
                 return
             outputs, inner = compute({names[name]: value for name, value in fed.items()})
-            arrays = {name: np.asarray(value) for name, value in inner.items() if name in asked["tensors"]}
+            arrays = {
+                name: np.asarray(value) for name, value in inner.items() if name in asked["tensors"]
+            }
             found = {name: np.asarray(value) for name, value in outputs.items()}
             try:
                 names = paired("output", asked["outputs"], _declared(found))
                 arrays |= {ours: found[theirs] for ours, theirs in names.items()}
             except UnpairedError as e:
                 (folder / UNPAIRED).write_text(str(e), encoding="utf-8")
-            with zipfile.ZipFile(folder / f"sample_{k}.npz", "w") as archive:  # np.savez has no tensor called "file"
+            with zipfile.ZipFile(
+                folder / f"sample_{k}.npz", "w"
+            ) as archive:  # np.savez has no tensor called "file"
                 for name, value in arrays.items():
                     if not value.dtype.hasobject:  # of strings, which numpy would pickle
                         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -61,8 +76,11 @@ def _declared(values: Mapping[str, Any]) -> dict[str, Declared]:
     return {name: (value.dtype.name, value.shape) for name, value in values.items()}
 
 
-def paired(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]) -> dict[str, str]:
-    """Name in the ONNX model -> name in the original: the same, or the only one that has the type and shape.
+def paired(
+    what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]
+) -> dict[str, str]:
+    """Name in the ONNX model -> name in the original: the same, or the only one that has the type
+    and shape.
 
     The order of inputs and outputs tells nothing: converters sort them.
 
@@ -82,7 +100,10 @@ def paired(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declare
     pairs |= {name: found[0] for name, found in alike.items() if len(found) == 1}
     if len(ours) == len(theirs) == len(set(pairs.values())):
         return pairs
-    names = (f"{', '.join(n) or 'none'} of the {of}" for n, of in ((mine, "ONNX model"), (others, "original")))
+    names = (
+        f"{', '.join(n) or 'none'} of the {of}"
+        for n, of in ((mine, "ONNX model"), (others, "original"))
+    )
     raise UnpairedError(f"{what}s cannot be paired by name: {' with '.join(names)}")
 
 
@@ -94,7 +115,9 @@ def _fit(one: Declared, other: Declared) -> bool:
     if dims is None or other_dims is None:
         return True
     pairs = list(zip(dims, other_dims, strict=False))
-    known = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and min(a, b) >= 0]
+    known = [
+        (a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and min(a, b) >= 0
+    ]
     return len(dims) == len(other_dims) and all(a == b for a, b in known)
 
 

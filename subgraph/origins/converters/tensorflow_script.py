@@ -1,6 +1,8 @@
-"""TensorFlow's formats -> ONNX by tf2onnx, and their values by TensorFlow. A script: see `converters`.
+"""TensorFlow's formats -> ONNX by tf2onnx, and their values by TensorFlow. A script: see
+`converters`.
 
-Its intermediate tensors are those of the frozen graph that tf2onnx converts, whose names its ONNX nodes keep.
+Its intermediate tensors are those of the frozen graph that tf2onnx converts, whose names its ONNX
+nodes keep.
 """
 
 import contextlib
@@ -36,7 +38,8 @@ def kind_of(model: Path) -> str:
 
 @contextlib.contextmanager
 def _prepared(model: Path) -> Iterator[tuple[str, str]]:
-    """(kind, path) of what tf2onnx takes: a Keras model is exported to a SavedModel first, which it reads surely."""
+    """(kind, path) of what tf2onnx takes: a Keras model is exported to a SavedModel first, which it
+    reads surely."""
     kind = kind_of(model)
     if kind != KERAS:
         yield kind, str(model)
@@ -44,7 +47,9 @@ def _prepared(model: Path) -> Iterator[tuple[str, str]]:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        loaded = tf.keras.models.load_model(str(model), compile=False)  # safe mode: a Lambda's code is not run
+        loaded = tf.keras.models.load_model(
+            str(model), compile=False
+        )  # safe mode: a Lambda's code is not run
         loaded.export(folder, verbose=False)
         yield SAVED_MODEL, folder
 
@@ -54,7 +59,11 @@ def convert(model: Path, target: str) -> None:
     from tf2onnx import convert as tf2onnx
 
     with _prepared(model) as (kind, path):
-        words = {SAVED_MODEL: ["--saved-model", path], TFLITE: ["--tflite", path], GRAPH: ["--graphdef", path]}[kind]
+        words = {
+            SAVED_MODEL: ["--saved-model", path],
+            TFLITE: ["--tflite", path],
+            GRAPH: ["--graphdef", path],
+        }[kind]
         if kind == GRAPH:
             inputs, outputs = ends(graph_def(path))
             words += ["--inputs", ",".join(inputs), "--outputs", ",".join(outputs)]
@@ -65,7 +74,8 @@ def convert(model: Path, target: str) -> None:
 
 
 def _signature(model: str) -> tuple[str, Any, Any]:
-    """(name, function, what holds its variables) of the signature that is served, else of the first one."""
+    """(name, function, what holds its variables) of the signature that is served, else of the first
+    one."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(model)
@@ -97,11 +107,14 @@ def ends(graph: Any) -> tuple[list[str], list[str]]:
 def opened(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
     """The original's inputs, and a function that runs it."""
     with _prepared(model) as (kind, path):
-        yield {TFLITE: _of_tflite, GRAPH: _of_graph, SAVED_MODEL: _of_saved_model}[kind](path, tensors)
+        yield {TFLITE: _of_tflite, GRAPH: _of_graph, SAVED_MODEL: _of_saved_model}[kind](
+            path, tensors
+        )
 
 
 def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
-    """Outputs by the signature, as users call it; other tensors by the frozen graph, which names its placeholders."""
+    """Outputs by the signature, as users call it; other tensors by the frozen graph, which names
+    its placeholders."""
     import tensorflow as tf
     from tf2onnx import tf_loader
 
@@ -113,7 +126,11 @@ def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     def compute(fed: Values, _: Any = kept) -> tuple[Values, Values]:
         outputs = signature(**{name: tf.constant(value) for name, value in fed.items()})
         known = set(own.values()) == set(placeholders)
-        inner = _in_session(graph, tensors, {own[name]: value for name, value in fed.items()}) if known else {}
+        inner = (
+            _in_session(graph, tensors, {own[name]: value for name, value in fed.items()})
+            if known
+            else {}
+        )
         return outputs, inner
 
     return {name: (spec.dtype.name, _sizes(spec.shape)) for name, spec in specs.items()}, compute
@@ -154,7 +171,9 @@ def _of_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
 
     resolver = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = tf.lite.Interpreter(
-        model_path=model, experimental_preserve_all_tensors=True, experimental_op_resolver_type=resolver
+        model_path=model,
+        experimental_preserve_all_tensors=True,
+        experimental_op_resolver_type=resolver,
     )
     inputs = {d["name"]: d for d in interpreter.get_input_details()}
 
@@ -169,7 +188,9 @@ def _of_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
         for detail in interpreter.get_tensor_details():
             with contextlib.suppress(ValueError):  # it has no memory of its own
                 values[detail["name"]] = interpreter.get_tensor(detail["index"])
-        return {d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()}, values
+        return {
+            d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()
+        }, values
 
     return {
         n: (d["dtype"].__name__, [s if s >= 0 else None for s in map(int, d["shape_signature"])])

@@ -1,6 +1,8 @@
-"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT SIGNATURE`.
+"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT
+SIGNATURE`.
 
-`read`: a .tflite, of several signatures the one named → ONNX; `write`: back. It says how it went as JSON.
+`read`: a .tflite, of several signatures the one named → ONNX; `write`: back. It says how it went as
+JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +11,13 @@ import json
 import sys
 from pathlib import Path
 
-DONE, REFUSED, UNNAMED, DAMAGED, UNWRITTEN = "done", "refused", "unnamed", "damaged", "unwritten"  # how it went
+DONE, REFUSED, UNNAMED, DAMAGED, UNWRITTEN = (
+    "done",
+    "refused",
+    "unnamed",
+    "damaged",
+    "unwritten",
+)  # how it went
 
 
 def main() -> None:
@@ -36,7 +44,7 @@ def main() -> None:
     except OSError as e:
         how = UNWRITTEN
         why = str(e)
-    except Exception as e:  # noqa: BLE001 - whatever a damaged flatbuffer makes of its generated reader
+    except Exception as e:  # noqa: BLE001
         how = DAMAGED
         why = f"{type(e).__name__}: {e}"
     sys.stdout.buffer.write(json.dumps([how, " ".join(why.split())[:400]]).encode())

@@ -1,4 +1,5 @@
-"""A .tflite -> an ONNX file of its operators, kept for the next command; and a cut of that -> a .tflite.
+"""A .tflite -> an ONNX file of its operators, kept for the next command; and a cut of that -> a
+.tflite.
 
 Both are done by a child process with limits: the schema's generated reader checks nothing.
 """
@@ -35,7 +36,9 @@ def to_onnx(path: Path, signature: str = "") -> Path:
         OutputError: it can be written nowhere.
     """
     depends = ["tflite/3", file_digest(path), signature]
-    return converted(depends, path.name, lambda target: _run("read", path, target, path.name, signature))
+    return converted(
+        depends, path.name, lambda target: _run("read", path, target, path.name, signature)
+    )
 
 
 def to_tflite(model: Path, target: Path, name: str) -> None:
@@ -59,20 +62,32 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"{clean(name)}: reading it took more than {SECONDS} s", "compare its checksum", code="tflite.timeout"
+            f"{clean(name)}: reading it took more than {SECONDS} s",
+            "compare its checksum",
+            code="tflite.timeout",
         ) from e
     try:
         how, why = json.loads(done.out)
     except ValueError:
         how = DAMAGED
-        why = f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
+        why = (
+            f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
+        )
     if how == UNNAMED:
-        raise UsageError(f"{clean(name)}: {clean(why)}", f"name one: {clean(name)}:SIGNATURE", code="tflite.signature")
+        raise UsageError(
+            f"{clean(name)}: {clean(why)}",
+            f"name one: {clean(name)}:SIGNATURE",
+            code="tflite.signature",
+        )
     if how == REFUSED:
         hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
-        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", hint, code="tflite.not-cuttable")
+        raise ModelError(
+            f"{clean(name)} cannot be cut: {clean(why)}", hint, code="tflite.not-cuttable"
+        )
     if how == UNWRITTEN:
-        raise OutputError(f"{clean(name)}: {clean(why)}", "free some space", code="output.disk-full")
+        raise OutputError(
+            f"{clean(name)}: {clean(why)}", "free some space", code="output.disk-full"
+        )
     if how == DAMAGED:
         raise ModelError(
             f"{clean(name)} is damaged: {clean(why)}",

@@ -1,6 +1,7 @@
 """A .tflite as an ONNX model whose nodes are its operators, and a cut of that as a .tflite.
 
-The schema of the flatbuffer is ai-edge-litert's. Runs in a child process: a damaged flatbuffer may claim any size.
+The schema of the flatbuffer is ai-edge-litert's. Runs in a child process: a damaged flatbuffer may
+claim any size.
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ ADD_VERSION = 2  # the first that adds int8
 IR_VERSION = 8
 OPSET = 17
 MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
-_ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; others are called as in the schema
-_OPERATORS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-_ACTIVATIONS = {code: name for name, code in vars(schema.ActivationFunctionType).items() if isinstance(code, int)}
+_ONNX_NAMES = {
+    "FLOAT32": "FLOAT",
+    "FLOAT64": "DOUBLE",
+}  # of element types; others are called as in the schema
+_OPERATORS = {
+    code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
+}
+_ACTIVATIONS = {
+    code: name
+    for name, code in vars(schema.ActivationFunctionType).items()
+    if isinstance(code, int)
+}
 _TYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
 _STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "CALL_ONCE")
 _WHOLE_BYTES = frozenset(
-    "FLOAT32 FLOAT16 INT32 UINT8 INT64 BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 UINT32 UINT16".split()
+    "FLOAT32 FLOAT16 INT32 UINT8 INT64 BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 UINT32"
+    " UINT16".split()
 )
 
 
@@ -44,7 +55,7 @@ class NoSuchSignature(ValueError):
     """One of several signatures is to be named, or none is called so; the text names them."""
 
 
-# ---------------------------------------------------------------------------------------------------- .tflite -> ONNX
+# ------------------------------------------------------------ .tflite -> ONNX
 
 
 def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
@@ -52,7 +63,8 @@ def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
 
     Raises:
         NoSuchSignature: there are several, or not this one.
-        CannotCarry: variables, weights in another file. Others (struct.error, IndexError, …): damaged.
+        CannotCarry: variables, weights in another file. Others (struct.error, IndexError, …):
+            damaged.
     """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     if not model.subgraphs:
@@ -80,36 +92,48 @@ class _SubgraphReader:
         self.tensors = list(self.graph.tensors)
         self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
         operators = list(_present(self.graph.operators))
-        self.made = {int(t) for op in operators for t in _present(op.outputs)} | set(_numbers(self.graph.inputs))
+        self.made = {int(t) for op in operators for t in _present(op.outputs)} | set(
+            _numbers(self.graph.inputs)
+        )
         self.operators = operators
 
     def read(self, name: str) -> ModelProto:
         """The ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
         read = {n for node in nodes for n in node.input}
-        weights = [self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made]
+        weights = [
+            self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made
+        ]
         inputs, outputs = (
-            [self._info(k) for k in _numbers(ports)] for ports in (self.graph.inputs, self.graph.outputs)
+            [self._info(k) for k in _numbers(ports)]
+            for ports in (self.graph.inputs, self.graph.outputs)
         )
         ends = {v.name for v in (*inputs, *outputs)}
         infos = [self._info(k) for k in sorted(self.made) if self.names[k] not in ends]
         graph = helper.make_graph(nodes, name, inputs, outputs, value_info=infos)
         graph.initializer.extend(weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(TFLITE, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=TFLITE_PRODUCER)
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=TFLITE_PRODUCER
+        )
 
     def _node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
         kind, where = self._checked(number, op)
         inputs = _numbers(op.inputs)
         outputs = _numbers(op.outputs)
-        if odd := [k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")]:
+        if odd := [
+            k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")
+        ]:
             raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
         attributes: dict[str, Any] = {"operator": self._alone(op, code)}
         for word, ports in (("input_", inputs), ("", outputs)):
             scales = [self._scale(k) for k in ports]
             if any(step for step, _ in scales):
-                attributes |= {f"{word}scale": [s[0] for s in scales], f"{word}zero_point": [s[1] for s in scales]}
+                attributes |= {
+                    f"{word}scale": [s[0] for s in scales],
+                    f"{word}zero_point": [s[1] for s in scales],
+                }
         if fused := getattr(op.builtinOptions, "fusedActivationFunction", 0):
             attributes["activation"] = _ACTIVATIONS.get(fused, "unknown")
         return helper.make_node(
@@ -136,7 +160,8 @@ class _SubgraphReader:
         return kind, where
 
     def _called(self, op: Any) -> list[int]:
-        """The subgraphs that an operator runs, those that these run included: the branches of IF, the body of WHILE."""
+        """The subgraphs that an operator runs, those that these run included: the branches of IF,
+        the body of WHILE."""
         found: list[int] = []
         waiting = [op]
         while waiting:
@@ -149,8 +174,14 @@ class _SubgraphReader:
         return found
 
     def _alone(self, op: Any, code: Any) -> bytes:
-        """A .tflite of this operator; it holds the constants that ONNX has no type for, and the subgraphs it runs."""
-        used = [k for ports in (op.inputs, op.outputs, op.intermediates) for k in _numbers(ports) if k >= 0]
+        """A .tflite of this operator; it holds the constants that ONNX has no type for, and the
+        subgraphs it runs."""
+        used = [
+            k
+            for ports in (op.inputs, op.outputs, op.intermediates)
+            for k in _numbers(ports)
+            if k >= 0
+        ]
         numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
         buffers = [schema.BufferT()]
         tensors = []
@@ -176,30 +207,37 @@ class _SubgraphReader:
             codes.append(self.model.operatorCodes[k])
             return len(codes) - 1
 
-        others = [schema.SubGraphT.InitFromPackedBuf(_packed(self.model.subgraphs[k]), 0) for k in called]
+        others = [
+            schema.SubGraphT.InitFromPackedBuf(_packed(self.model.subgraphs[k]), 0) for k in called
+        ]
         for other in others:
             _relink(other, code_of, buffer_of, number_of)
         for ports in ("inputs", "outputs", "intermediates"):
             if (held := getattr(op, ports)) is not None:
-                setattr(own, ports, np.array([numbers.get(k, -1) for k in _numbers(held)], np.int32))
+                setattr(
+                    own, ports, np.array([numbers.get(k, -1) for k in _numbers(held)], np.int32)
+                )
         return _model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
     def _private(self, k: int) -> bool:
-        """Does this tensor belong to its operator alone: state, or a constant of another form than ONNX's?"""
+        """Does this tensor belong to its operator alone: state, or a constant of another form than
+        ONNX's?"""
         if k in self.made:
             return False
         tensor = self.tensors[k]
         kind = self._type(k)
         if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
             return True
-        return math.prod(_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(_onnx(kind)).itemsize != len(
-            self._data(k)
-        )
+        return math.prod(_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(
+            _onnx(kind)
+        ).itemsize != len(self._data(k))
 
     def _weight(self, k: int) -> TensorProto:
         kind = self._type(k)
         data = self._data(k)
-        return helper.make_tensor(self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True)
+        return helper.make_tensor(
+            self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True
+        )
 
     def _data(self, k: int) -> Array:
         return self._values(self.tensors[k])
@@ -220,9 +258,14 @@ class _SubgraphReader:
         dims: list[Any] = _numbers(tensor.shape)
         signature = _numbers(tensor.shapeSignature)
         if len(signature) == len(dims):
-            dims = [size if size >= 0 else f"{self.names[k]}_{axis}" for axis, size in enumerate(signature)]
+            dims = [
+                size if size >= 0 else f"{self.names[k]}_{axis}"
+                for axis, size in enumerate(signature)
+            ]
         unknown = not dims and not tensor.hasRank and k not in _numbers(self.graph.inputs)
-        return helper.make_tensor_value_info(self.names[k], _onnx(self._type(k)), None if unknown else dims)
+        return helper.make_tensor_value_info(
+            self.names[k], _onnx(self._type(k)), None if unknown else dims
+        )
 
     def _type(self, k: int) -> str:
         return str(_TYPES[self.tensors[k].type])
@@ -232,10 +275,14 @@ class _SubgraphReader:
         q = self.tensors[k].quantization if k >= 0 else None
         scales: Any = _present(q.scale) if q else ()
         zeros: Any = _present(q.zeroPoint) if q else ()
-        return (float(scales[0]), int(zeros[0])) if len(scales) == len(zeros) == 1 and scales[0] > 0 else (0.0, 0)
+        return (
+            (float(scales[0]), int(zeros[0]))
+            if len(scales) == len(zeros) == 1 and scales[0] > 0
+            else (0.0, 0)
+        )
 
 
-# ---------------------------------------------------------------------------------------------------- ONNX -> .tflite
+# ------------------------------------------------------------ ONNX -> .tflite
 
 
 def to_tflite(model: ModelProto) -> bytes:
@@ -280,15 +327,24 @@ def to_tflite(model: ModelProto) -> bytes:
         (op,) = held.operators
         for ports in ("inputs", "outputs", "intermediates"):
             if (old := getattr(op, ports)) is not None:
-                setattr(op, ports, np.array([places[k] if k >= 0 else -1 for k in _numbers(old)], np.int32))
+                setattr(
+                    op,
+                    ports,
+                    np.array([places[k] if k >= 0 else -1 for k in _numbers(old)], np.int32),
+                )
         op.opcodeIndex = code_of(alone.operatorCodes[0])
         moved = partial(add, len(called))
         _point(op, moved)
         for other in alone.subgraphs[1:]:
-            _relink(other, partial(_code_in, alone, code_of), partial(_buffer_in, alone, buffers), moved)
+            _relink(
+                other, partial(_code_in, alone, code_of), partial(_buffer_in, alone, buffers), moved
+            )
         called += alone.subgraphs[1:]
         operators.append(op)
-    ends = [[number_of(_tensor(v), ()) for v in ports] for ports in (model.graph.input, model.graph.output)]
+    ends = [
+        [number_of(_tensor(v), ()) for v in ports]
+        for ports in (model.graph.input, model.graph.output)
+    ]
     inputs, outputs = (np.array(end, np.int32) for end in ends)
     return _model(codes, tensors, inputs, outputs, operators, buffers, called)
 
@@ -324,9 +380,13 @@ def _point(op: Any, number_of: Callable[[int], int]) -> None:
 
 
 def _relink(
-    graph: Any, code_of: Callable[[int], int], buffer_of: Callable[[Any], int], number_of: Callable[[int], int]
+    graph: Any,
+    code_of: Callable[[int], int],
+    buffer_of: Callable[[Any], int],
+    number_of: Callable[[int], int],
 ) -> None:
-    """Have a subgraph name the codes, buffers and subgraphs of another model, which the functions make there."""
+    """Have a subgraph name the codes, buffers and subgraphs of another model, which the functions
+    make there."""
     for tensor in _present(graph.tensors):
         tensor.buffer = buffer_of(tensor)
     for op in _present(graph.operators):
@@ -337,7 +397,9 @@ def _relink(
 def _operator(node: NodeProto) -> Any:
     data = next((a.s for a in node.attribute if a.name == "operator"), b"")
     if node.domain != TFLITE or not data:
-        raise CannotCarry(f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite")
+        raise CannotCarry(
+            f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite"
+        )
     return schema.ModelT.InitFromPackedBuf(data, 0)
 
 
@@ -351,7 +413,8 @@ def _rename(graph: Any, node: NodeProto) -> None:
 
 
 def _shift(tensor: Any) -> Any:
-    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is exact."""
+    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is
+    exact."""
     graph = schema.SubGraphT()
     op = schema.OperatorT()
     code = schema.OperatorCodeT()
@@ -362,7 +425,10 @@ def _shift(tensor: Any) -> Any:
     unsigned = tensor.type == schema.TensorType.UINT8
     graph.tensors[1].quantization.zeroPoint = np.array([128 if unsigned else 0], np.int64)
     op.inputs, op.outputs, op.opcodeIndex = np.array([0, 1], np.int32), np.array([2], np.int32), 0
-    op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.AddOptions, schema.AddOptionsT()
+    op.builtinOptionsType, op.builtinOptions = (
+        schema.BuiltinOptions.AddOptions,
+        schema.AddOptionsT(),
+    )
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
     code.version = ADD_VERSION
     graph.operators = [op]
@@ -387,11 +453,12 @@ def _tensor(info: ValueInfoProto) -> Any:
     return tensor
 
 
-# ---------------------------------------------------------------------------------------------------- flatbuffers
+# ------------------------------------------------------------ flatbuffers
 
 
 class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
-    """A buffer at the alignment that the schema asks for, which its generated code does not know."""
+    """A buffer at the alignment that the schema asks for, which its generated code does not
+    know."""
 
     def Pack(self, builder: Any) -> Any:
         """Write it."""
@@ -411,9 +478,14 @@ def _buffer(data: Array | None) -> Any:
 
 
 def _model(
-    codes: Sequence[Any], tensors: Sequence[Any], inputs: Array, outputs: Array, operators: Sequence[Any],
-    buffers: Sequence[Any], called: Sequence[Any] = (),
-) -> bytes:  # fmt: skip
+    codes: Sequence[Any],
+    tensors: Sequence[Any],
+    inputs: Array,
+    outputs: Array,
+    operators: Sequence[Any],
+    buffers: Sequence[Any],
+    called: Sequence[Any] = (),
+) -> bytes:
     """A model of one subgraph and those that it runs; seven parameters: the parts of one."""
     graph = schema.SubGraphT()
     model = schema.ModelT()

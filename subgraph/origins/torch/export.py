@@ -21,12 +21,16 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
     """Export a module by `torch.onnx.export(…, dynamo=True)` into a temporary folder.
 
     Raises:
-        BackendError: PyTorch is not installed. UsageError: it is not a module, or there are no `args`.
+        BackendError: PyTorch is not installed. UsageError: it is not a module, or there are no
+            `args`.
         ModelError: it cannot be exported; says why.
     """
     pytorch = torch()
     if not isinstance(module, pytorch.nn.Module):
-        raise UsageError(f"a model is a file or a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type")
+        raise UsageError(
+            f"a model is a file or a torch.nn.Module, not {type(module).__name__}",
+            code="api.wrong-type",
+        )
     if args is None:
         raise UsageError(
             "a torch.nn.Module is exported with what it is called with",
@@ -35,13 +39,16 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
         )
     lasting = ExitStack()
     atexit.register(lasting.close)
-    path = lasting.enter_context(folders.temporary("subcut-torch")) / f"{type(module).__name__}.onnx"
+    path = (
+        lasting.enter_context(folders.temporary("subcut-torch")) / f"{type(module).__name__}.onnx"
+    )
     log.info("torch.onnx.export(module, args, %r, dynamo=True)", clean(path.name))
     try:
         with quiet():
             pytorch.onnx.export(module, tuple(args), str(path), dynamo=True, verbose=False)
     except Exception as e:  # the user's code runs, and may raise anything
         raise ModelError(
-            f"PyTorch cannot export {clean(type(module).__name__)}: {clean(first_line(e))}", code="torch.export-failed"
+            f"PyTorch cannot export {clean(type(module).__name__)}: {clean(first_line(e))}",
+            code="torch.export-failed",
         ) from e
     return path

@@ -1,8 +1,9 @@
 """The part of an exported program between tensors of an ONNX graph, run on values of these tensors.
 
-Insight: the graph's tensors are values of the program, so a region of one is a region of the other: all that its
-outputs need, back to what is fed and to weights. What would need the model's own inputs is no such region. Nodes that
-compute the same of the same have one value, since the exporter keeps one of them.
+Insight: the graph's tensors are values of the program, so a region of one is a region of the other:
+all that its outputs need, back to what is fed and to weights. What would need the model's own
+inputs is no such region. Nodes that compute the same of the same have one value, since the exporter
+keeps one of them.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class ExportedModel:
     """
 
     def __init__(self, program: Program, graph: Graph, *, whole: bool) -> None:
-        """`whole`: the graph is all that was exported, as far as is known. Its inputs and outputs may have other names
-        than the program's; those of a cut do not."""
+        """`whole`: the graph is all that was exported, as far as is known. Its inputs and outputs
+        may have other names than the program's; those of a cut do not."""
         self._program = program
         self._nodes = {node.name: node for node in program.graph.nodes}
         self._weights = programs.weights(program)
@@ -51,12 +52,16 @@ class ExportedModel:
         self.places: dict[str, Place] = {}
         if any(programs.statement(graph, i) for i in range(len(graph.nodes))):
             named = {name: programs.place_named(name, self._nodes) for name in graph.inputs}
-            self.places = programs.places(graph, program) | {name: place for name, place in named.items() if place}
+            self.places = programs.places(graph, program) | {
+                name: place for name, place in named.items() if place
+            }
         if whole:
             for names, own in ((list(graph.inputs), inputs), (list(graph.outputs), outputs)):
                 others = not any(name in self.places or INNER.fullmatch(name) for name in names)
                 if others and len(names) == len(own):
-                    self.places |= {name: (node, None) for name, node in zip(names, own, strict=True)}
+                    self.places |= {
+                        name: (node, None) for name, node in zip(names, own, strict=True)
+                    }
 
     def piece(self, inputs: Sequence[str], outputs: Sequence[str]) -> ProgramPart:
         """The part of the program between these tensors.
@@ -66,7 +71,8 @@ class ExportedModel:
         """
         if missing := [name for name in (*outputs, *inputs) if name not in self.places]:
             raise Refused(
-                f"'{missing[0]}' is not a value of the module: it lies inside an operator's translation",
+                f"'{missing[0]}' is not a value of the module: it lies inside an operator's"
+                " translation",
                 code="torch.inside-operator",
             )
         fed = {self._value(name) for name in inputs}
@@ -78,7 +84,8 @@ class ExportedModel:
                 continue
             if self._nodes[name].op == "placeholder":
                 raise Refused(
-                    f"the module has no piece between the same tensors: '{name}' lies across", code="pair.no-region"
+                    f"the module has no piece between the same tensors: '{name}' lies across",
+                    code="pair.no-region",
                 )
             steps.add(name)
             waiting += [node.name for node in self._nodes[name].all_input_nodes]
@@ -105,31 +112,47 @@ class ExportedModel:
         for output in piece.outputs:
             name, position = self.places[output]
             number = self._value(output)
-            value = fed[number] if number in fed else programs.element(interpreter.env[self._nodes[name]], position)
+            value = (
+                fed[number]
+                if number in fed
+                else programs.element(interpreter.env[self._nodes[name]], position)
+            )
             results[output] = programs.to_numpy(value) if isinstance(value, torch.Tensor) else value
         return results
 
     def _fed(self, name: str, array: Any) -> Any:
         """A fed value as the program takes it."""
         if not hasattr(array, "dtype"):
-            raise Refused(f"'{name}' is not a tensor, which is all that the module is fed", code="tensor.not-tensor")
+            raise Refused(
+                f"'{name}' is not a tensor, which is all that the module is fed",
+                code="tensor.not-tensor",
+            )
         tensor, (node, position) = programs.to_tensor(array), self.places[name]
         known = programs.element(self._nodes[node].meta.get("val"), position)
         if not isinstance(known, programs.torch().Tensor):
             raise Refused(f"'{name}' is not a tensor in the module", code="tensor.not-tensor")
         fits = len(known.shape) == tensor.dim() and all(
-            own == size or not isinstance(own, int) for own, size in zip(known.shape, tensor.shape, strict=True)
+            own == size or not isinstance(own, int)
+            for own, size in zip(known.shape, tensor.shape, strict=True)
         )
         if not fits or known.dtype != tensor.dtype:
-            has, wants = (f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (tensor, known))
-            raise Refused(f"'{name}' is {has}, but {wants} in the exported module", code="torch.type-differs")
+            has, wants = (
+                f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (tensor, known)
+            )
+            raise Refused(
+                f"'{name}' is {has}, but {wants} in the exported module", code="torch.type-differs"
+            )
         return tensor.to(known.device)
 
     def _value(self, tensor: str) -> int:
         """The number of a tensor's value."""
         name, position = self.places[tensor]
         number = self._number[name]
-        return number if position is None else self._known.setdefault(_item(number, position), len(self._known))
+        return (
+            number
+            if position is None
+            else self._known.setdefault(_item(number, position), len(self._known))
+        )
 
     def _computed(self, node: Node) -> str:
         """How a node's value is computed: equal for equal values."""
@@ -139,7 +162,9 @@ class ExportedModel:
         if node.target is operator.getitem and isinstance(node.args[1], int):
             return _item(self._number[node.args[0].name], node.args[1])
         map_nodes = programs.torch().fx.node.map_arg
-        arguments = map_nodes((node.args, node.kwargs), lambda other: f"%{self._number[other.name]}")
+        arguments = map_nodes(
+            (node.args, node.kwargs), lambda other: f"%{self._number[other.name]}"
+        )
         return f"{node.target} {arguments!r}"
 
 

@@ -1,7 +1,8 @@
-"""A module -> the program that PyTorch's exporter translates (`torch.export`), and the value of each of its nodes.
+"""A module -> the program that PyTorch's exporter translates (`torch.export`), and the value of
+each of its nodes.
 
-The nodes' names are those that the exporter gives to ONNX's tensors, and what a node says of itself stands in the
-metadata of the ONNX nodes, so that it can be checked that both are the same program.
+The nodes' names are those that the exporter gives to ONNX's tensors, and what a node says of itself
+stands in the metadata of the ONNX nodes, so that it can be checked that both are the same program.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
 Place = tuple[str, int | None]  # a node's name, and the position in its value where that is a tuple
 
-PART = re.compile(r"(.+)_(?:_|split_)(\d+)")  # how the exporter names the elements of a node with several values
-CLOSE = 1e-5  # relative difference of a program's output from the module's own up to which both are the same
+PART = re.compile(
+    r"(.+)_(?:_|split_)(\d+)"
+)  # how the exporter names the elements of a node with several values
+# relative difference of a program's output from the module's own up to which both are the same
+CLOSE = 1e-5
 
 
 def torch() -> Any:
@@ -46,11 +50,14 @@ def torch() -> Any:
     return torch
 
 
-def programs(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Iterator[Program]:
-    """The module as the exporter sees it: first without running the exporter, then as it decomposes it itself.
+def programs(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+) -> Iterator[Program]:
+    """The module as the exporter sees it: first without running the exporter, then as it decomposes
+    it itself.
 
-    `options`: of `torch.onnx.export`, for example `dynamic_shapes` or `custom_translation_table`. Those that fail are
-    left out, but for the last.
+    `options`: of `torch.onnx.export`, for example `dynamic_shapes` or `custom_translation_table`.
+    Those that fail are left out, but for the last.
 
     Raises:
         InputError: the module cannot be exported; says why.
@@ -60,23 +67,34 @@ def programs(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **opti
     shapes = {"dynamic_shapes": options.get("dynamic_shapes")}
     try:
         with quiet():
-            plain = pytorch.export.export(module, *given, strict=False, **shapes).run_decompositions({})
+            plain = pytorch.export.export(
+                module, *given, strict=False, **shapes
+            ).run_decompositions({})
     except Exception as e:  # the user's code runs, and may raise anything
-        raise InputError(f"torch.export cannot export the module: {first_line(e)}", code="torch.export-failed") from e
+        raise InputError(
+            f"torch.export cannot export the module: {first_line(e)}", code="torch.export-failed"
+        ) from e
     yield plain
     try:
         with quiet():
             own = pytorch.onnx.export(
-                module, given[0], kwargs=given[1], dynamo=True, optimize=False, verbose=False, **options
+                module,
+                given[0],
+                kwargs=given[1],
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                **options,
             )
-    except Exception as e:  # noqa: BLE001 - as above; onnxscript may be missing
+    except Exception as e:  # noqa: BLE001
         logging.getLogger("subcut").debug("torch.onnx.export: %s", first_line(e))
         return
     yield own.exported_program
 
 
 def same_program(graph: Graph, program: Program) -> tuple[int, int]:
-    """Of how many ONNX nodes the program has the very statement that their metadata hold; and of how many it is known.
+    """Of how many ONNX nodes the program has the very statement that their metadata hold; and of
+    how many it is known.
 
     >>> same_program(graph, program)  # doctest: +SKIP
     (49, 49)
@@ -87,7 +105,8 @@ def same_program(graph: Graph, program: Program) -> tuple[int, int]:
 
 
 def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
-    """The first program that is the one that was exported; else the nearest, and what is missing."""
+    """The first program that is the one that was exported; else the nearest, and what is
+    missing."""
     most = -1
     best = None
     of = 0
@@ -102,7 +121,8 @@ def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
 
 
 def places(graph: Graph, program: Program) -> dict[str, Place]:
-    """Where the program makes the tensors of an ONNX graph; without those that only ONNX has, inside a translation."""
+    """Where the program makes the tensors of an ONNX graph; without those that only ONNX has,
+    inside a translation."""
     own = {node.name: node.format_node() for node in program.graph.nodes}
     found: dict[str, Place] = {}
     for tensor, i in graph.maker.items():
@@ -131,12 +151,18 @@ def departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
     """Outputs in which the exported program itself is not the module."""
     close = torch().allclose
     for k, (right, value) in enumerate(zip(expected, given, strict=False)):
-        if right.shape != value.shape or not close(right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
-            yield f"output {k}: what torch.export made of the module is not the module: look at the export, not at ONNX"
+        if right.shape != value.shape or not close(
+            right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True
+        ):
+            yield (
+                f"output {k}: what torch.export made of the module is not the module: look at the"
+                " export, not at ONNX"
+            )
 
 
 def statement(graph: Graph, index: int) -> str:
-    """What the exporter wrote of the program's node that an ONNX node comes from: `%relu : [num_users=1] = …`."""
+    """What the exporter wrote of the program's node that an ONNX node comes from: `%relu :
+    [num_users=1] = …`."""
     return node_metadata(graph, index).get(f"{PREFIX}fx_node", "")
 
 
@@ -145,7 +171,12 @@ def name_in(statement: str) -> str:
     return statement.partition(" ")[0].removeprefix("%")
 
 
-def run(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], seen: Callable[[Node, Any], None]) -> Any:
+def run(
+    program: Program,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    seen: Callable[[Node, Any], None],
+) -> Any:
     """Run a program; `seen` is told each node and its value. Returns the values of the output node.
 
     Values are not copied: later nodes of a program without in-place operations do not change them.
@@ -164,7 +195,8 @@ def run(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], seen: 
 
 
 def _inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """What enters the program's graph, in its order: weights and buffers by name, then the user's own."""
+    """What enters the program's graph, in its order: weights and buffers by name, then the user's
+    own."""
     given = iter(flattened((tuple(args), dict(kwargs))))
     own = weights(program)
     for spec in program.graph_signature.input_specs:
@@ -174,7 +206,11 @@ def _inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def weights(program: Program) -> dict[str, Any]:
     """Weights, buffers and constants, by the node through which they enter the program's graph."""
     known = {**program.constants, **program.state_dict}
-    return {s.arg.name: known[s.target] for s in program.graph_signature.input_specs if s.target in known}
+    return {
+        s.arg.name: known[s.target]
+        for s in program.graph_signature.input_specs
+        if s.target in known
+    }
 
 
 def flattened(values: Any) -> list[Any]:
@@ -189,7 +225,8 @@ def tensors_in(values: Any) -> list[Any]:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """A copy of a tensor of any device and element type as an array; bfloat16 and float8 as `ml_dtypes`.
+    """A copy of a tensor of any device and element type as an array; bfloat16 and float8 as
+    `ml_dtypes`.
 
     Raises:
         InputError: it is sparse or quantised, or ONNX has no such elements.
@@ -199,18 +236,25 @@ def to_numpy(tensor: Any) -> Array:
     pytorch = torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
         raise InputError(
-            f"a tensor is {'quantised' if tensor.is_quantized else tensor.layout}, which ONNX has not",
+            f"a tensor is {'quantised' if tensor.is_quantized else tensor.layout}, which ONNX"
+            " has not",
             code="tensor.unsupported-type",
         )
     plain = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg().contiguous()
     name = str(plain.dtype).removeprefix("torch.")
     if name in NOT_NUMPY:
         bits = {1: pytorch.uint8, 2: pytorch.int16}[plain.element_size()]
-        return np.asarray(plain.reshape(-1).view(bits).numpy()).view(np_dtype(name)).reshape(tuple(plain.shape))
+        return (
+            np.asarray(plain.reshape(-1).view(bits).numpy())
+            .view(np_dtype(name))
+            .reshape(tuple(plain.shape))
+        )
     try:
         return np.asarray(plain.numpy())
     except (TypeError, RuntimeError) as e:
-        raise InputError(f"elements of type {name} are none of ONNX's", code="tensor.unsupported-type") from e
+        raise InputError(
+            f"elements of type {name} are none of ONNX's", code="tensor.unsupported-type"
+        ) from e
 
 
 def to_tensor(array: Array) -> Any:
@@ -229,12 +273,15 @@ def to_tensor(array: Array) -> Any:
     try:
         return pytorch.from_numpy(np.array(array, order="C"))
     except TypeError as e:
-        raise InputError(f"PyTorch has no elements of type {name}", code="tensor.unsupported-type") from e
+        raise InputError(
+            f"PyTorch has no elements of type {name}", code="tensor.unsupported-type"
+        ) from e
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings and progress of the exporter, and the graphs that it shows where it fails."""
+    """Without the warnings and progress of the exporter, and the graphs that it shows where it
+    fails."""
     before = logging.root.manager.disable
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -246,7 +293,8 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error's first cause, the first line of what it says, and the user's line that it names.
+    """The kind of an error's first cause, the first line of what it says, and the user's line that
+    it names.
 
     Errors of the exporter are pages long.
     """

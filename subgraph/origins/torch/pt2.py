@@ -1,7 +1,8 @@
-"""An exported program of PyTorch (`.pt2`) -> an ONNX file, by the user's own PyTorch in a process of its own.
+"""An exported program of PyTorch (`.pt2`) -> an ONNX file, by the user's own PyTorch in a process
+of its own.
 
-`torch.export.load` unpickles weights and constants with `weights_only=False` (2.13), so a file can run any code: it
-needs trust, as all code that a file names.
+`torch.export.load` unpickles weights and constants with `weights_only=False` (2.13), so a file can
+run any code: it needs trust, as all code that a file names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from subgraph.trust import NamedCode
 log = logging.getLogger("subcut")
 
 NEEDS = ("torch", "onnxscript")
-SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")  # a line that names an error, as Python ends its traces
+SAID = re.compile(
+    r"[\w.]*(?:Error|Exception|Node)\b.*"
+)  # a line that names an error, as Python ends its traces
 EXPORT_TIMEOUT = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
 
@@ -39,10 +42,15 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
         ModelError: PyTorch cannot load or export it.
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
-        what = f"{clean(path.name)} is an exported program of PyTorch; reading it needs {' and '.join(missing)}"
+        what = (
+            f"{clean(path.name)} is an exported program of PyTorch; reading it needs"
+            f" {' and '.join(missing)}"
+        )
         raise BackendError(what, f"pip install {' '.join(missing)}", code="package.not-installed")
     path = path.absolute()
-    command = children.python("-c", CODE.format(json.dumps(str(path))))  # a literal of Python as well
+    command = children.python(
+        "-c", CODE.format(json.dumps(str(path)))
+    )  # a literal of Python as well
     shown = f"torch.export.load({path.name!r}), which unpickles it"
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 
@@ -66,12 +74,20 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
         done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint, code="torch.timeout"
+            f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s",
+            hint,
+            code="torch.timeout",
         ) from e
     done.require_space()
     if done.code or not (folder / "model.onnx").is_file():
-        lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
-        said_last = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
+        lines = [
+            line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()
+        ]
+        said_last = (
+            [line for line in lines if SAID.match(line)] or lines or ["it ended without a word"]
+        )[-1]
         raise ModelError(
-            f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}", hint, code="torch.export-failed"
+            f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}",
+            hint,
+            code="torch.export-failed",
         )

@@ -1,4 +1,5 @@
-"""`subgraph.torch.record`: a module and an ONNX model exported from it -> the module's values under ONNX's names."""
+"""`subgraph.torch.record`: a module and an ONNX model exported from it -> the module's values under
+ONNX's names."""
 
 from __future__ import annotations
 
@@ -47,8 +48,13 @@ class TorchRecording:
 
     def __str__(self) -> str:
         """What was recorded, and what to type next."""
-        lines = [f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}", *self.notes]
-        command = system.join(["subcut", "compare", str(self.model), "--recorded", str(self.folder)])
+        lines = [
+            f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}",
+            *self.notes,
+        ]
+        command = system.join(
+            ["subcut", "compare", str(self.model), "--recorded", str(self.folder)]
+        )
         return "\n".join(map(clean, [*lines, f"next: {command}"]))
 
 
@@ -63,10 +69,11 @@ def record(
 ) -> TorchRecording:
     """Run a module and write the values of the ONNX model's tensors that it computes.
 
-    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is called with. `model`:
-    what was exported from it, by either of PyTorch's exporters. `export`: options that the export needed, as for
-    `torch.onnx.export` (`dynamic_shapes`, `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER`
-    says whether the export is right. A recording that stands in `folder` is replaced when the new one is complete.
+    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is
+    called with. `model`: what was exported from it, by either of PyTorch's exporters. `export`:
+    options that the export needed, as for `torch.onnx.export` (`dynamic_shapes`,
+    `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER` says whether the
+    export is right. A recording that stands in `folder` is replaced when the new one is complete.
 
     >>> import subgraph.torch
     >>> done = subgraph.torch.record(network, (image,), "model.onnx", "dump")  # doctest: +SKIP
@@ -74,13 +81,17 @@ def record(
     (50, 'exported program')
 
     Raises:
-        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is none.
-        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
+        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is
+            none.
+        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model
+            cannot be read.
         ResultExists: `folder` holds something else. OutputError: it cannot be written.
     """
     torch, place, kwargs = programs.torch(), Path(folder), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type")
+        raise UsageError(
+            f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type"
+        )
     if module.training:
         raise UsageError(
             "the module is in training mode, in which values change from run to run",
@@ -93,7 +104,9 @@ def record(
     with aside(place) as work:
         values = _Values(graph, work)
         way, notes = _run(module, args, kwargs, graph, values, export)
-        done = TorchRecording(graph.path, place, tuple(values.files), len(graph.maker), way, tuple(notes))
+        done = TorchRecording(
+            graph.path, place, tuple(values.files), len(graph.maker), way, tuple(notes)
+        )
         if not values.files.keys() - graph.inputs.keys():
             raise InputError(
                 f"no tensor of {graph.path.name} could be told in the module",
@@ -118,7 +131,9 @@ class _Values:
         """Write one tensor of the model, unless it has been."""
         if name not in self.files and name in self._stems:
             array = programs.to_numpy(value)
-            saved = tensors.save(name, array, tensors.type_of(array), self._folder, self._stems[name])
+            saved = tensors.save(
+                name, array, tensors.type_of(array), self._folder, self._stems[name]
+            )
             self.files[name] = saved.files[0]
 
     def ends(self, args: Any, results: Any) -> Iterator[str]:
@@ -135,7 +150,12 @@ class _Values:
 
 
 def _run(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Graph, values: _Values, export: Any
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    graph: Graph,
+    values: _Values,
+    export: Any,
 ) -> tuple[str, list[str]]:
     """Record all values; how, and notes."""
     with programs.torch().no_grad():
@@ -144,7 +164,9 @@ def _run(
     known = any(programs.statement(graph, i) for i in range(len(graph.nodes)))
     if known:
         try:
-            program, said = programs.nearest(graph, programs.programs(module, args, kwargs, **export))
+            program, said = programs.nearest(
+                graph, programs.programs(module, args, kwargs, **export)
+            )
         except InputError as e:
             notes.append(f"{e.what}; what its modules return was recorded instead")
         else:
@@ -157,9 +179,14 @@ def _run(
     return "hooks", notes
 
 
-def _told(graph: Graph, program: Any, add: Callable[[str, Any], None]) -> Callable[[Any, Any], None]:
-    """What is to be called with each node of the program and its value: it adds the tensors that the node makes."""
-    meant: dict[str, list[tuple[str, int | None]]] = {}  # node → tensors, each with its position in the value
+def _told(
+    graph: Graph, program: Any, add: Callable[[str, Any], None]
+) -> Callable[[Any, Any], None]:
+    """What is to be called with each node of the program and its value: it adds the tensors that
+    the node makes."""
+    meant: dict[
+        str, list[tuple[str, int | None]]
+    ] = {}  # node → tensors, each with its position in the value
     for tensor, (node, position) in programs.places(graph, program).items():
         meant.setdefault(node, []).append((tensor, position))
 

@@ -1,8 +1,10 @@
-"""A module that runs as it is -> the values of its modules and of its functions' calls, by the ONNX tensors they made.
+"""A module that runs as it is -> the values of its modules and of its functions' calls, by the ONNX
+tensors they made.
 
-For models of the older exporter (`dynamo=False`), which writes the modules around a node into its name, and for modules
-that `torch.export` refuses. What a module returns is the tensor that leaves its nodes. A call of a function belongs to
-the nodes of its operator within the module that calls it, if there are as many of both.
+For models of the older exporter (`dynamo=False`), which writes the modules around a node into its
+name, and for modules that `torch.export` refuses. What a module returns is the tensor that leaves
+its nodes. A call of a function belongs to the nodes of its operator within the module that calls
+it, if there are as many of both.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ from subgraph.origins.source import PREFIX, node_metadata, texts
 from subgraph.origins.torch.program import torch
 
 Seen = Callable[[str, Any], None]  # is told an ONNX tensor's name and the value
-FOLDED = ("Conv", "ConvTranspose", "Gemm")  # into whose weights the exporter folds the normalisation behind them
-# Functions and methods of torch → the operators that the older exporter makes of each; the last one gives the result.
+FOLDED = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+)  # into whose weights the exporter folds the normalisation behind them
+# Functions and methods of torch → the operators that the older exporter makes of each; the last one
+# gives the result.
 RECIPES = {
     "add __add__ __radd__ __iadd__ add_": "Add",
     "sub __sub__ subtract": "Sub",
@@ -38,7 +45,10 @@ RECIPES = {
     "avg_pool2d": "AveragePool",
     "mean": "ReduceMean",
     "layer_norm": "LayerNormalization",
-    **{op.lower(): op for op in "Softmax LogSoftmax Sigmoid Tanh Erf Exp Log Sqrt Abs Neg Flatten".split()},
+    **{
+        op.lower(): op
+        for op in "Softmax LogSoftmax Sigmoid Tanh Erf Exp Log Sqrt Abs Neg Flatten".split()
+    },
 }
 _RECIPE_OF = {call: ops.split() for calls, ops in RECIPES.items() for call in calls.split()}
 
@@ -80,20 +90,28 @@ class ScopedTensors:
         return leaving[0] if len(leaving) == 1 else ""
 
     def of_calls(self, scope: str, op: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """The tensors of an operator's nodes directly in the scope, with their values; None is one that is not known.
+        """The tensors of an operator's nodes directly in the scope, with their values; None is one
+        that is not known.
 
         Nothing at all if there are not as many nodes as values, or if a declared shape is another.
         """
-        names = [self._graph.makes[i][0] for i in self._inside.get(scope, ()) if self._graph.ops[i] == op]
-        pairs = [(name, value) for name, value in zip(names, values, strict=False) if value is not None]
-        if len(names) == len(values) and all(self._may_have(name, tuple(value.shape)) for name, value in pairs):
+        names = [
+            self._graph.makes[i][0] for i in self._inside.get(scope, ()) if self._graph.ops[i] == op
+        ]
+        pairs = [
+            (name, value) for name, value in zip(names, values, strict=False) if value is not None
+        ]
+        if len(names) == len(values) and all(
+            self._may_have(name, tuple(value.shape)) for name, value in pairs
+        ):
             yield from pairs
 
     def _may_have(self, tensor: str, shape: tuple[int, ...]) -> bool:
         declared = self._types.get(tensor)
         dims = declared_type(declared)[2] if declared is not None else None
         return dims is None or (
-            len(dims) == len(shape) and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))
+            len(dims) == len(shape)
+            and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))
         )
 
     def is_foldable(self, tensor: str) -> bool:
@@ -111,8 +129,11 @@ def _scopes(graph: Graph, index: int) -> list[str]:
     return ["/".join(pieces[:k]) for k in range(len(pieces) + 1)]
 
 
-def run(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Graph, seen: Seen) -> Any:
-    """Run the module; `seen` is told each tensor whose value is known. Returns what the module returns."""
+def run(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Graph, seen: Seen
+) -> Any:
+    """Run the module; `seen` is told each tensor whose value is known. Returns what the module
+    returns."""
     recorder = _Recorder(module, ScopedTensors(graph), seen)
     with recorder.hooks(), recorder.functions(), torch().no_grad():
         result = module(*args, **kwargs)
@@ -125,14 +146,22 @@ class _Recorder:
         self._module = module
         self._tensors = tensors
         self._seen = seen
-        self._paths = {id(part): path for path, part in module.named_modules(remove_duplicate=False) if path}
-        self._stack: list[tuple[str, str]] = []  # around the running code: scope by names, by metadata
+        self._paths = {
+            id(part): path for path, part in module.named_modules(remove_duplicate=False) if path
+        }
+        self._stack: list[
+            tuple[str, str]
+        ] = []  # around the running code: scope by names, by metadata
         self._times: dict[str, int] = {}  # scope by names → how often it was called
-        self._results: dict[int, tuple[Any, str]] = {}  # id of a value → the value, kept alive, and its ONNX tensor
-        self._calls: dict[tuple[str, str], list[Any]] = {}  # scope and operator → values, None for inner ones
+        self._results: dict[
+            int, tuple[Any, str]
+        ] = {}  # id of a value → the value, kept alive, and its ONNX tensor
+        self._calls: dict[
+            tuple[str, str], list[Any]
+        ] = {}  # scope and operator → values, None for inner ones
         self._told: dict[str, Any] = {}
 
-    # ------------------------------------------------------------------------------------------------ modules
+    # ------------------------------------------------------------ modules
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -166,7 +195,7 @@ class _Recorder:
             self._results[id(result)] = (result, tensor)
             self._told[tensor] = result.detach().clone()
 
-    # ------------------------------------------------------------------------------------------------ functions
+    # ------------------------------------------------------------ functions
 
     @contextmanager
     def functions(self) -> Iterator[None]:
@@ -177,7 +206,9 @@ class _Recorder:
             recorder._note(getattr(function, "__name__", ""), result)
             return result
 
-        mode = type("_Calls", (torch().overrides.TorchFunctionMode,), {"__torch_function__": called})
+        mode = type(
+            "_Calls", (torch().overrides.TorchFunctionMode,), {"__torch_function__": called}
+        )
         with mode():
             yield
 
@@ -191,7 +222,8 @@ class _Recorder:
             self._calls.setdefault((where, last), []).append(result.detach().clone())
 
     def tell_calls(self) -> None:
-        """Tell what was seen: results of modules, and of the calls of which there are as many as nodes."""
+        """Tell what was seen: results of modules, and of the calls of which there are as many as
+        nodes."""
         for (scope, op), values in self._calls.items():
             for name, value in self._tensors.of_calls(scope, op, values):
                 self._told.setdefault(name, value)

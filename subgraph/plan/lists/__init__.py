@@ -1,9 +1,11 @@
-"""One file per tool that takes a list of what stays in float: its docstring's first line says what the list is for.
+"""One file per tool that takes a list of what stays in float: its docstring's first line says what
+the list is for.
 
 FILE                      the name of the file that is written
 render(kept)              its text, from a `Kept`
 is_usable(to)             optional: whether the tool is installed and makes this precision
-apply(…)                  with it: the model that the tool makes with a list, as `plan.quantize.quantized`
+apply(…)                  with it: the model that the tool makes with a list, as
+`plan.quantize.quantized`
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class Kept:
 
     Attributes:
         nodes: their names in the float model, in its order.
-        tensors: what these nodes make; outputs: of the model, that stay in float without their node.
+        tensors: what these nodes make; outputs: of the model, that stay in float without their
+            node.
     """
 
     nodes: Sequence[str]

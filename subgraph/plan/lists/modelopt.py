@@ -1,4 +1,5 @@
-"""NVIDIA ModelOpt: `nodes_to_exclude` of its `quantize` and `convert_to_mixed_precision`, a pattern for each name."""
+"""NVIDIA ModelOpt: `nodes_to_exclude` of its `quantize` and `convert_to_mixed_precision`, a pattern
+for each name."""
 
 from __future__ import annotations
 
@@ -12,4 +13,7 @@ FILE = "modelopt.json"
 
 def render(kept: Kept) -> str:
     """An argument of both functions, and of `--nodes_to_exclude`."""
-    return json.dumps({"nodes_to_exclude": [f"^{re.escape(name)}$" for name in kept.nodes]}, indent=1) + "\n"
+    return (
+        json.dumps({"nodes_to_exclude": [f"^{re.escape(name)}$" for name in kept.nodes]}, indent=1)
+        + "\n"
+    )

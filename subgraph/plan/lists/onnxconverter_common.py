@@ -25,11 +25,15 @@ def is_usable(to: str) -> bool:
     return to == "fp16" and util.find_spec("onnxconverter_common") is not None
 
 
-def apply(graph: Graph, samples: Feeds, to: str, listed: Path, folder: Path, deadline: Deadline) -> Path:
+def apply(
+    graph: Graph, samples: Feeds, to: str, listed: Path, folder: Path, deadline: Deadline
+) -> Path:
     """Return the model that the tool makes with a list.
 
     Raises:
         ModelError: It fails. OutOfTime: The time is used up.
     """
     made = folder / "float16.onnx"
-    return lowered_by("onnxconverter-common", "subgraph.plan.float16_main", graph, made, [listed], deadline)
+    return lowered_by(
+        "onnxconverter-common", "subgraph.plan.float16_main", graph, made, [listed], deadline
+    )

@@ -1,14 +1,16 @@
-"""One file per format in which tools and devices leave tensors: `detect`, `entries` and, where users need it, `write`.
+"""One file per format in which tools and devices leave tensors: `detect`, `entries` and, where
+users need it, `write`.
 
-    detect(files: Files) -> int                    NONE, BARE, TYPED or MARKED: how surely the files are of this format
-    entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]     the tensors; no values are read yet
-    plain(name: str) -> str                        optional: a name as this tool writes it; idempotent
-    HALF = True                                    optional: it computes floats in float16, whatever it writes
-    write(tensors: Tensors, folder: Path) -> None  optional; HOLDS: the element types that come back unchanged
+    detect(files: Files) -> int                    NONE, BARE, TYPED or MARKED: how surely the files
+    are of this format entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]     the
+    tensors; no values are read yet plain(name: str) -> str                        optional: a name
+    as this tool writes it; idempotent HALF = True                                    optional: it
+    computes floats in float16, whatever it writes write(tensors: Tensors, folder: Path) -> None
+    optional; HOLDS: the element types that come back unchanged
 
-A format opens files through `Files` only, which stays in the folder and checks sizes before memory is taken. A damaged
-file raises InputError. An entry that cannot be read, because of an unknown type for example, says why in `missing`; the
-others are still read.
+A format opens files through `Files` only, which stays in the folder and checks sizes before memory
+is taken. A damaged file raises InputError. An entry that cannot be read, because of an unknown type
+for example, says why in `missing`; the others are still read.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class TensorSpec:
 
 
 class WrittenNames:
-    """A model's names, found by what a tool, or subcut, writes for them; `plain`: a name as the tool writes it."""
+    """A model's names, found by what a tool, or subcut, writes for them; `plain`: a name as the
+    tool writes it."""
 
     def __init__(self, names: Iterable[str], plain: Callable[[str], str]) -> None:
         self.names = dict.fromkeys(names)
@@ -93,10 +96,11 @@ class WrittenNames:
         return self._written.get(self.plain(safe_name(name)), [])
 
     def meant_by(self, entry: DumpEntry) -> list[str]:
-        """The names that an entry may stand for: those that the recording itself says, else its tensor's, its node's.
+        """The names that an entry may stand for: those that the recording itself says, else its
+        tensor's, its node's.
 
-        Inputs of a node stand for nothing unless the tensor is named. After fusion a node may hold another tensor than
-        its name says.
+        Inputs of a node stand for nothing unless the tensor is named. After fusion a node may hold
+        another tensor than its name says.
         """
         originals = [name for name in entry.originals if name in self.names]
         recorded = (entry.tensor, entry.node if entry.role == "output" else "")
@@ -110,8 +114,8 @@ class DumpHints:
     Attributes:
         specs: by the model's names.
         layout: of files that do not store it.
-        flat_if_misfit: is a headerless file whose size does not fit its tensor read as a flat array? After fusion it
-            holds another tensor.
+        flat_if_misfit: is a headerless file whose size does not fit its tensor read as a flat
+            array? After fusion it holds another tensor.
     """
 
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
@@ -122,7 +126,8 @@ class DumpHints:
     )
 
     def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
-        """The spec of a name as a tool wrote it; an empty one if tensors of several specs would be written so."""
+        """The spec of a name as a tool wrote it; an empty one if tensors of several specs would be
+        written so."""
         if plain not in self._written:
             self._written[plain] = WrittenNames(self.specs, plain)
         specs = {self.specs[n] for n in self._written[plain].find(name)}
@@ -144,7 +149,8 @@ class DumpEntry:
         originals: names in the model, of a tensor or a node, if the recording itself says them.
         original_index: the output of that node.
         fused: names of all nodes of the model that the device fused into the node.
-        original_shape, original_layout: of the tensor in the model; None and "" if the recording does not say them.
+        original_shape, original_layout: of the tensor in the model; None and "" if the recording
+            does not say them.
         side: which of several recordings in one folder: golden, simulator, a sample, a runner.
         step: what the last printed digit is worth; 0 if values are exact.
         scale: of 8-bit codes, if the recording says it.
@@ -153,7 +159,8 @@ class DumpEntry:
         stem: of the file that it is converted to.
         guessed: is the shape a hint? The file stores none.
         mapped: does the user say `originals`?
-        computed: the precision that the device computed it in, if the file holds another type; "" if `dtype` tells.
+        computed: the precision that the device computed it in, if the file holds another type; ""
+            if `dtype` tells.
     """
 
     file: str
@@ -202,17 +209,25 @@ class DumpEntry:
             InputError: they cannot be read, contradict the header, or do not fit the layout.
         """
         if self.missing:
-            raise InputError(f"cannot read {self.name} in {self.file}: {self.missing}", code="recording.unreadable")
+            raise InputError(
+                f"cannot read {self.name} in {self.file}: {self.missing}",
+                code="recording.unreadable",
+            )
         if not possible(self.original_shape or ()):
             raise InputError(
-                f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}",
+                f"cannot read {self.file}: no tensor has the shape"
+                f" {list(self.original_shape or ())}",
                 code="recording.wrong-shape",
             )
         try:
-            return layouts.to_model(self.load(), self.layout, self.original_shape, self.original_layout)
+            return layouts.to_model(
+                self.load(), self.layout, self.original_shape, self.original_layout
+            )
         except InputError as e:
             raise InputError(
-                e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint, code=e.code
+                e.what if self.file in e.what else f"cannot read {self.file}: {e.what}",
+                e.hint,
+                code=e.code,
             ) from e
 
 
@@ -242,7 +257,8 @@ def checked_arrays(
     """(name, element type, array) of the tensors to write.
 
     Raises:
-        InputError: a value is not an array of the types that the format holds; `what` it holds, and `hint`, say so.
+        InputError: a value is not an array of the types that the format holds; `what` it holds, and
+            `hint`, say so.
     """
     for name, value in tensors.items():
         array = np.asarray(value)

@@ -1,4 +1,5 @@
-"""The JSON that `atc --mode=1` makes of an .om -> which tensor of the model each output on the NPU is, after fusion."""
+"""The JSON that `atc --mode=1` makes of an .om -> which tensor of the model each output on the NPU
+is, after fusion."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Origin:
     """The tensor of the model that an output on the NPU is.
 
     Attributes:
-        name, index: node of the model and which of its outputs; "" for a tensor inside an op that is several nodes.
+        name, index: node of the model and which of its outputs; "" for a tensor inside an op that
+            is several nodes.
         fused: all nodes of the model that the op is; none if the compiler inserted it.
         shape, layout: of the tensor in the model; None and "" if the JSON does not say them.
     """
@@ -43,7 +45,8 @@ def plain(name: str) -> str:
 
 
 def origins(files: Files) -> dict[tuple[str, int], Origin]:
-    """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged ones are ignored."""
+    """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged
+    ones are ignored."""
     out: dict[tuple[str, int], Origin] = {}
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
@@ -51,7 +54,9 @@ def origins(files: Files) -> dict[tuple[str, int], Origin]:
         for op in _ops(files.maybe_json(file)):
             attributes = _attributes(op)
             for k, output in enumerate(_dicts(op.get("output_desc"))):
-                out[plain(str(op.get("name", ""))), k] = _origin(op, attributes, k, _attributes(output))
+                out[plain(str(op.get("name", ""))), k] = _origin(
+                    op, attributes, k, _attributes(output)
+                )
     return out
 
 
@@ -70,14 +75,19 @@ def _attributes(item: Mapping[str, Any]) -> dict[str, Any]:
     for pair in _dicts(item.get("attr")):
         value = pair.get("value")
         if isinstance(value, dict):
-            attributes[str(pair.get("key"))] = value["list"] if "list" in value else next(iter(value.values()), None)
+            attributes[str(pair.get("key"))] = (
+                value["list"] if "list" in value else next(iter(value.values()), None)
+            )
     return attributes
 
 
-def _origin(op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: Mapping[str, Any]) -> Origin:
+def _origin(
+    op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: Mapping[str, Any]
+) -> Origin:
     """`of_op`, `of_output`: the attributes of an op and of its output `k`."""
     listed = of_op.get("_datadump_original_op_names")
-    # Absent: the op is a node of the model by the same name. There, but empty: inserted by the compiler.
+    # Absent: the op is a node of the model by the same name. There, but empty: inserted by the
+    # compiler.
     fused = (str(op.get("name", "")),) if listed is None else tuple(map(str, _list(listed, "s")))
     name = of_output.get("_datadump_origin_name")
     if name is None:
@@ -87,9 +97,17 @@ def _origin(op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: 
     shape = of_output.get("origin_shape")
     dims = _list(shape, "i")
     sizes = tuple(d for d in dims if isinstance(d, int) and d >= 0)
-    known = bool(shape) and len(sizes) == len(dims) and of_output.get("origin_shape_initialized") is True
+    known = (
+        bool(shape)
+        and len(sizes) == len(dims)
+        and of_output.get("origin_shape_initialized") is True
+    )
     return Origin(
-        str(name), index if isinstance(index, int) else k, fused, sizes if known else None, layouts.named(str(layout))
+        str(name),
+        index if isinstance(index, int) else k,
+        fused,
+        sizes if known else None,
+        layouts.named(str(layout)),
     )
 
 

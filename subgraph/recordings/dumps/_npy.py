@@ -1,4 +1,5 @@
-"""A .npy file -> its array; the header is checked against the file's size before memory is taken."""
+"""A .npy file -> its array; the header is checked against the file's size before memory is
+taken."""
 
 from __future__ import annotations
 
@@ -47,12 +48,17 @@ def parse(data: bytes, size: int) -> Header:
     """The header in the first bytes of a .npy of `size` bytes.
 
     Raises:
-        BadHeader: there is none, it holds Python objects, or it promises more bytes than the file has.
+        BadHeader: there is none, it holds Python objects, or it promises more bytes than the file
+            has.
     """
     file = BytesIO(data)
     try:
         version = npy_format.read_magic(file)
-        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        read = (
+            npy_format.read_array_header_1_0
+            if version == (1, 0)
+            else npy_format.read_array_header_2_0
+        )
         shape, fortran, dtype = read(file)
     except NPY_ERRORS as e:
         raise BadHeader(f"no .npy: {e}") from e
@@ -62,7 +68,9 @@ def parse(data: bytes, size: int) -> Header:
         raise BadHeader(f"its header says shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
-        raise BadHeader(f"its header says {header.nbytes} bytes of values; it has {size - header.offset}")
+        raise BadHeader(
+            f"its header says {header.nbytes} bytes of values; it has {size - header.offset}"
+        )
     return header
 
 
@@ -79,7 +87,8 @@ def read_header(files: Files, name: str) -> Header:
 
 
 def loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
-    """A function that reads the array of a file, as `dtype` if the file holds raw bits of that type."""
+    """A function that reads the array of a file, as `dtype` if the file holds raw bits of that
+    type."""
 
     def load() -> Array:
         header = read_header(files, name)
@@ -89,7 +98,8 @@ def loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
 
 
 def native(array: Array, dtype: str) -> Array:
-    """The array in this machine's byte order; as bf16, fp8 … if its elements are raw bits of that type."""
+    """The array in this machine's byte order; as bf16, fp8 … if its elements are raw bits of that
+    type."""
     if dtype == "string":
         return array.astype(object)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -99,7 +109,8 @@ def native(array: Array, dtype: str) -> Array:
 
 
 def plain(name: str) -> str:
-    """As several tools name files: `/`, `.`, `:`, blanks and backslashes become `_`; those at the ends go."""
+    """As several tools name files: `/`, `.`, `:`, blanks and backslashes become `_`; those at the
+    ends go."""
     return re.sub(r"[/\\.: ]", "_", name).strip("_")
 
 
@@ -114,9 +125,15 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     stored = dtype_of(header.dtype)
     dtype = dtype or _type_of_bits(stored, hints.find(base, plain).dtype) or stored
     missing = "" if dtype else f"ONNX has no element type {header.dtype}"
-    entry = DumpEntry(name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, missing=missing)
+    entry = DumpEntry(
+        name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, missing=missing
+    )
     golden = _GOLDEN.fullmatch(base)
-    return replace(entry, node=golden["node"], index=int(golden["index"])) if golden else replace(entry, tensor=base)
+    return (
+        replace(entry, node=golden["node"], index=int(golden["index"]))
+        if golden
+        else replace(entry, tensor=base)
+    )
 
 
 def _type_of_bits(stored: str, hinted: str) -> str:

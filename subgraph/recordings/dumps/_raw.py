@@ -1,4 +1,5 @@
-"""Headerless bytes -> an array, with type, shape, layout and row padding from a manifest or a model."""
+"""Headerless bytes -> an array, with type, shape, layout and row padding from a manifest or a
+model."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     return files.shaped(name, flat, shape)
 
 
-def entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = "") -> DumpEntry:
-    """The entry of a headerless file, without names; `default`: the type that the tool writes if nothing is said."""
+def entry(
+    files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = ""
+) -> DumpEntry:
+    """The entry of a headerless file, without names; `default`: the type that the tool writes if
+    nothing is said."""
     return replace(_entry(files, name, spec, hints, default), scale=spec.scale)
 
 
@@ -55,7 +59,9 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
             guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
-            return DumpEntry(name, load, dtype, stored, layout, original_shape=shape, guessed=guessed)
+            return DumpEntry(
+                name, load, dtype, stored, layout, original_shape=shape, guessed=guessed
+            )
     unshaped = _unshaped(files, name, spec, default, size)
     if unshaped.missing and spec.guessed and hints.flat_if_misfit:
         flat = _unshaped(files, name, TensorSpec(spec.dtype), default, size)
@@ -63,18 +69,30 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
     return unshaped
 
 
-def _as_stored(spec: TensorSpec, dtype: str, size: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _as_stored(
+    spec: TensorSpec, dtype: str, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
     shape = spec.closed_shape
     stored = spec.stored
-    return (shape, stored) if shape and stored and nbytes(dtype, math.prod(stored)) == size else None
+    return (
+        (shape, stored) if shape and stored and nbytes(dtype, math.prod(stored)) == size else None
+    )
 
 
 def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int) -> DumpEntry:
-    """A flat array if the type is known and no shape contradicts; else an entry that cannot be read."""
+    """A flat array if the type is known and no shape contradicts; else an entry that cannot be
+    read."""
     dtype = default or spec.dtype
-    if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % dtypes.bits_of(dtype):
-        known = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
+    if (
+        spec.shape is not None
+        or dtype in ("", "string")
+        or size < 0
+        or (size * 8) % dtypes.bits_of(dtype)
+    ):
+        known = (
+            f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
+        )
         missing = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
         return DumpEntry(name, unreadable, dtype, missing=missing)
     count = size * 8 // dtypes.bits_of(dtype)
@@ -85,7 +103,8 @@ def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int
 def fit_size(
     dims: tuple[int | None, ...] | None, dtype: str, size: int, layout: str = ""
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """(the tensor's shape with its one open dimension filled in, its shape in the file) for a file of `size` bytes.
+    """(the tensor's shape with its one open dimension filled in, its shape in the file) for a file
+    of `size` bytes.
 
     The second is None if a file of another size would hold the tensor.
     """
@@ -101,23 +120,31 @@ def fit_size(
     return (), None
 
 
-def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: tuple[int, ...]) -> DumpEntry:
-    """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the padding."""
+def _padded(
+    files: Files, name: str, spec: TensorSpec, layout: str, aligned: tuple[int, ...]
+) -> DumpEntry:
+    """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the
+    padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
         missing = f"padded rows of no known type and shape; {_HINT}"
         return DumpEntry(name, unreadable, spec.dtype, missing=missing)
 
     def load() -> Array:
-        if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
+        if len(aligned) != len(shape) or any(
+            a < d or d < 0 for a, d in zip(aligned, shape, strict=True)
+        ):
             raise files.damaged(name, f"{list(shape)} is not part of the aligned {list(aligned)}")
-        return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
+        return read(files, name, spec.dtype, aligned, spec.offset)[
+            tuple(slice(0, d) for d in shape)
+        ]
 
     return DumpEntry(name, load, spec.dtype, shape, layout)
 
 
 def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
-    """File -> (tensor, its spec), from the folder's manifest: a user's list of "tensors", or one of subcut's own.
+    """File -> (tensor, its spec), from the folder's manifest: a user's list of "tensors", or one of
+    subcut's own.
 
     Raises:
         InputError: it is damaged, or names a type that does not exist.
@@ -131,19 +158,24 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
         return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-        raise files.damaged(MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}') from e
+        raise files.damaged(
+            MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}'
+        ) from e
 
 
 def _spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
-            f"{MANIFEST} says element type '{dtype}', which ONNX does not have", code="tensor.unsupported-type"
+            f"{MANIFEST} says element type '{dtype}', which ONNX does not have",
+            code="tensor.unsupported-type",
         )
     aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
-    return TensorSpec(dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item))
+    return TensorSpec(
+        dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item)
+    )
 
 
 def exported_scales(files: Files) -> dict[str, Scale | None]:
@@ -164,12 +196,17 @@ def _exported(item: dict[str, Any]) -> TensorSpec:
 
 
 def _scale(item: dict[str, Any]) -> Scale | None:
-    """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of `"axis"`."""
-    steps, zeros = (np.ravel(item.get(key, default)) for key, default in (("scale", ()), ("zero_point", 0)))
+    """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of
+    `"axis"`."""
+    steps, zeros = (
+        np.ravel(item.get(key, default)) for key, default in (("scale", ()), ("zero_point", 0))
+    )
     if not steps.size:
         return None
     if zeros.size not in (1, steps.size) or not (steps > 0).all():
         raise ValueError(f"scale {steps.tolist()}, zero point {zeros.tolist()}")
     return Scale(
-        tuple(map(float, steps)), tuple(int(z) for z in np.broadcast_to(zeros, steps.shape)), int(item.get("axis", 1))
+        tuple(map(float, steps)),
+        tuple(int(z) for z in np.broadcast_to(zeros, steps.shape)),
+        int(item.get("axis", 1)),
     )

@@ -1,4 +1,5 @@
-"""Numbers as text, one or several per line -> an array; read in pieces, so a false shape takes no memory."""
+"""Numbers as text, one or several per line -> an array; read in pieces, so a false shape takes no
+memory."""
 
 from __future__ import annotations
 
@@ -17,11 +18,24 @@ from subgraph.types import Array
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
 MIN_WORDS = 4  # numbers that show to how many digits a tool prints
-HOLDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-         "bool")  # fmt: skip
+HOLDS = (
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bool",
+)
 _COMMENT = re.compile(rb"^#.*$", re.M)  # as numpy.savetxt and those who use it write them
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
-_LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and the forms that Windows prints
+# of numbers, nan, inf and the forms that Windows prints
+_LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"
 
 
 def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
@@ -121,26 +135,36 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 
 
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
-    """Does the beginning of a file hold whole numbers? Printed floats have a point or an exponent."""
+    """Does the beginning of a file hold whole numbers? Printed floats have a point or an
+    exponent."""
     return not any(c in b".eEnNaAiI" for c in _beginning(files, name, skip))
 
 
 def step(files: Files, name: str, skip: int = 0) -> float:
-    """What the last printed digit is worth, where all numbers at the beginning of a file have as many behind the point.
+    """What the last printed digit is worth, where all numbers at the beginning of a file have as
+    many behind the point.
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
     words = _beginning(files, name, skip).replace(b",", b" ").split()
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
-    return 10.0 ** -lengths.pop() if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found) else 0.0
+    return (
+        10.0 ** -lengths.pop()
+        if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found)
+        else 0.0
+    )
 
 
-def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0) -> Callable[[], Array]:
+def loader(
+    files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0
+) -> Callable[[], Array]:
     """A function that reads a file's numbers, in this shape or flat."""
 
     def load() -> Array:
-        if shape is not None and math.prod(shape) > files.sizes[name]:  # a value takes a digit at least
+        if (
+            shape is not None and math.prod(shape) > files.sizes[name]
+        ):  # a value takes a digit at least
             raise files.damaged(name, f"{files.sizes[name]} bytes do not fill {list(shape)} values")
         flat = values(files, name, dtype, skip)
         if shape is None:
@@ -152,7 +176,9 @@ def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, s
     return load
 
 
-def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0, skip: int = 0) -> DumpEntry:
+def entry(
+    files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0, skip: int = 0
+) -> DumpEntry:
     """The entry of a file of numbers, without names; flat unless `spec` has a closed shape."""
     shape = spec.closed_shape
     note = NO_SHAPE if shape is None else ""

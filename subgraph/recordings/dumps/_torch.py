@@ -1,7 +1,8 @@
-"""A .pt of torch.save -> its tensors, never unpickled: a few opcodes say which bytes of the archive each one is.
+"""A .pt of torch.save -> its tensors, never unpickled: a few opcodes say which bytes of the archive
+each one is.
 
-They are those that `torch.load(weights_only=True)` takes for tensors, dicts and lists; no other is followed, and no
-function is called but the three below.
+They are those that `torch.load(weights_only=True)` takes for tensors, dicts and lists; no other is
+followed, and no function is called but the three below.
 """
 
 from __future__ import annotations
@@ -23,15 +24,23 @@ from subgraph.types import Array
 SAVE_AS_NPY = "save its tensors with numpy.save(name, tensor.detach().cpu().numpy())"
 MAX_PICKLE = 16 << 20  # bytes of the list of tensors
 STORAGES = {
-    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
-    "ByteStorage": "uint8", "BoolStorage": "bool",
-}  # fmt: skip
+    "FloatStorage": "float32",
+    "DoubleStorage": "float64",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
 OPCODES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 FOLLOWED = frozenset(
-    "PROTO FRAME STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET BINUNICODE "
-    "SHORT_BINUNICODE BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE NONE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT "
-    "TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS".split()
+    "PROTO FRAME STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT MEMOIZE BINGET"
+    " LONG_BINGET BINUNICODE SHORT_BINUNICODE BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE"
+    " NEWFALSE NONE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS"
+    " SETITEM SETITEMS".split()
 )
 PICKLE_ERRORS = (pickle.UnpicklingError, AttributeError, IndexError, KeyError, TypeError)
 
@@ -59,7 +68,11 @@ def tensors(files: Files, name: str) -> dict[str, TorchTensor]:
     try:
         with zipfile.ZipFile(files.path(name)) as archive:
             info = next((i for i in archive.infolist() if i.filename.endswith("/data.pkl")), None)
-            if info is None or info.file_size > MAX_PICKLE or info.compress_type != zipfile.ZIP_STORED:
+            if (
+                info is None
+                or info.file_size > MAX_PICKLE
+                or info.compress_type != zipfile.ZIP_STORED
+            ):
                 raise NotRead("no archive of torch.save")
             return dict(_named(_Unpickler(BytesIO(archive.read(info))).load()))
     except (*ZIP_ERRORS, *PICKLE_ERRORS) as e:
@@ -84,11 +97,22 @@ def array(files: Files, name: str, tensor: TorchTensor) -> Array:
     shape = tensor.shape
     strides = tensor.strides
     count = int(np.prod(tensor.shape, dtype=object))
-    last = tensor.offset + sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) if count else tensor.offset
-    if count > flat.size or not 0 <= last < max(flat.size, 1) or min(strides, default=0) < 0 or tensor.offset < 0:
+    last = (
+        tensor.offset + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
+        if count
+        else tensor.offset
+    )
+    if (
+        count > flat.size
+        or not 0 <= last < max(flat.size, 1)
+        or min(strides, default=0) < 0
+        or tensor.offset < 0
+    ):
         raise files.damaged(name, f"its storage of {flat.size} values does not fill {list(shape)}")
     steps = [s * flat.itemsize for s in strides]
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps))
+    return np.ascontiguousarray(
+        np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps)
+    )
 
 
 def _named(value: Any) -> Iterator[tuple[str, TorchTensor]]:
@@ -100,7 +124,10 @@ def _named(value: Any) -> Iterator[tuple[str, TorchTensor]]:
             yield path, item
         elif isinstance(item, dict | list | tuple):
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [(f"{path}.{key}" if path else str(key), inner) for key, inner in reversed(list(pairs))]
+            stack += [
+                (f"{path}.{key}" if path else str(key), inner)
+                for key, inner in reversed(list(pairs))
+            ]
 
 
 class _Function(str):
@@ -110,7 +137,9 @@ class _Function(str):
         raise NotRead(f"it calls {self}")
 
 
-def _rebuild(storage: tuple[str, str], offset: Any, shape: Any, strides: Any, *_: Any) -> TorchTensor:
+def _rebuild(
+    storage: tuple[str, str], offset: Any, shape: Any, strides: Any, *_: Any
+) -> TorchTensor:
     key, dtype = storage
     dims = tuple(map(int, shape))
     steps = tuple(map(int, strides))
@@ -138,10 +167,15 @@ class _Actions(dict[int, Any]):
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, of which only some opcodes are left; it builds tensors, dicts, lists, texts and numbers."""
+    """Python's own, of which only some opcodes are left; it builds tensors, dicts, lists, texts and
+    numbers."""
 
-    dispatch = _Actions({code: act for code, act in pickle._Unpickler.dispatch.items() if OPCODES[code] in FOLLOWED})
-    dispatch[pickle.BUILD[0]] = lambda self: self.stack.pop()  # attributes of a dict, such as a state dict's versions
+    dispatch = _Actions(
+        {code: act for code, act in pickle._Unpickler.dispatch.items() if OPCODES[code] in FOLLOWED}
+    )
+    dispatch[pickle.BUILD[0]] = lambda self: (
+        self.stack.pop()
+    )  # attributes of a dict, such as a state dict's versions
 
     def find_class(self, module: str, name: str) -> Any:
         return FUNCTIONS.get((module, name), _Function(f"{module} {name}"))

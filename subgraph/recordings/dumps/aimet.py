@@ -1,8 +1,10 @@
-"""Qualcomm's AIMET: `layer_outputs_0/NAME.raw` of its LayerOutputUtil, and `inputs/`, which it was fed.
+"""Qualcomm's AIMET: `layer_outputs_0/NAME.raw` of its LayerOutputUtil, and `inputs/`, which it was
+fed.
 
-Source: aimet_common/layer_output_utils.py of quic/aimet, class SaveInputOutput: `outputs/layer_outputs_N/NAME.raw`,
-`inputs/input_N.raw` (or `inputs/input_N/K.raw` of several inputs), as numpy's tofile writes them, and
-`layer_output_name_order.json`. Older releases turn what has four dimensions to NHWC, newer ones do not.
+Source: aimet_common/layer_output_utils.py of quic/aimet, class SaveInputOutput:
+`outputs/layer_outputs_N/NAME.raw`, `inputs/input_N.raw` (or `inputs/input_N/K.raw` of several
+inputs), as numpy's tofile writes them, and `layer_output_name_order.json`. Older releases turn what
+has four dimensions to NHWC, newer ones do not.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Per sample its inputs, by their number, and what the layers gave, in the order of the run where it is listed."""
+    """Per sample its inputs, by their number, and what the layers gave, in the order of the run
+    where it is listed."""
     found = files.ending(".raw")
     for m in filter(None, map(_INPUT.fullmatch, found)):
         index = int(m["index"] or 0)
@@ -39,7 +42,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         yield replace(entry, tensor=f"input_{index}", role="input", index=index, side=side)
     place = {plain(name): k for k, name in enumerate(_order(files))}
     outputs = filter(None, map(_OUTPUT.fullmatch, found))
-    for m in sorted(outputs, key=lambda m: (m["side"], int(m["sample"]), place.get(plain(m["name"]), len(place)))):
+    for m in sorted(
+        outputs,
+        key=lambda m: (m["side"], int(m["sample"]), place.get(plain(m["name"]), len(place))),
+    ):
         entry = _raw.entry(files, m[0], hints.find(m["name"], plain), hints, "float32")
         yield replace(entry, tensor=m["name"], side=f"{m['side']}outputs/{m['sample']}")
 

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _atc, _raw, checked_arrays
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    _ascend,
+    _atc,
+    _raw,
+    checked_arrays,
+)
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import raw_bytes
@@ -20,7 +29,9 @@ from subgraph.storage.tensors import Tensors
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
-MAX_PADDING = 64  # bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
+MAX_PADDING = (
+    64  # bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
+)
 MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
 OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, beside NCHW
@@ -29,14 +40,16 @@ plain = _atc.plain
 
 
 def detect(files: Files) -> int:
-    """By files named OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a DumpData."""
+    """By files named OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a
+    DumpData."""
     real_names = _ascend.real_names(files)
     candidates = [n for n in files.names if _parsed_name(n, real_names)][:MAX_TRIED]
     return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among the files."""
+    """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among
+    the files."""
     real_names = _ascend.real_names(files)
     origins = _atc.origins(files)
     for file, name in _latest(files, real_names).items():
@@ -79,14 +92,18 @@ class _Head:
     @property
     def end(self) -> int:
         m = self.message
-        return self.data + sum(int(blob.size) for blob in (*m.input, *m.output, *m.buffer, *m.space))
+        return self.data + sum(
+            int(blob.size) for blob in (*m.input, *m.output, *m.buffer, *m.space)
+        )
 
 
 def _is_dump(files: Files, file: str) -> bool:
     try:
         _head(files, file)
     except InputError:
-        return files.head(file, 4) == NANO  # recognised, so that `entries` reports that it is not read
+        return (
+            files.head(file, 4) == NANO
+        )  # recognised, so that `entries` reports that it is not read
     return True
 
 
@@ -99,7 +116,9 @@ def _head(files: Files, file: str) -> _Head:
 
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
-        raise files.damaged(file, "a nano dump, which is not read", "convert it with msaccucmp convert -t npy")
+        raise files.damaged(
+            file, "a nano dump, which is not read", "convert it with msaccucmp convert -t npy"
+        )
     length = int.from_bytes(files.head(file, 8), "little")
     if not 0 < length <= min(size - 8, MAX_HEADER):
         raise files.damaged(file, f"no dump: its header would have {length} bytes")
@@ -114,7 +133,9 @@ def _head(files: Files, file: str) -> _Head:
     return head
 
 
-def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[DumpEntry]:
+def _of_file(
+    files: Files, file: str, node: str, origins: dict[tuple[str, int], _atc.Origin]
+) -> Iterator[DumpEntry]:
     head = _head(files, file)
     for role, index, blob, at in head.blobs():
         dtype = _ascend.DTYPES.get(blob.data_type, "")
@@ -133,11 +154,16 @@ def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], 
             stem=f"{file}.{role}.{index}",
             missing=missing,
         )
-        yield entry if role == "input" else _with_origin(entry, blob.original_op, origins.get((plain(node), index)))
+        yield (
+            entry
+            if role == "input"
+            else _with_origin(entry, blob.original_op, origins.get((plain(node), index)))
+        )
 
 
 def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
-    """(shape as stored, why it cannot be read); without a shape the values are flat, as in msaccucmp."""
+    """(shape as stored, why it cannot be read); without a shape the values are flat, as in
+    msaccucmp."""
     size = int(blob.size)
     if not dtype:
         return None, f"element type {_ascend.OTHER.get(blob.data_type, blob.data_type)} is not read"
@@ -148,7 +174,8 @@ def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
 
 
 def _with_origin(entry: DumpEntry, op: Any, origin: _atc.Origin | None) -> DumpEntry:
-    """An output with what the header (an OriginalOp) and the JSON say of the tensor in the model."""
+    """An output with what the header (an OriginalOp) and the JSON say of the tensor in the
+    model."""
     if origin is None:
         return replace(
             entry,
@@ -175,7 +202,11 @@ def write(tensors: Tensors, folder: Path) -> None:
     for k, (name, dtype, array) in enumerate(checked_arrays(tensors, HOLDS, what)):
         data = raw_bytes(array, dtype)
         head = _ascend.message()(version="2.0", op_name=name)
-        head.output.add(data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)).shape.dim.extend(array.shape)
+        head.output.add(
+            data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)
+        ).shape.dim.extend(array.shape)
         text = head.SerializeToString()
         stem = re.sub(r"[.+@~]", "_", stems[plain(name)])
-        (folder / f"Tensor.{stem}.{k}.{10**15}").write_bytes(len(text).to_bytes(8, "little") + text + data)
+        (folder / f"Tensor.{stem}.{k}.{10**15}").write_bytes(
+            len(text).to_bytes(8, "little") + text + data
+        )

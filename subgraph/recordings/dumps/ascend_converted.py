@@ -1,7 +1,9 @@
-"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, .bin with shape, type and format.
+"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, .bin with shape,
+type and format.
 
-MindSpore names an operator by the cells around it, `Default_layer1-Block_conv1-Conv2d_BiasAdd-op0`, `_` for `/`: the
-last operator that runs in a cell gives the cell's output, whose path `layer1.conv1` is what exporters call it.
+MindSpore names an operator by the cells around it, `Default_layer1-Block_conv1-Conv2d_BiasAdd-op0`,
+`_` for `/`: the last operator that runs in a cell gives the cell's output, whose path
+`layer1.conv1` is what exporters call it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _ascend, _atc, _npy, _raw
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _ascend,
+    _atc,
+    _npy,
+    _raw,
+)
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
@@ -27,7 +39,8 @@ _CELL = re.compile(r"(\w+?)-[A-Za-z0-9]+_")
 
 @dataclass(frozen=True)
 class _FileName:
-    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them. `time`: of the dump."""
+    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them. `time`: of
+    the dump."""
 
     node: str
     time: int
@@ -48,7 +61,9 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
     real_names = _ascend.real_names(files)
     origins = _atc.origins(files)
-    names = {file: name for file in files.ending(".npy", ".bin") if (name := _parsed(file, real_names))}
+    names = {
+        file: name for file in files.ending(".npy", ".bin") if (name := _parsed(file, real_names))
+    }
     cells = _cells(names)
     for file, name in names.items():
         entry = _entry(files, file, name, origins.get((plain(name.node), name.index)))
@@ -58,11 +73,15 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
-    """By file, the file of the last operator in the same cell, and the cell, if each kind of operator runs there once.
+    """By file, the file of the last operator in the same cell, and the cell, if each kind of
+    operator runs there once.
 
-    Else the cell may have been called several times, and which call an operator is of, its name does not say.
+    Else the cell may have been called several times, and which call an operator is of, its name
+    does not say.
     """
-    operators: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}  # by folder and cell; those of each kind
+    operators: dict[
+        tuple[str, str], dict[str, list[tuple[int, str]]]
+    ] = {}  # by folder and cell; those of each kind
     for file, name in names.items():
         scope = _SCOPE.fullmatch(name.node)
         if scope and name.role == "output" and name.index == 0:
@@ -89,7 +108,9 @@ def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
     layout = next((layouts.named(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), "")
     shape = tuple(int(d) for d in re.split("[x_]", name["shape"])) if name["shape"] else None
     role = "input" if name["role"].startswith("in") else "output"
-    return _FileName(dump["node"], int(dump["time"]), role, int(name["index"]), shape, layout, dtype)
+    return _FileName(
+        dump["node"], int(dump["time"]), role, int(name["index"]), shape, layout, dtype
+    )
 
 
 def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None) -> DumpEntry:
@@ -98,9 +119,15 @@ def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None)
     else:
         entry = _raw.entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
     entry = replace(
-        entry, tensor="", node=name.node, role=name.role, index=name.index, layout=name.layout, original_shape=None,
+        entry,
+        tensor="",
+        node=name.node,
+        role=name.role,
+        index=name.index,
+        layout=name.layout,
+        original_shape=None,
         side=file.rpartition("/")[0],
-    )  # fmt: skip
+    )
     if not origin or name.role == "input":
         return entry
     shape = origin.shape if name.layout in layouts.BLOCKED else None

@@ -1,4 +1,5 @@
-"""Horizon and D-Robotics: what hrt_model_exec leaves of outputs and layers, and hb_mapper's NODE_float.bin."""
+"""Horizon and D-Robotics: what hrt_model_exec leaves of outputs and layers, and hb_mapper's
+NODE_float.bin."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, TensorSpec, _raw, _text
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    TYPED,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _raw,
+    _text,
+)
 from subgraph.recordings.files import Files
 
 _OUTPUT = re.compile(r"model_infer_output_(?P<index>\d+)__?(?P<tensor>.+)\.(?P<end>bin|txt)")
@@ -19,7 +29,8 @@ BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
 
 def detect(files: Files) -> int:
-    """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; all .bin files ending in _float.bin."""
+    """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; all .bin files ending in
+    _float.bin."""
     names = [n.rpartition("/")[2] for n in files.ending(".bin", ".txt")]
     if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in names):
         return MARKED
@@ -33,7 +44,8 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json with `aligned`."""
+    """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json
+    with `aligned`."""
     listed = _raw.manifest_specs(files)
     for file in files.ending(".bin", ".txt"):
         side, _, base = file.rpartition("/")

@@ -1,4 +1,5 @@
-"""MNN: the folders of testMNNFromOnnx.py (input.json, NAME.txt) and what MNNV2Basic.out leaves in output/."""
+"""MNN: the folders of testMNNFromOnnx.py (input.json, NAME.txt) and what MNNV2Basic.out leaves in
+output/."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _text, checked_arrays
+from subgraph.recordings.dumps import (
+    BARE,
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _text,
+    checked_arrays,
+)
 from subgraph.recordings.files import Files
 from subgraph.storage import folders
 from subgraph.storage.tensors import Tensors
@@ -22,7 +32,8 @@ _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 
 
 def detect(files: Files) -> int:
-    """By an input.json with inputs and outputs; by files of numbers without an end, Input_OP_0 and OP_0."""
+    """By an input.json with inputs and outputs; by files of numbers without an end, Input_OP_0 and
+    OP_0."""
     if _lists(files):
         return MARKED
     ops = [m for m in (_op(files, n) for n in files.names) if m]
@@ -35,7 +46,8 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs that input.json lists; and a tensor per other file. All are read as floats: no file tells."""
+    """Inputs and outputs that input.json lists; and a tensor per other file. All are read as
+    floats: no file tells."""
     for folder, data in _lists(files).items():
         yield from _tested(files, folder, data, hints)
     for file in files.names:
@@ -64,12 +76,18 @@ def _lists(files: Files) -> dict[str, dict[str, Any]]:
     for name in files.names:
         if name.rpartition("/")[2] == LIST:
             data = files.maybe_json(name)
-            if isinstance(data, dict) and isinstance(data.get("inputs"), list) and "outputs" in data:
+            if (
+                isinstance(data, dict)
+                and isinstance(data.get("inputs"), list)
+                and "outputs" in data
+            ):
                 lists[name[: -len(LIST)]] = data
     return lists
 
 
-def _tested(files: Files, folder: str, data: dict[str, Any], hints: DumpHints) -> Iterator[DumpEntry]:
+def _tested(
+    files: Files, folder: str, data: dict[str, Any], hints: DumpHints
+) -> Iterator[DumpEntry]:
     try:
         inputs = {str(i["name"]): tuple(int(d) for d in i["shape"]) for i in data["inputs"]}
         outputs = [str(name) for name in data["outputs"]]
@@ -88,7 +106,8 @@ def _tested(files: Files, folder: str, data: dict[str, Any], hints: DumpHints) -
 
 
 def write(tensors: Tensors, folder: Path) -> None:
-    """input.json and a .txt per input, as testMNNFromOnnx.py takes them; names with `/` make folders, as there.
+    """input.json and a .txt per input, as testMNNFromOnnx.py takes them; names with `/` make
+    folders, as there.
 
     Raises:
         InputError: a tensor is not float32, or its name leads out of the folder.
@@ -106,4 +125,6 @@ def write(tensors: Tensors, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_text.lines(array, "%.18e"), encoding="ascii")
         listed.append({"name": name, "shape": list(array.shape)})
-    (folder / LIST).write_text(json.dumps({"inputs": listed, "outputs": []}, indent=1) + "\n", encoding="utf-8")
+    (folder / LIST).write_text(
+        json.dumps({"inputs": listed, "outputs": []}, indent=1) + "\n", encoding="utf-8"
+    )

@@ -1,7 +1,9 @@
-"""Ascend's msprobe on PyTorch and MindSpore: dump.json and dump_tensor_data/*.pt, *.npy, of modules, functions or both.
+"""Ascend's msprobe on PyTorch and MindSpore: dump.json and dump_tensor_data/*.pt, *.npy, of
+modules, functions or both.
 
-Source: msprobe's documents mindspore_data_dump_instruct.md and pytorch_data_dump_instruct.md of Ascend/mstt. A call is
-`Cell.PATH.CLASS.forward.N` in MindSpore, `Module.PATH.CLASS.forward.N` in PyTorch; of a function `KIND.NAME.N.forward`.
+Source: msprobe's documents mindspore_data_dump_instruct.md and pytorch_data_dump_instruct.md of
+Ascend/mstt. A call is `Cell.PATH.CLASS.forward.N` in MindSpore, `Module.PATH.CLASS.forward.N` in
+PyTorch; of a function `KIND.NAME.N.forward`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs and inputs of the forward pass. The second call of a module has `_1` behind its path, as torch
-    exports it."""
+    """Outputs and inputs of the forward pass. The second call of a module has `_1` behind its path,
+    as torch exports it."""
     for folder, data in _lists(files).items():
         for name, call in data.items():
             module = _MODULE.fullmatch(name)
@@ -37,10 +39,21 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             if not isinstance(call, dict) or not (module or function):
                 continue
             number = int(module["call"]) if module else 0
-            path = f"{module['path']}{f'_{number}' if number else ''}" if module else name.removesuffix(".forward")
+            path = (
+                f"{module['path']}{f'_{number}' if number else ''}"
+                if module
+                else name.removesuffix(".forward")
+            )
             for role, key in (("input", "input_args"), ("output", "output")):
                 for index, file in enumerate(_files(call.get(key))):
-                    yield _entry(files, f"{folder}dump_tensor_data/{file}", path, role, index, f"{folder}{LIST}")
+                    yield _entry(
+                        files,
+                        f"{folder}dump_tensor_data/{file}",
+                        path,
+                        role,
+                        index,
+                        f"{folder}{LIST}",
+                    )
 
 
 def _entry(files: Files, file: str, node: str, role: str, index: int, listed: str) -> DumpEntry:
@@ -50,11 +63,23 @@ def _entry(files: Files, file: str, node: str, role: str, index: int, listed: st
     if file not in files.sizes:
         return replace(entry, file=listed, missing=f"there is no {file.rpartition('/')[2]}")
     if file.endswith(".npy"):
-        return replace(_npy.entry(files, file, DumpHints()), tensor="", node=node, role=role, index=index, side=side)
+        return replace(
+            _npy.entry(files, file, DumpHints()),
+            tensor="",
+            node=node,
+            role=role,
+            index=index,
+            side=side,
+        )
     tensor = next(iter(_torch.tensors(files, file).values()), None)
     if tensor is None:
         return replace(entry, missing="it holds no tensor")
-    return replace(entry, load=partial(_torch.array, files, file, tensor), dtype=tensor.dtype, shape=tensor.shape)
+    return replace(
+        entry,
+        load=partial(_torch.array, files, file, tensor),
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+    )
 
 
 def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
@@ -62,7 +87,9 @@ def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
     lists = {}
     for name in files.names:
         folder = name.removesuffix(LIST)
-        if name.rpartition("/")[2] == LIST and any(n.startswith(f"{folder}dump_tensor_data/") for n in files.names):
+        if name.rpartition("/")[2] == LIST and any(
+            n.startswith(f"{folder}dump_tensor_data/") for n in files.names
+        ):
             data = files.maybe_json(name)
             if isinstance(data, dict) and isinstance(data.get("data"), dict):
                 lists[folder] = data["data"]
@@ -72,4 +99,6 @@ def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
 def _files(values: Any) -> list[str]:
     """The names of the files of tensors in a call's arguments or results."""
     items = values if isinstance(values, list) else []
-    return [str(item["data_name"]) for item in items if isinstance(item, dict) and "data_name" in item]
+    return [
+        str(item["data_name"]) for item in items if isinstance(item, dict) and "data_name" in item
+    ]

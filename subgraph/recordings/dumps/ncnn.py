@@ -1,7 +1,9 @@
-"""ncnn: a text file per blob, as the `pretty_print` of its documentation prints one; named by the user.
+"""ncnn: a text file per blob, as the `pretty_print` of its documentation prints one; named by the
+user.
 
-Source: docs/Home.md of Tencent/ncnn (three dimensions), and the later form with `m.d`, four dimensions and an empty
-line behind each slice. A blob has no batch; ncnn itself prints six digits behind the point.
+Source: docs/Home.md of Tencent/ncnn (three dimensions), and the later form with `m.d`, four
+dimensions and an empty line behind each slice. A blob has no batch; ncnn itself prints six digits
+behind the point.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file that holds a blob; channels × rows × columns, with the slices second where there are any."""
+    """One per file that holds a blob; channels × rows × columns, with the slices second where there
+    are any."""
     for name in filter(partial(_printed, files), files.ending(*ENDS)):
         side, _, base = name.rpartition(".")[0].rpartition("/")
         shape = _shape(files, name)
@@ -38,10 +41,13 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _printed(files: Files, name: str) -> bool:
-    """Does it begin with a row of numbers, and hold a rule? That of the first channel may be far behind."""
+    """Does it begin with a row of numbers, and hold a rule? That of the first channel may be far
+    behind."""
     first = files.head(name).lstrip().split(b"\n", 1)[0].rstrip(b"\r")
     row = _ROW.fullmatch(first) or (len(first) >= 64 and _ROW.match(first))
-    return bool(row) and _RULE in files.bytes(name, max(0, files.sizes[name] - 64), min(64, files.sizes[name]))
+    return bool(row) and _RULE in files.bytes(
+        name, max(0, files.sizes[name] - 64), min(64, files.sizes[name])
+    )
 
 
 def _channels(files: Files, name: str) -> list[bytes]:
@@ -63,7 +69,10 @@ def _shape(files: Files, name: str) -> tuple[int, ...]:
         InputError: channels, slices or rows are of different sizes.
     """
     channels = _channels(files, name)
-    sizes = {tuple(tuple(_columns(part)) for part in re.split(rb"\n\n", text.strip(b"\n"))) for text in channels}
+    sizes = {
+        tuple(tuple(_columns(part)) for part in re.split(rb"\n\n", text.strip(b"\n")))
+        for text in channels
+    }
     slices = next(iter(sizes), ())
     columns = {size for rows in slices for size in rows}
     heights = {len(rows) for rows in slices}

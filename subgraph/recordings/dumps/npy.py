@@ -1,4 +1,5 @@
-"""Folders of .npy and .npz files, as numpy writes them; MindStudio's golden files are of this kind."""
+"""Folders of .npy and .npz files, as numpy writes them; MindStudio's golden files are of this
+kind."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw, checked_arrays, dtype_of
+from subgraph.recordings.dumps import (
+    NONE,
+    TYPED,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    _raw,
+    checked_arrays,
+    dtype_of,
+)
 from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
@@ -74,10 +84,15 @@ def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Calla
     return lambda: _member(files, name, info, take)
 
 
-def _member(files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], T]) -> T:
-    """What `use` returns for an open member; its sizes are believed only as far as the archive can hold them."""
+def _member(
+    files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], T]
+) -> T:
+    """What `use` returns for an open member; its sizes are believed only as far as the archive can
+    hold them."""
     try:
-        if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (info.compress_size + 1):
+        if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
+            info.compress_size + 1
+        ):
             raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
             header = _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
@@ -97,5 +112,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     hint = "the raw format holds all types"
     for name, _, array in checked_arrays(tensors, HOLDS, what, hint):
         file = BytesIO()
-        np.save(file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False)
+        np.save(
+            file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False
+        )
         (folder / f"{stems[name]}.npy").write_bytes(file.getvalue())

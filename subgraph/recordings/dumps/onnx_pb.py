@@ -1,7 +1,9 @@
-"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto; onnxruntime's .tensorproto.
+"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto;
+onnxruntime's .tensorproto.
 
-Source of the last: onnxruntime/core/framework/debug_node_inputs_outputs_utils.cc, where the destination is "files":
-TENSOR.tensorproto, in whose name all but letters and digits is `_`; the message holds the tensor's own name.
+Source of the last: onnxruntime/core/framework/debug_node_inputs_outputs_utils.cc, where the
+destination is "files": TENSOR.tensorproto, in whose name all but letters and digits is `_`; the
+message holds the tensor's own name.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 
 def detect(files: Files) -> int:
-    """By the names input_0.pb and output_0.pb, by the end .tensorproto, or by .pb files that begin as a tensor does."""
+    """By the names input_0.pb and output_0.pb, by the end .tensorproto, or by .pb files that begin
+    as a tensor does."""
     if any(_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb")):
         return MARKED
     if files.ending(ORT_END):
@@ -91,7 +94,9 @@ def _array(files: Files, file: str) -> Array:
     from onnx import numpy_helper
 
     tensor = _parsed(files, file)
-    if math.prod(tensor.dims) > 4 * files.sizes[file]:  # a byte holds at most four values, of 2 bits each
+    if (
+        math.prod(tensor.dims) > 4 * files.sizes[file]
+    ):  # a byte holds at most four values, of 2 bits each
         raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     try:
         array: Array = numpy_helper.to_array(tensor)
@@ -108,5 +113,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     from onnx import numpy_helper
 
-    for k, (name, _, array) in enumerate(checked_arrays(tensors, HOLDS, "only arrays are written as .pb")):
-        (folder / f"output_{k}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+    for k, (name, _, array) in enumerate(
+        checked_arrays(tensors, HOLDS, "only arrays are written as .pb")
+    ):
+        (folder / f"output_{k}.pb").write_bytes(
+            numpy_helper.from_array(array, name).SerializeToString()
+        )

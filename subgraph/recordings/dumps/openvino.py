@@ -1,7 +1,7 @@
 """OpenVINO's CPU plugin built with debug capabilities: .ieb blobs, binary or text.
 
-Source: node_dumper.cpp and blob_dump.cpp in src/plugins/intel_cpu/src/utils of openvinotoolkit/openvino
-(OV_CPU_BLOB_DUMP_DIR).
+Source: node_dumper.cpp and blob_dump.cpp in src/plugins/intel_cpu/src/utils of
+openvinotoolkit/openvino (OV_CPU_BLOB_DUMP_DIR).
 """
 
 from __future__ import annotations
@@ -21,23 +21,72 @@ MAGIC = b"IEB0"
 _HEADER = struct.Struct("<4sHBB7IB3x")
 _PLACES = struct.Struct("<4Q")  # of the data and of scales: offset and bytes
 _SHORT_PLACES = struct.Struct("<4I")  # `unsigned long` of Windows, until 2024
-# ov::element::Type_t by number; renumbered twice: when u2, u3 and u6 were added, and when `undefined` was removed.
-_2021 = ("", "", "bool", "bfloat16", "float16", "float32", "float64", "int4", "int8", "int16", "int32", "int64", "",
-         "uint4", "uint8", "uint16", "uint32", "uint64")  # fmt: skip
+# ov::element::Type_t by number; renumbered twice: when u2, u3 and u6 were added, and when
+# `undefined` was removed.
+_2021 = (
+    "",
+    "",
+    "bool",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "",
+    "uint4",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
 _2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
 _2025 = _2024[1:]
 # InferenceEngine::Precision, until 2023
-_ENGINE = {10: "float32", 11: "float16", 12: "bfloat16", 13: "float64", 30: "int16", 40: "uint8", 41: "bool",
-           50: "int8", 60: "uint16", 70: "int32", 72: "int64", 73: "uint64", 74: "uint32"}  # fmt: skip
-NUMBERINGS = (_ENGINE, *({k: name for k, name in enumerate(names) if name} for names in (_2025, _2024, _2021)))
-# "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older builds leave the type
-# of the node out
-_NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+?)(?:_iter(?P<run>\d+))?_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
+_ENGINE = {
+    10: "float32",
+    11: "float16",
+    12: "bfloat16",
+    13: "float64",
+    30: "int16",
+    40: "uint8",
+    41: "bool",
+    50: "int8",
+    60: "uint16",
+    70: "int32",
+    72: "int64",
+    73: "uint64",
+    74: "uint32",
+}
+NUMBERINGS = (
+    _ENGINE,
+    *({k: name for k, name in enumerate(names) if name} for names in (_2025, _2024, _2021)),
+)
+# "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older
+# builds leave the type of the node out
+_NAME = re.compile(
+    r"#(?P<step>\d+)_(?P<node>.+?)(?:_iter(?P<run>\d+))?_(?P<role>in|out|blb)(?P<index>\d+)\.ieb"
+)
 _TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
 _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
-_WORDS = {"f32": "float32", "fp32": "float32", "bf16": "float32", "f16": "float32", "fp16": "float32",
-          "i32": "int32", "i8": "int8", "u8": "uint8",
-          "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
+_WORDS = {
+    "f32": "float32",
+    "fp32": "float32",
+    "bf16": "float32",
+    "f16": "float32",
+    "fp16": "float32",
+    "i32": "int32",
+    "i8": "int8",
+    "u8": "uint8",
+    "i64": "int64",
+    "u32": "uint32",
+    "u16": "uint16",
+    "i16": "int16",
+    "boolean": "bool",
+}
 
 _ROLES = {"in": "input", "out": "output", "blb": "constant"}
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
@@ -45,7 +94,11 @@ TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
 
 def detect(files: Files) -> int:
     """By the magic number IEB0, or by the first line of the text form."""
-    return MARKED if any(_is_binary(files, n) or _printed(files, n) for n in files.ending(".ieb")) else NONE
+    return (
+        MARKED
+        if any(_is_binary(files, n) or _printed(files, n) for n in files.ending(".ieb"))
+        else NONE
+    )
 
 
 def plain(name: str) -> str:
@@ -54,7 +107,8 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run, in the model's layout."""
+    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run, in the
+    model's layout."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
     numbering = _numbering([_header(files, n) for n in binary])
     for file in files.ending(".ieb"):
@@ -79,11 +133,18 @@ def _named(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     name = _NAME.fullmatch(base)
     if not name:
         return replace(entry, node=base.removesuffix(".ieb"), side=side, stem=stem)
-    node, side = name["node"], "/".join(filter(None, (side, f"iter{name['run']}" if name["run"] else "")))
+    node, side = (
+        name["node"],
+        "/".join(filter(None, (side, f"iter{name['run']}" if name["run"] else ""))),
+    )
     typed = _TYPED.fullmatch(node)
-    if typed and hints.find(node, plain) == TensorSpec():  # else the model's own name begins like a type
+    if (
+        typed and hints.find(node, plain) == TensorSpec()
+    ):  # else the model's own name begins like a type
         node = typed["node"]
-    return replace(entry, node=node, role=_ROLES[name["role"]], index=int(name["index"]), side=side, stem=stem)
+    return replace(
+        entry, node=node, role=_ROLES[name["role"]], index=int(name["index"]), side=side, stem=stem
+    )
 
 
 def _is_binary(files: Files, file: str) -> bool:
@@ -104,7 +165,9 @@ def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
             raise files.damaged(file, "it ends within its header")
         offset, size, *_ = _PLACES.unpack(files.bytes(file, _HEADER.size, _PLACES.size))
     if offset + size > files.sizes[file]:
-        raise files.damaged(file, f"its header says {size} bytes at {offset}; it has {files.sizes[file]}")
+        raise files.damaged(
+            file, f"its header says {size} bytes at {offset}; it has {files.sizes[file]}"
+        )
     return precision, tuple(dims[:rank]), offset, size
 
 
@@ -116,20 +179,35 @@ def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: Mapping[int,
 
 
 def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> Mapping[int, str]:
-    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16 today.
+    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16
+    today.
 
-    10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has floats.
+    10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has
+    floats.
     """
-    fitting = Counter({n: sum(bool(_fits(h, numbering)) for h in headers) for n, numbering in enumerate(NUMBERINGS)})
+    fitting = Counter(
+        {
+            n: sum(bool(_fits(h, numbering)) for h in headers)
+            for n, numbering in enumerate(NUMBERINGS)
+        }
+    )
     return NUMBERINGS[fitting.most_common(1)[0][0]]
 
 
 def _blob(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
     header = _header(files, file)
     precision, shape, offset, size = header
-    dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")
-    missing = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
-    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, missing=missing)
+    dtype = _fits(header, numbering) or next(
+        filter(None, (_fits(header, n) for n in NUMBERINGS)), ""
+    )
+    missing = (
+        ""
+        if dtype
+        else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
+    )
+    return DumpEntry(
+        file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, missing=missing
+    )
 
 
 def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, checked_arrays, dtype_of, unreadable
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    checked_arrays,
+    dtype_of,
+    unreadable,
+)
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
@@ -50,14 +59,24 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         for row in rows:
             folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
             entry = _entry(files, file, row.value)
-            yield replace(entry, tensor=row.name, role=row.role, side=row.side, stem=folder + safe_name(row.name))
+            yield replace(
+                entry,
+                tensor=row.name,
+                role=row.role,
+                side=row.side,
+                stem=folder + safe_name(row.name),
+            )
 
 
 def _looks(files: Files, file: str) -> bool:
     head = files.head(file)
     if re.match(rb'\s*\{\s*"lst"\s*:', head):
         return True
-    return bool(re.match(rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head))
+    return bool(
+        re.match(
+            rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head
+        )
+    )
 
 
 def _parsed(files: Files, file: str) -> Any:
@@ -69,7 +88,8 @@ def _parsed(files: Files, file: str) -> Any:
 
 
 def _results(data: dict[str, Any]) -> Iterator[_Row]:
-    """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left out."""
+    """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left
+    out."""
     for pair in _list(data.get("lst")):
         if len(_list(pair)) != 2:
             continue
@@ -101,11 +121,16 @@ def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = dtype_of(header.dtype)
     missing = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return DumpEntry(file, partial(_array, files, file, value, dtype), dtype, header.shape, missing=missing)
+    return DumpEntry(
+        file, partial(_array, files, file, value, dtype), dtype, header.shape, missing=missing
+    )
 
 
-def _decoded(files: Files, file: str, text: str, most: int | None = None) -> tuple[_npy.Header, bytes]:
-    """The header of a .npy in base64, and its bytes, of which only the first are decoded where `most` is given."""
+def _decoded(
+    files: Files, file: str, text: str, most: int | None = None
+) -> tuple[_npy.Header, bytes]:
+    """The header of a .npy in base64, and its bytes, of which only the first are decoded where
+    `most` is given."""
     try:
         data = base64.b64decode(text[:most], validate=True)
         return _npy.parse(data[: _npy.MAX_HEADER], len(text) * 3 // 4 - text[-2:].count("=")), data
@@ -115,7 +140,9 @@ def _decoded(files: Files, file: str, text: str, most: int | None = None) -> tup
 
 def _array(files: Files, file: str, text: str, dtype: str) -> Array:
     header, data = _decoded(files, file, text)
-    return _npy.native(header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype)
+    return _npy.native(
+        header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype
+    )
 
 
 def write(tensors: Tensors, folder: Path) -> None:

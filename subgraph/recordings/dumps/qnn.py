@@ -1,4 +1,5 @@
-"""Qualcomm's QNN and SNPE: Result_0, Result_1 … of .raw files; float32 unless `_native` stands in the name."""
+"""Qualcomm's QNN and SNPE: Result_0, Result_1 … of .raw files; float32 unless `_native` stands in
+the name."""
 
 from __future__ import annotations
 
@@ -26,22 +27,28 @@ def detect(files: Files) -> int:
 
 
 def plain(name: str) -> str:
-    """Characters outside [A-Za-z0-9_] become `_`; a `_` may stand in front. SNPE's `:0` counts as one more of them."""
+    """Characters outside [A-Za-z0-9_] become `_`; a `_` may stand in front. SNPE's `:0` counts as
+    one more of them."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a manifest.json."""
+    """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a
+    manifest.json."""
     listed = _raw.manifest_specs(files)
     results = _results(files)
     for m in results:
         name, spec = listed.get(m[0], (m["name"], hints.find(m["name"], plain)))
         default = "" if m[0] in listed or m["native"] else "float32"
-        yield replace(_raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or "")
+        yield replace(
+            _raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or ""
+        )
     for run, name, file in [] if results else _listed(files):
         spec = listed[file][1] if file in listed else hints.find(name, plain)
         default = "" if file in listed else "float32"
-        yield replace(_raw.entry(files, file, spec, hints, default), tensor=name, role="input", side=run)
+        yield replace(
+            _raw.entry(files, file, spec, hints, default), tensor=name, role="input", side=run
+        )
 
 
 def _results(files: Files) -> list[re.Match[str]]:
@@ -52,7 +59,8 @@ def _results(files: Files) -> list[re.Match[str]]:
 
 
 def _listed(files: Files) -> list[tuple[str, str, str]]:
-    """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path per input."""
+    """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path
+    per input."""
     if LIST not in files.sizes:
         return []
     lines = [line for line in files.text(LIST).splitlines() if line.strip() and line[0] not in "#%"]
@@ -62,12 +70,15 @@ def _listed(files: Files) -> list[tuple[str, str, str]]:
             name, sep, path = word.rpartition(":=")
             file = path.removeprefix("./")
             if file in files.sizes:
-                inputs.append((str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file))
+                inputs.append(
+                    (str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file)
+                )
     return inputs
 
 
 def write(tensors: Tensors, folder: Path) -> None:
-    """Inputs for qnn-net-run and snpe-net-run: float32 .raw files and input_list.txt with paths relative to it.
+    """Inputs for qnn-net-run and snpe-net-run: float32 .raw files and input_list.txt with paths
+    relative to it.
 
     Raises:
         InputError: a tensor is not float32, or the list cannot hold its name.
@@ -77,7 +88,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     what = f"{LIST} names float32 files"
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
-            raise InputError(f"'{name}': {LIST} cannot hold this name", code="recording.unwritable-name")
+            raise InputError(
+                f"'{name}': {LIST} cannot hold this name", code="recording.unwritable-name"
+            )
         (folder / f"{stems[name]}.raw").write_bytes(np.ascontiguousarray(array, "<f4").tobytes())
         words.append(f"{name}:={stems[name]}.raw")
     (folder / LIST).write_text(" ".join(words) + "\n", encoding="utf-8")

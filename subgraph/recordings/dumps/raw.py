@@ -1,4 +1,5 @@
-"""Headerless .bin and .raw files; type, shape, layout and row padding from a manifest.json or the model."""
+"""Headerless .bin and .raw files; type, shape, layout and row padding from a manifest.json or the
+model."""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ def detect(files: Files) -> int:
 
 
 def plain(name: str) -> str:
-    """As most tools name files: only letters, digits, `-` and `_`; some keep `.`, which makes no difference here."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name).strip("_")
+    """As most tools name files: only letters, digits, `-` and `_`; some keep `.`, which makes no
+    difference here."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name).strip(
+        "_"
+    )
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -51,7 +55,9 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         if file not in listed:
             side, _, base = file.rpartition("/")
             stem = base.rpartition(".")[0]
-            yield replace(_raw.entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side)
+            yield replace(
+                _raw.entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
+            )
 
 
 def write(tensors: Tensors, folder: Path) -> None:
@@ -62,7 +68,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(tensors)
     listed = []
-    for name, dtype, array in checked_arrays(tensors, HOLDS, "a headerless file holds an array of numbers"):
+    for name, dtype, array in checked_arrays(
+        tensors, HOLDS, "a headerless file holds an array of numbers"
+    ):
         file = f"{stems[name]}.bin"
         (folder / file).write_bytes(raw_bytes(array, dtype))
         listed.append(ListedFile(name, file, dtype, array.shape))

@@ -1,4 +1,5 @@
-"""RKNN's accuracy_analysis: a snapshot folder with map_name_to_file.txt, golden, simulator and runtime."""
+"""RKNN's accuracy_analysis: a snapshot folder with map_name_to_file.txt, golden, simulator and
+runtime."""
 
 from __future__ import annotations
 
@@ -48,12 +49,22 @@ def _names(files: Files, file: str) -> dict[str, str]:
     if file not in files.sizes:
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in files.text(file).splitlines()]
-    return {row[1].removesuffix(".txt"): row[0] for row in rows if len(row) == 2 and row[1].endswith(".txt")}
+    return {
+        row[1].removesuffix(".txt"): row[0]
+        for row in rows
+        if len(row) == 2 and row[1].endswith(".txt")
+    }
 
 
-def _side(files: Files, folder: str, side: str, names: dict[str, str], hints: DumpHints) -> Iterator[DumpEntry]:
+def _side(
+    files: Files, folder: str, side: str, names: dict[str, str], hints: DumpHints
+) -> Iterator[DumpEntry]:
     inside = [n[len(folder) :] for n in files.names if n.startswith(folder)]
-    typed = {n.removeprefix("npy/")[: -len(".npy")]: n for n in inside if re.fullmatch(r"(npy/)?[^/]+\.npy", n)}
+    typed = {
+        n.removeprefix("npy/")[: -len(".npy")]: n
+        for n in inside
+        if re.fullmatch(r"(npy/)?[^/]+\.npy", n)
+    }
     printed = {n[: -len(".txt")]: n for n in inside if re.fullmatch(r"[^/]+\.txt", n)}
     tensors = set(names.values())
     for stem in dict.fromkeys((*names, *typed, *printed)):
@@ -61,12 +72,16 @@ def _side(files: Files, folder: str, side: str, names: dict[str, str], hints: Du
         if stem in typed:
             entry = replace(_npy.entry(files, folder + typed[stem], hints), node="", index=0)
         elif stem in printed:
-            entry = _text.entry(files, folder + printed[stem], "float32", hints.find(name, plain), STEP)
+            entry = _text.entry(
+                files, folder + printed[stem], "float32", hints.find(name, plain), STEP
+            )
         else:
             continue
         originals = (name,) if stem in names else ()
         note = _note(name, tensors)
-        yield replace(entry, tensor=name, originals=originals, side=side, note=note, stem=f"{folder}{stem}")
+        yield replace(
+            entry, tensor=name, originals=originals, side=side, note=note, stem=f"{folder}{stem}"
+        )
 
 
 def _note(name: str, names: set[str]) -> str:

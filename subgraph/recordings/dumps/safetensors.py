@@ -1,4 +1,5 @@
-"""The .safetensors files of Hugging Face: a JSON header with types, shapes and offsets, then the values."""
+"""The .safetensors files of Hugging Face: a JSON header with types, shapes and offsets, then the
+values."""
 
 from __future__ import annotations
 
@@ -13,10 +14,22 @@ from subgraph.storage.folders import safe_name
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
 DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-}  # fmt: skip
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
 plain = _npy.plain
 
 
@@ -61,9 +74,18 @@ def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEnt
     for d in shape if possible(shape) else (-1,):
         count *= d
     if not missing and (count < 0 or begin < 0 or _raw.nbytes(dtype, count) != end - begin):
-        raise files.damaged(file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes")
+        raise files.damaged(
+            file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes"
+        )
     load = partial(_raw.read, files, file, dtype, shape, start + begin)
     stem = file.removesuffix(".safetensors")
     return DumpEntry(
-        file, load, dtype, shape, tensor=name, side=stem, stem=f"{stem}/{safe_name(name)}", missing=missing
+        file,
+        load,
+        dtype,
+        shape,
+        tensor=name,
+        side=stem,
+        stem=f"{stem}/{safe_name(name)}",
+        missing=missing,
     )

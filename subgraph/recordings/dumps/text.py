@@ -1,4 +1,5 @@
-"""Files of numbers, NAME.txt, NAME.csv and NAME.tsv, one or several per line; the shape from the model, else flat."""
+"""Files of numbers, NAME.txt, NAME.csv and NAME.tsv, one or several per line; the shape from the
+model, else flat."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from subgraph.recordings.dumps import (
     _text,
     checked_arrays,
     unreadable,
-)  # fmt: skip
+)
 from subgraph.recordings.dumps._raw import fit_size, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
@@ -46,24 +47,36 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side, _, base = file.rpartition(".")[0].rpartition("/")
         titles = files.head(file).partition(b"\n")[0].strip()
         if (skip := _title_lines(files, file)) is not None:
-            yield replace(_numbers(files, file, skip, hints.find(base, plain)), tensor=base, side=side)
+            yield replace(
+                _numbers(files, file, skip, hints.find(base, plain)), tensor=base, side=side
+            )
         elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
-            missing = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
+            missing = (
+                "which of its columns holds the values?"
+                f" ({titles[:80].decode('utf-8-sig', 'replace')})"
+            )
             yield DumpEntry(file, unreadable, tensor=base, side=side, missing=missing)
 
 
 def _title_lines(files: Files, file: str) -> int | None:
-    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds anything else."""
+    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds
+    anything else."""
     if _text.is_numeric(files, file):
         return 0
-    titled = not re.search(rb"[,\t\d]", files.head(file).partition(b"\n")[0]) and _text.is_numeric(files, file, 1)
+    titled = not re.search(rb"[,\t\d]", files.head(file).partition(b"\n")[0]) and _text.is_numeric(
+        files, file, 1
+    )
     return 1 if titled else None
 
 
 def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
-    """The entry of the numbers below the first `skip` lines; type and shape come from a comment, else from `spec`."""
+    """The entry of the numbers below the first `skip` lines; type and shape come from a comment,
+    else from `spec`."""
     if files.head(file, 2) == b",0" and files.head(file).partition(b"\n")[2].startswith(b"0,"):
-        missing = "its first row and column count the others, as pandas does: save it with header=False, index=False"
+        missing = (
+            "its first row and column count the others, as pandas does: save it with header=False,"
+            " index=False"
+        )
         return DumpEntry(file, unreadable, "", missing=missing)
     whole = _text.is_whole(files, file, skip)
     dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
@@ -72,7 +85,9 @@ def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
     elif spec.shape is not None and None in spec.shape:
         count = _text.values(files, file, dtype, skip).size
         fixed = tuple(d for d in spec.shape if d is not None)
-        spec = replace(spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed)
+        spec = replace(
+            spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed
+        )
     stem = file.rpartition(".")[0]
     beside = not file.endswith(".txt") and f"{stem}.txt" in files.names
     entry = _text.entry(files, file, dtype, spec, _text.step(files, file, skip), skip)

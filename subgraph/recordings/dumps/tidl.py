@@ -1,11 +1,14 @@
-"""TI's TIDL: layer traces `tidl_trace_…_float.bin` of debug_level 4; the names come from a `….layer_info.txt`.
+"""TI's TIDL: layer traces `tidl_trace_…_float.bin` of debug_level 4; the names come from a
+`….layer_info.txt`.
 
-Sources: tidl_writeTraceDataBuf of the TIDL library, which writes BASE, data id, batches, two dimensions, channels and
-WIDTHxHEIGHT into a name, and batches, channels, rows and columns into the file, in float32 what the element, the zero
-point and the scale make; the documentation of TexasInstruments/edgeai-tidl-tools, where older names leave the two
-dimensions out, or the batches, too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite, `tidl_trace` in TIDL-RT
-by itself, or what its user says. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the tensor's
-name in each line, for several cores also the mode before the name; it is to be copied beside the traces.
+Sources: tidl_writeTraceDataBuf of the TIDL library, which writes BASE, data id, batches, two
+dimensions, channels and WIDTHxHEIGHT into a name, and batches, channels, rows and columns into the
+file, in float32 what the element, the zero point and the scale make; the documentation of
+TexasInstruments/edgeai-tidl-tools, where older names leave the two dimensions out, or the batches,
+too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite, `tidl_trace` in TIDL-RT by itself,
+or what its user says. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the
+tensor's name in each line, for several cores also the mode before the name; it is to be copied
+beside the traces.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ _TRACE = re.compile(
     r"_(?P<width>\d{5,6})x(?P<height>\d{5,6})(?P<form>_float\.bin|\.y)"
 )
 _GRAPH = re.compile(r"subgraph_\d+")
-COMPUTED_IN = {1: Precision.INT8, 2: Precision.FP16}  # by the bytes of a fixed-point element; 16 bits: nearest to fp16
+COMPUTED_IN = {
+    1: Precision.INT8,
+    2: Precision.FP16,
+}  # by the bytes of a fixed-point element; 16 bits: nearest to fp16
 plain = _npy.plain
 
 
@@ -35,11 +41,16 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale: the float trace is read."""
+    """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale: the float trace
+    is read."""
     names = _names(files)
     traces = list(_traces(files))
     read = {(side, m["base"], m["layer"]) for side, m, _ in traces if m["form"] != ".y"}
-    fixed = {(side, m["base"], m["layer"]): files.sizes[file] for side, m, file in traces if m["form"] == ".y"}
+    fixed = {
+        (side, m["base"], m["layer"]): files.sizes[file]
+        for side, m, file in traces
+        if m["form"] == ".y"
+    }
     for side, m, file in traces:
         key = (side, m["base"], m["layer"])
         name = _name(names, m)
@@ -48,14 +59,31 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         shape = _shape(m)
         if m["form"] == ".y":
             if key not in read:
-                yield entry(unreadable, "", missing="fixed point without type and scale; set debug_level to 4")
+                yield entry(
+                    unreadable,
+                    "",
+                    missing="fixed point without type and scale; set debug_level to 4",
+                )
         elif 4 * math.prod(shape) != files.sizes[file]:
-            raise files.damaged(file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes")
-        elif m["core"] and any(o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces):
-            yield entry(unreadable, "", missing="the rows of one core; join them with TI's stitch_multicore_traces.py")
+            raise files.damaged(
+                file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes"
+            )
+        elif m["core"] and any(
+            o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces
+        ):
+            yield entry(
+                unreadable,
+                "",
+                missing="the rows of one core; join them with TI's stitch_multicore_traces.py",
+            )
         else:
             computed = COMPUTED_IN.get(fixed.get(key, 0) // max(math.prod(shape), 1), "")
-            yield entry(partial(_raw.read, files, file, "float32", shape), "float32", shape, computed=computed)
+            yield entry(
+                partial(_raw.read, files, file, "float32", shape),
+                "float32",
+                shape,
+                computed=computed,
+            )
 
 
 def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
@@ -67,12 +95,14 @@ def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
 
 
 def _base(trace: re.Match[str]) -> str:
-    """What stands before the numbers, without what stands there in all traces; "" if nothing else does."""
+    """What stands before the numbers, without what stands there in all traces; "" if nothing else
+    does."""
     return trace["base"].removeprefix("tidl_trace").strip("_")
 
 
 def _shape(trace: re.Match[str]) -> tuple[int, ...]:
-    """Batch (1 if the name has none), the two further dimensions where they are not 1, channels, height, width."""
+    """Batch (1 if the name has none), the two further dimensions where they are not 1, channels,
+    height, width."""
     *before, channel = map(int, trace["dims"].split("_"))
     batch, *further = before or [1]
     more = further if any(d != 1 for d in further) else []
@@ -80,14 +110,20 @@ def _shape(trace: re.Match[str]) -> tuple[int, ...]:
 
 
 def _name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
-    """The tensor's name: from the list of the trace's graph, or from the only list if the trace names no graph."""
+    """The tensor's name: from the list of the trace's graph, or from the only list if the trace
+    names no graph."""
     graph = _GRAPH.search(trace["base"])
-    lists = [names.get(graph[0], {}), names.get("", {})] if graph else list(names.values())[: 2 - len(names)]
+    lists = (
+        [names.get(graph[0], {}), names.get("", {})]
+        if graph
+        else list(names.values())[: 2 - len(names)]
+    )
     return next((found[int(trace["layer"])] for found in lists if int(trace["layer"]) in found), "")
 
 
 def _names(files: Files) -> dict[str, dict[int, str]]:
-    """By graph, the name of each data id; the graph is "" where the list's own name does not say it."""
+    """By graph, the name of each data id; the graph is "" where the list's own name does not say
+    it."""
     found: dict[str, dict[int, str]] = {}
     for file in files.ending(INFO):
         graph = _GRAPH.search(file.rpartition("/")[2])

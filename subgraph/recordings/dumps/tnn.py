@@ -1,4 +1,5 @@
-"""TNN: files per blob of a DUMP build, model_check's cpu_ and device_ files, and its text tensor file."""
+"""TNN: files per blob of a DUMP build, model_check's cpu_ and device_ files, and its text tensor
+file."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def plain(name: str) -> str:
 
 
 def detect(files: Files) -> int:
-    """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a text file that describes its tensors."""
+    """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a text file that
+    describes its tensors."""
     names = [n.rpartition("/")[2] for n in files.ending(".txt")]
     if any(_DUMPED.fullmatch(n) for n in names):
         return MARKED
@@ -79,16 +81,23 @@ def _checked(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:
 
 
 def _described(files: Files, file: str) -> bool:
-    """Is it a tensor file: the number of tensors, then for each `NAME RANK DIMS… TYPE` and its values?"""
+    """Is it a tensor file: the number of tensors, then for each `NAME RANK DIMS… TYPE` and its
+    values?"""
     lines = files.head(file, 1024).split(b"\n")
     try:
-        return len(lines) > 1 and int(lines[0]) > 0 and b"_" not in lines[0] and bool(_header(lines[1].split()))
+        return (
+            len(lines) > 1
+            and int(lines[0]) > 0
+            and b"_" not in lines[0]
+            and bool(_header(lines[1].split()))
+        )
     except ValueError:
         return False
 
 
 def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
-    """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are none."""
+    """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are
+    none."""
     rank = int(words[1]) if len(words) > 2 else -1
     if rank < 0 or len(words) != 3 + rank:
         raise ValueError("no header of a tensor")
@@ -109,16 +118,22 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
             raise files.damaged(file, f"line {at + 1}: {e}") from e
         count = math.prod(shape)
         if at + 1 + count > len(data):
-            raise files.damaged(file, f"{name}: {len(data) - at - 1} lines are not {list(shape)} values")
+            raise files.damaged(
+                file, f"{name}: {len(data) - at - 1} lines are not {list(shape)} values"
+            )
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
         load = partial(_values, files, file, (at + 1, count), dtype, shape)
         missing = "" if dtype else "an element type that TNN does not have"
         step = FILE_STEP if dtype == "float32" else 0.0
-        yield DumpEntry(file, load, dtype, shape, tensor=name, stem=stem, step=step, missing=missing)
+        yield DumpEntry(
+            file, load, dtype, shape, tensor=name, stem=stem, step=step, missing=missing
+        )
         at += 1 + count
 
 
-def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]) -> Array:
+def _values(
+    files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]
+) -> Array:
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")[part[0] : part[0] + part[1]]
     flat = _text.numbers(files, file, b"\n".join(data), dtype)
     if flat.size != part[1]:
@@ -138,7 +153,8 @@ def write(tensors: Tensors, folder: Path) -> None:
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or len(name.split()) > 1 or name != name.strip():
             raise InputError(
-                f"'{name}': TNN's tensor file holds no names with blanks", code="recording.unwritable-name"
+                f"'{name}': TNN's tensor file holds no names with blanks",
+                code="recording.unwritable-name",
             )
         dims = "".join(f" {d}" for d in array.shape)
         text.append(f"{name} {array.ndim}{dims} {numbers[array.dtype.name]}\n")

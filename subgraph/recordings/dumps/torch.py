@@ -1,4 +1,5 @@
-"""Folders of .pt and .pth files of torch.save: tensors, and dicts and lists of them; never unpickled."""
+"""Folders of .pt and .pth files of torch.save: tensors, and dicts and lists of them; never
+unpickled."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """A lone tensor has the file's name; those of a dict have their keys, and the file is the run's."""
+    """A lone tensor has the file's name; those of a dict have their keys, and the file is the
+    run's."""
     for file in files.ending(*ENDS):
         stem = file.rpartition(".")[0]
         if files.head(file, 4) != ZIP:
@@ -30,4 +32,6 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             side, _, base = stem.rpartition("/") if not key else (stem, "", key)
             load = partial(_torch.array, files, file, tensor)
             path = f"{stem}/{safe_name(key)}" if key else stem
-            yield DumpEntry(file, load, tensor.dtype, tensor.shape, tensor=base, side=side, stem=path)
+            yield DumpEntry(
+                file, load, tensor.dtype, tensor.shape, tensor=base, side=side, stem=path
+            )

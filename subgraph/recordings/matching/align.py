@@ -1,4 +1,5 @@
-"""A recorded array -> the tensor that it holds: order of axes, shape, element type, and digits lost in printing."""
+"""A recorded array -> the tensor that it holds: order of axes, shape, element type, and digits lost
+in printing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from subgraph.types import Array
 IMAGE_RANK = 4
 MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
 CODES = frozenset(("int8", "uint8"))
-MAX_OFF, MAX_ONE_SIDED = 0.5, 0.1  # of a tensor's codes, that requantization moves by one; net in one direction
+MAX_OFF, MAX_ONE_SIDED = (
+    0.5,
+    0.1,
+)  # of a tensor's codes, that requantization moves by one; net in one direction
 COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
 SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC = "as NHWC"
@@ -56,25 +60,32 @@ class Alignment:
         return full if self.padded == self.shape else full[tuple(slice(0, d) for d in self.shape)]
 
 
-def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: tuple[int, ...]) -> Alignment:
+def _turned(
+    words: str, stored: Sequence[int], order: Sequence[int], shape: tuple[int, ...]
+) -> Alignment:
     return Alignment(words, tuple(stored), tuple(order), shape, shape)
 
 
 def alignments(
-    have: tuple[int, ...], shape: tuple[int, ...], guessed: bool = False, channels_last: bool | None = False
+    have: tuple[int, ...],
+    shape: tuple[int, ...],
+    guessed: bool = False,
+    channels_last: bool | None = False,
 ) -> Iterator[Alignment]:
     """The ways to give an array of shape `have` a tensor's shape, the likeliest first.
 
-    `guessed`: the array's own shape is not from its file. `channels_last`: do the files hold channels last? None: try
-    both. The question arises where the shape cannot tell, as with 1×8×8×8, and only for images: with a True answer,
-    arrays of other ranks are still tried as they are.
+    `guessed`: the array's own shape is not from its file. `channels_last`: do the files hold
+    channels last? None: try both. The question arises where the shape cannot tell, as with 1×8×8×8,
+    and only for images: with a True answer, arrays of other ranks are still tried as they are.
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
     unchanged = _turned("", shape, range(len(shape)), shape)
     bare = _without_ones(have)
     bare_shape = _without_ones(shape)
-    if ((guessed or len(have) == 1) and math.prod(have) == math.prod(shape)) or have == shape == nhwc:
+    if (
+        (guessed or len(have) == 1) and math.prod(have) == math.prod(shape)
+    ) or have == shape == nhwc:
         if channels_last is not True or len(shape) != IMAGE_RANK:
             yield unchanged
         if channels_last is not False and nhwc:
@@ -86,7 +97,9 @@ def alignments(
     elif orders := list(axis_orders(have, shape)):
         yield from (_turned(f"transposed {order}", have, order, shape) for order in orders)
     elif orders := list(axis_orders(bare, bare_shape)):
-        yield from (_turned(f"transposed {order}, reshaped", bare, order, shape) for order in orders)
+        yield from (
+            _turned(f"transposed {order}, reshaped", bare, order, shape) for order in orders
+        )
     elif _is_blocked(have, shape):
         padded = (shape[0], have[1] * have[4], *shape[2:])
         yield Alignment(f"from NC1HWC0, {PADDED}", have, (0, 1, 4, 2, 3), padded, shape)
@@ -95,7 +108,8 @@ def alignments(
 
 
 def foldings(size: int, shape: tuple[int, ...]) -> Iterator[Alignment]:
-    """Ways to give `size` elements a shape whose axes were split or joined; only values tell whether one is meant."""
+    """Ways to give `size` elements a shape whose axes were split or joined; only values tell
+    whether one is meant."""
     bare = _without_ones(shape)
     if size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
         return
@@ -117,7 +131,8 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def as_reference(array: Array, reference: Array, scale: Scale | None = None) -> Array:
-    """The array in the reference's element type; values beyond its range become infinite or wrap around.
+    """The array in the reference's element type; values beyond its range become infinite or wrap
+    around.
 
     Codes become the real numbers that they stand for, where the reference holds these. Texts stay.
     """
@@ -133,7 +148,8 @@ def as_reference(array: Array, reference: Array, scale: Scale | None = None) -> 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
     """`recorded` with the reference's value wherever printing explains the difference.
 
-    Printing explains half of `step`, the last digit's worth, and one rounding to the element type in reading.
+    Printing explains half of `step`, the last digit's worth, and one rounding to the element type
+    in reading.
     """
     if not step or recorded.shape != reference.shape or reference.dtype.kind != "f":
         return recorded
@@ -152,29 +168,45 @@ def is_coarse(reference: Array, step: float) -> bool:
     return 0 < COARSE * size < step / 2
 
 
-def absorb_requantization(reference: Array, recorded: Array, scale: Scale, dtype: str) -> tuple[Array, str]:
-    """`recorded` with the reference's value wherever quantization explains the difference; which codes are off by one.
+def absorb_requantization(
+    reference: Array, recorded: Array, scale: Scale, dtype: str
+) -> tuple[Array, str]:
+    """`recorded` with the reference's value wherever quantization explains the difference; which
+    codes are off by one.
 
-    Both are codes of type `dtype`, or what these stand for. Where the codes are the same, quantization explains what
-    lies between. One code off is requantization, which rounds some elements up and others down: not where most are off,
-    or many in one direction.
+    Both are codes of type `dtype`, or what these stand for. Where the codes are the same,
+    quantization explains what lies between. One code off is requantization, which rounds some
+    elements up and others down: not where most are off, or many in one direction.
     """
     if recorded.shape != reference.shape:
         return recorded, ""
     with np.errstate(all="ignore"):
-        codes = (a if a.dtype.name in CODES else scale.quantize(a, dtype) for a in (recorded, reference))
+        codes = (
+            a if a.dtype.name in CODES else scale.quantize(a, dtype) for a in (recorded, reference)
+        )
         difference = np.subtract(*(c.astype(np.int16) for c in codes))
     up, down, size = *(int(np.count_nonzero(difference == d)) for d in (1, -1)), difference.size
     rounds = up + down <= MAX_OFF * size and abs(up - down) <= MAX_ONE_SIDED * size
     value = np.where(np.abs(difference) <= rounds, reference, recorded)
     if not rounds:
-        return value, f"{max(up, down)} of {size} codes one too {'high' if up > down else 'low'}: another zero point?"
-    return value, f"{up + down} of {size} codes off by one, as requantization rounds" if up + down else ""
+        return (
+            value,
+            (
+                f"{max(up, down)} of {size} codes one too {'high' if up > down else 'low'}: another"
+                " zero point?"
+            ),
+        )
+    return (
+        value,
+        f"{up + down} of {size} codes off by one, as requantization rounds" if up + down else "",
+    )
 
 
 def same_numbers(a: Array, b: Array) -> bool:
     """Do two arrays hold the same numbers in some order?"""
-    return a.size == b.size and bool(np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0))
+    return a.size == b.size and bool(
+        np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0)
+    )
 
 
 def nan_to_inf(distance: float) -> float:
@@ -183,10 +215,12 @@ def nan_to_inf(distance: float) -> float:
 
 
 class BlockSums:
-    """Finds which of many arrays may be near another one, in any order of axes, from a few sums of each.
+    """Finds which of many arrays may be near another one, in any order of axes, from a few sums of
+    each.
 
-    The sums of blocks of the sorted values, each divided by the root of its length, differ by no more than the arrays
-    themselves (Euclidean distance; Cauchy-Schwarz, and sorting brings two arrays closest).
+    The sums of blocks of the sorted values, each divided by the root of its length, differ by no
+    more than the arrays themselves (Euclidean distance; Cauchy-Schwarz, and sorting brings two
+    arrays closest).
 
     Attributes:
         sizes: elements of each array, by name.
@@ -198,7 +232,10 @@ class BlockSums:
         for name, array in arrays:
             self.sizes[name] = array.size
             by_size.setdefault(array.size, []).append((name, _block_sums(array)))
-        self._rows = {size: ([n for n, _ in rows], np.stack([r for _, r in rows])) for size, rows in by_size.items()}
+        self._rows = {
+            size: ([n for n, _ in rows], np.stack([r for _, r in rows]))
+            for size, rows in by_size.items()
+        }
 
     def near(self, array: Array, share: float) -> list[str]:
         """The arrays that may differ from `array` by at most this share of their own length."""
@@ -207,7 +244,9 @@ class BlockSums:
             return []
         sums = _block_sums(array)
         with np.errstate(all="ignore"):
-            far = np.sqrt(((rows[:, 1:] - sums[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (1 + SLACK)
+            far = np.sqrt(((rows[:, 1:] - sums[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (
+                1 + SLACK
+            )
         return [name for name, is_far in zip(names, far, strict=True) if not is_far]
 
 

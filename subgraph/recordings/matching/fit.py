@@ -1,4 +1,5 @@
-"""An entry as one tensor of the model: read, decoded, with its axes as they bring it nearest to the reference."""
+"""An entry as one tensor of the model: read, decoded, with its axes as they bring it nearest to the
+reference."""
 
 from __future__ import annotations
 
@@ -67,14 +68,15 @@ class Fit:
         return self._held[entry]
 
     def aligned(self, entry: DumpEntry, tensor: str, reference: Array | None = None) -> TensorMatch:
-        """The entry as this tensor, in the alignment that brings it nearest to a value, the reference's if none is
-        given; as other files are laid out where none is near."""
+        """The entry as this tensor, in the alignment that brings it nearest to a value, the
+        reference's if none is given; as other files are laid out where none is near."""
         reference = self.reference(tensor) if reference is None else reference
         if reference is None:
             return TensorMatch(entry, tensor)
         value = self.value(entry)
         best = TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
-        # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
+        # Inputs of the model are often recorded as they were fed, whatever the layout of the
+        # layers.
         is_input = tensor in self.judge.model.graph.inputs
         last = None if is_input or self.some_last else False
         ways = list(alignments(value.shape, reference.shape, entry.guessed, last))
@@ -88,7 +90,9 @@ class Fit:
             as_voted = self.channels_last and reference.ndim == IMAGE_RANK
             voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
             away = _distance(value, reference, voted, best.scale)
-            best = replace(best, alignment=voted, distance=away, orders=tuple(w for w in ways if w != voted))
+            best = replace(
+                best, alignment=voted, distance=away, orders=tuple(w for w in ways if w != voted)
+            )
         for way in foldings(value.size, reference.shape) if best.distance > NEAR else ():
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
@@ -103,7 +107,8 @@ class Fit:
         return code_scales(self.judge.model.graph)
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
-        """The entry as what another run's entry of its name holds; None where it has not that shape."""
+        """The entry as what another run's entry of its name holds; None where it has not that
+        shape."""
         reference = self.reference(other.tensor)
         match = replace(other, entry=entry)
         if reference is None:
@@ -114,12 +119,16 @@ class Fit:
             return None
 
     def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> None:
-        """See whether more tensors fit with channels last than with channels first. A tie changes nothing. A few
-        tell."""
+        """See whether more tensors fit with channels last than with channels first. A tie changes
+        nothing. A few tell."""
         first = last = 0
         for tensor, entries in named.items():
             reference = self.reference(tensor)
-            for entry in entries if first + last < VOTES and tensor not in self.judge.model.graph.inputs else ():
+            for entry in (
+                entries
+                if first + last < VOTES and tensor not in self.judge.model.graph.inputs
+                else ()
+            ):
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:

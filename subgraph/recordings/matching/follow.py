@@ -1,8 +1,10 @@
-"""Entries whose names say nothing and whose values a fault has changed: which tensor each is, as the nodes tell.
+"""Entries whose names say nothing and whose values a fault has changed: which tensor each is, as
+the nodes tell.
 
-A node, run on what was recorded before it, gives what was recorded of its output. So an entry is a tensor's where it
-holds what the tensor's node computes; or where a node that reads the tensor computes, from that entry, what is known or
-found of its own output. An entry that neither tells stays without a tensor: nothing is taken because it is likely.
+A node, run on what was recorded before it, gives what was recorded of its output. So an entry is a
+tensor's where it holds what the tensor's node computes; or where a node that reads the tensor
+computes, from that entry, what is known or found of its own output. An entry that neither tells
+stays without a tensor: nothing is taken because it is likely.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ MAX_TRIED = 16  # entries that are tried as one tensor
 def followed(matched: MatchedSample) -> MatchedSample:
     """The sample with the tensors of those entries without a name that nodes tell.
 
-    Complexity: a run of a node for each tensor behind the first that is off, and some more for those in doubt.
+    Complexity: a run of a node for each tensor behind the first that is off, and some more for
+    those in doubt.
     """
     following = _Following(matched)
     return following.run_all() if 0 < len(following.pool) <= MAX_ENTRIES else matched
@@ -54,7 +57,8 @@ class _Following:
     """State while the entries of one sample are followed.
 
     Attributes:
-        matches: of which it is certain what they hold. pool: entries in doubt, with the reason to leave each out.
+        matches: of which it is certain what they hold. pool: entries in doubt, with the reason to
+            leave each out.
     """
 
     matched: MatchedSample
@@ -69,12 +73,20 @@ class _Following:
         self.graph = matched.judge.model.graph
         self._fit = Fit(self.judge, self.k, matched.channels_last, matched.channels_last)
         self.matches = {
-            name: match for name, match in matched.matches.items() if not (match.alternatives or match.orders)
+            name: match
+            for name, match in matched.matches.items()
+            if not (match.alternatives or match.orders)
         }
-        left = [one for one in matched.left_out if one.reason != Reason.UNREADABLE and not one.entry.note]
+        left = [
+            one
+            for one in matched.left_out
+            if one.reason != Reason.UNREADABLE and not one.entry.note
+        ]
         if any(one.reason == Reason.UNMATCHED for one in left):
             self.pool = {
-                one.entry: one for one in left if one.reason == Reason.UNMATCHED or one.detail.startswith(COPY)
+                one.entry: one
+                for one in left
+                if one.reason == Reason.UNMATCHED or one.detail.startswith(COPY)
             }
         self._entries = list(self.pool)
         self._sums = BlockSums((str(k), self._fit.value(e)) for k, e in enumerate(self._entries))
@@ -85,16 +97,26 @@ class _Following:
             pass
         left = self.pool | self._copies()
         left_out = [one for one in self.matched.left_out if one.entry not in doubtful]
-        unlike = min(self.matched.unlike, sum(one.reason == Reason.UNMATCHED for one in left.values()))
+        unlike = min(
+            self.matched.unlike, sum(one.reason == Reason.UNMATCHED for one in left.values())
+        )
         order = {n: k for k, n in enumerate((*self.graph.inputs, *self.judge.model.tensors()))}
-        matches = dict(sorted({**self.matched.matches, **self.matches}.items(), key=lambda item: order[item[0]]))
-        return replace(self.matched, matches=matches, left_out=(*left_out, *left.values()), unlike=unlike)
+        matches = dict(
+            sorted(
+                {**self.matched.matches, **self.matches}.items(), key=lambda item: order[item[0]]
+            )
+        )
+        return replace(
+            self.matched, matches=matches, left_out=(*left_out, *left.values()), unlike=unlike
+        )
 
     def _copies(self) -> dict[DumpEntry, LeftOutEntry]:
         """Of the entries in doubt, those that hold what one with a tensor holds."""
         held = {self._fit.digest(m.entry): name for name, m in self.matches.items()}
         same = {e: held.get(self._fit.digest(e)) for e in self.pool}
-        return {e: LeftOutEntry(e, Reason.NOTHING, f"{COPY} {name}") for e, name in same.items() if name}
+        return {
+            e: LeftOutEntry(e, Reason.NOTHING, f"{COPY} {name}") for e, name in same.items() if name
+        }
 
     def _free(self) -> list[str]:
         """The tensors that no entry is named or known to hold; none if no entry is in doubt."""
@@ -108,7 +130,8 @@ class _Following:
         distance = relative_l2(reference, match.value(reference))
         self.matches[match.tensor] = replace(match, distance=distance, orders=())
 
-    # -------------------------------------------------------------------------------------------- nodes
+    # --------------------------------------------------------------------------------------------
+    # nodes
 
     def _forward(self) -> bool:
         """Find entries that hold what nodes compute from what was recorded before them."""
@@ -119,13 +142,20 @@ class _Following:
         return len(self.matches) > before
 
     def _held(self, tensor: str, made: Array | None) -> TensorMatch | None:
-        """The entry in doubt that holds this value of a tensor; None where none does, or several that differ."""
+        """The entry in doubt that holds this value of a tensor; None where none does, or several
+        that differ."""
         if made is None or not varied(made, MIN_EXACT):
             return None
         limit = NEAR if varied(made) else EXACT
-        near = [e for e in (self._entries[int(k)] for k in self._sums.near(made, limit)) if e in self.pool]
+        near = [
+            e
+            for e in (self._entries[int(k)] for k in self._sums.near(made, limit))
+            if e in self.pool
+        ]
         matches = [replace(self._fit.aligned(e, tensor, made), how="node") for e in near]
-        best, *others = sorted((m for m in matches if m.distance <= limit), key=distance_of) or (None,)
+        best, *others = sorted((m for m in matches if m.distance <= limit), key=distance_of) or (
+            None,
+        )
         rivals = [m for m in others if best and not is_clearer(best, m)]
         if best and not all(self._fit.are_same(best.entry, m.entry) for m in rivals):
             return None
@@ -133,7 +163,8 @@ class _Following:
         return next(shaped, best)
 
     def _backward(self) -> bool:
-        """Find entries from which nodes that read a tensor compute what is known, or found, of their outputs."""
+        """Find entries from which nodes that read a tensor compute what is known, or found, of
+        their outputs."""
         before = len(self.matches)
         for tensor in reversed(self._free()):
             found = [m for m in self._candidates(tensor) if self._is_read(m)]
@@ -147,7 +178,11 @@ class _Following:
         if reference is None or not varied(reference):
             return []
         fitting = [e for e in self.pool if self._fit.value(e).size == reference.size]
-        found = (self._fit.aligned(e, tensor) for e in fitting if len(fitting) <= MAX_TRIED and not self._is_copy(e))
+        found = (
+            self._fit.aligned(e, tensor)
+            for e in fitting
+            if len(fitting) <= MAX_TRIED and not self._is_copy(e)
+        )
         return [replace(m, how="node") for m in found if m.alignment]
 
     def _is_copy(self, entry: DumpEntry) -> bool:
@@ -156,11 +191,12 @@ class _Following:
         return any(same_numbers(value, self._fit.value(m.entry)) for m in self.matches.values())
 
     def _is_read(self, match: TensorMatch) -> bool:
-        """Does a node that reads the tensor, or several that a device fuses, compute from this entry what is known or
-        found of their output?
+        """Does a node that reads the tensor, or several that a device fuses, compute from this
+        entry what is known or found of their output?
 
-        Found counts only where weights take part: Relu of another tensor may have been recorded as well. Known counts
-        only where the entry brings it nearer: a sum may be near whatever its smaller part is.
+        Found counts only where weights take part: Relu of another tensor may have been recorded as
+        well. Known counts only where the entry brings it nearer: a sum may be near whatever its
+        smaller part is.
         """
         record = self._saved_as(match)
         given = {match.tensor: record} if record else {}
@@ -176,15 +212,16 @@ class _Following:
         return False
 
     def _is_nearer(self, held: TensorMatch, known: TensorMatch) -> bool:
-        """Is what is known of a tensor clearly nearer to what an entry gives, `held`, than to what is computed without
-        it?"""
+        """Is what is known of a tensor clearly nearer to what an entry gives, `held`, than to what
+        is computed without it?"""
         made = self._computed(known.tensor)
         made = self._fit.reference(known.tensor) if made is None else made
         return is_clearer(held, self._fit.aligned(known.entry, known.tensor, made))
 
     def _behind(self, tensor: str) -> list[str]:
-        """What is computed from a tensor in few nodes, as far as the first that is known; of the unknown, what an entry
-        may hold and weights take part in, up to one node behind them: an Add of the bias."""
+        """What is computed from a tensor in few nodes, as far as the first that is known; of the
+        unknown, what an entry may hold and weights take part in, up to one node behind them: an Add
+        of the bias."""
         found: dict[str, bool] = {}
         queue = [(tensor, 0)]
         for name, weighted in queue:
@@ -194,7 +231,11 @@ class _Following:
                 found |= dict.fromkeys(new, now > 0)
                 queue += [(n, now) for n in new if n not in self.matches and now < 2]
         sizes = {self._fit.value(e).size for e in self.pool}
-        return [n for n, weighted in found.items() if n in self.matches or (weighted and self._size(n) in sizes)]
+        return [
+            n
+            for n, weighted in found.items()
+            if n in self.matches or (weighted and self._size(n) in sizes)
+        ]
 
     def _size(self, tensor: str) -> int:
         reference = self._fit.reference(tensor)
@@ -210,7 +251,9 @@ class _Following:
         None where all that is as the reference has it, or where it cannot be computed.
         """
         known = given or {}
-        region = regions.above_until(self.graph, [tensor], lambda n: n in known or n in self.matches)
+        region = regions.above_until(
+            self.graph, [tensor], lambda n: n in known or n in self.matches
+        )
         if region is None:
             return None
         entering = [n for n in region.inputs if n in self.matches and n not in known]
@@ -236,7 +279,9 @@ class _Following:
         except InputError:
             return None
         self._saved += 1
-        return save(match.tensor, value, type_of(value), self._folder, f"t{self._saved}").within(str(self._folder))
+        return save(match.tensor, value, type_of(value), self._folder, f"t{self._saved}").within(
+            str(self._folder)
+        )
 
     @cached_property
     def _folder(self) -> Path:

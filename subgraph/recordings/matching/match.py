@@ -1,10 +1,12 @@
-"""Entries of a recording -> the tensors of a model that they hold: matched by name, confirmed or corrected by value.
+"""Entries of a recording -> the tensors of a model that they hold: matched by name, confirmed or
+corrected by value.
 
-A name alone proves nothing. After fusion a runtime keeps the name of the first node and the value of the last,
-converters write channels last, files without a header do not store their shape. So the reference's value decides: a
-match by name is *confirmed* where the values are near. Where they are not, but those of a tensor that a fused node of
-this name would hold are, that tensor is meant. An entry without a name of the model is matched by value, if exactly one
-tensor fits. A match that stays in doubt is kept, with the other tensors that the entry may hold.
+A name alone proves nothing. After fusion a runtime keeps the name of the first node and the value
+of the last, converters write channels last, files without a header do not store their shape. So the
+reference's value decides: a match by name is *confirmed* where the values are near. Where they are
+not, but those of a tensor that a fused node of this name would hold are, that tensor is meant. An
+entry without a name of the model is matched by value, if exactly one tensor fits. A match that
+stays in doubt is kept, with the other tensors that the entry may hold.
 """
 
 from __future__ import annotations
@@ -48,10 +50,12 @@ SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold t
 def match_sample(
     judge: Judge, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
 ) -> MatchedSample:
-    """Which tensors of the model the entries of sample `k` hold; `confirmed`: as `confirmed_names` of other runs.
+    """Which tensors of the model the entries of sample `k` hold; `confirmed`: as `confirmed_names`
+    of other runs.
 
-    Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference values; an entry
-    without a name of the model with all tensors of its size that nothing else holds.
+    Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference
+    values; an entry without a name of the model with all tensors of its size that nothing else
+    holds.
 
     Raises:
         ModelError: the reference cannot give the values.
@@ -60,7 +64,8 @@ def match_sample(
 
 
 def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
-    """By the name that the tool gave, the matches of a run that values confirm; for other runs of the same tool."""
+    """By the name that the tool gave, the matches of a run that values confirm; for other runs of
+    the same tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
     return {m.entry.label: replace(m, confirmed_in=run) for m in sure if m.entry.role == "output"}
 
@@ -101,8 +106,14 @@ class _Matching:
         named, nameless = self._by_name({m.entry for m in self.matches.values()})
         for tensor in self.matches.keys() & named.keys():
             for entry in (e for e in named.pop(tensor) if e.role == "output"):
-                self._leave_out(entry, Reason.NOTHING, f"{self.matches[tensor].entry.name} is said to hold {tensor}")
-        others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
+                self._leave_out(
+                    entry,
+                    Reason.NOTHING,
+                    f"{self.matches[tensor].entry.name} is said to hold {tensor}",
+                )
+        others = {
+            tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named
+        }
         around = [n for tensor in named for n in (tensor, *others[tensor])]
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
@@ -120,7 +131,9 @@ class _Matching:
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
-        return MatchedSample(self.judge, self.k, self.matches, left_out, self.unlike, self._fit.channels_last)
+        return MatchedSample(
+            self.judge, self.k, self.matches, left_out, self.unlike, self._fit.channels_last
+        )
 
     def _leave_out(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
         self.left_out[entry] = LeftOutEntry(entry, reason, detail)
@@ -140,21 +153,31 @@ class _Matching:
     def _known(self) -> frozenset[str]:
         return frozenset(self.results)
 
-    # -------------------------------------------------------------------------------------------- names
+    # --------------------------------------------------------------------------------------------
+    # names
 
     def _take_given(self) -> None:
         """Match what the user says, and what another run of the tool confirms."""
         said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
-        others = {e: self.confirmed[e.label] for e in self.entries if e.role == "output" and e.label in self.confirmed}
+        others = {
+            e: self.confirmed[e.label]
+            for e in self.entries
+            if e.role == "output" and e.label in self.confirmed
+        }
         capture_tensors(self.judge.model, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
-                self.matches[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
+                self.matches[said[entry]] = replace(
+                    self._fit.aligned(entry, said[entry]), how="map"
+                )
             elif match := self._fit.as_other(entry, others[entry]):
                 self.matches.setdefault(match.tensor, match)
 
-    def _by_name(self, given: Container[DumpEntry]) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
-        """Entries by the tensor that their name says, outputs of nodes before inputs; and entries of unknown names.
+    def _by_name(
+        self, given: Container[DumpEntry]
+    ) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
+        """Entries by the tensor that their name says, outputs of nodes before inputs; and entries
+        of unknown names.
 
         `given`: entries to leave out.
         """
@@ -169,7 +192,9 @@ class _Matching:
                 continue
             names = written.meant_by(entry)
             said = [t for t in (meant_tensor(graph, entry, n) for n in names) if t in tensors]
-            meant = dict.fromkeys(t for name in said for t in (name, *written.alike(name)) if t in tensors)
+            meant = dict.fromkeys(
+                t for name in said for t in (name, *written.alike(name)) if t in tensors
+            )
             if entry.missing and (meant or not names):
                 self._leave_out(entry, Reason.UNREADABLE, entry.missing)
                 continue
@@ -179,26 +204,37 @@ class _Matching:
                 self._leave_out(entry, Reason.NOTHING)
             elif not meant and entry.role == "output":
                 nameless.append(entry)
-        return {n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named}, nameless
+        return {
+            n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named
+        }, nameless
 
-    # -------------------------------------------------------------------------------------------- values
+    # --------------------------------------------------------------------------------------------
+    # values
 
     def _nearest(self, tensor: str, entries: Sequence[DumpEntry]) -> TensorMatch | None:
-        """Of several entries of one name, the one whose value is nearest; outputs of nodes before inputs."""
+        """Of several entries of one name, the one whose value is nearest; outputs of nodes before
+        inputs."""
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
-        return min(matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None)
+        return min(
+            matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None
+        )
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""
         if match.distance <= EXACT:
             return match
-        best = min((self._fit.aligned(match.entry, n) for n in later), key=lambda m: m.distance, default=match)
+        best = min(
+            (self._fit.aligned(match.entry, n) for n in later),
+            key=lambda m: m.distance,
+            default=match,
+        )
         if best.distance <= NEAR and best.distance * CLEARER < match.distance:
             return replace(best, name_says=match.tensor)
         return match
 
     def _separate(self) -> None:
-        """Leave each entry one tensor, the nearest, of those whose names a tool writes in the same way."""
+        """Leave each entry one tensor, the nearest, of those whose names a tool writes in the same
+        way."""
         shared: dict[DumpEntry, list[TensorMatch]] = {}
         for match in self.matches.values():
             shared.setdefault(match.entry, []).append(match)
@@ -213,24 +249,33 @@ class _Matching:
             for match in others:
                 del self.matches[match.tensor]
             if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
-                self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
+                self.matches[best.tensor] = replace(
+                    best, alternatives=tuple(m.tensor for m in others)
+                )
 
     def _tell_exchanged(self) -> None:
-        """Tell of entries that are far from their names' tensors which other tensor of these they hold."""
+        """Tell of entries that are far from their names' tensors which other tensor of these they
+        hold."""
         far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
         values = ((n, self._fit.reference(n)) for n in far)
-        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        sums = BlockSums(
+            (n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a)
+        )
         for tensor, match in far.items():
-            near = (self._fit.aligned(match.entry, n) for n in sums.near(self._fit.value(match.entry), NEAR))
+            near = (
+                self._fit.aligned(match.entry, n)
+                for n in sums.near(self._fit.value(match.entry), NEAR)
+            )
             held = min(near, key=distance_of, default=match)
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:
-        """Match entries of unknown names to the tensors whose values they hold; returns the others: do several fit?
+        """Match entries of unknown names to the tensors whose values they hold; returns the others:
+        do several fit?
 
-        Of several tensors of the same value the name decides, else the first in the model, on which the others hang;
-        of several entries of the same value the name, else the first.
+        Of several tensors of the same value the name decides, else the first in the model, on which
+        the others hang; of several entries of the same value the name, else the first.
         """
         chosen: dict[str, list[TensorMatch]] = {}
         left: dict[DumpEntry, bool] = {}
@@ -261,7 +306,9 @@ class _Matching:
         if not nameless:
             return {}
         self._sums = BlockSums((n, a) for n, a in self._floats() if varied(a))
-        small = BlockSums((n, a) for n, a in self._floats() if varied(a, MIN_EXACT) and not varied(a))
+        small = BlockSums(
+            (n, a) for n, a in self._floats() if varied(a, MIN_EXACT) and not varied(a)
+        )
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in filter(self._is_read, nameless):
             likely = self._names.likely(entry.label)
@@ -269,8 +316,12 @@ class _Matching:
             value = self._fit.value(entry)
             names = dict.fromkeys((*self._sums.near(value, NEAR), *likely, *later))
             fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
-            exact = (self._fit.aligned(entry, n) for n in small.near(value, EXACT) if n not in names)
-            near[entry] = sorted((*fitting, *(m for m in exact if m.distance <= EXACT)), key=distance_of)
+            exact = (
+                self._fit.aligned(entry, n) for n in small.near(value, EXACT) if n not in names
+            )
+            near[entry] = sorted(
+                (*fitting, *(m for m in exact if m.distance <= EXACT)), key=distance_of
+            )
         return near
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
@@ -291,12 +342,18 @@ class _Matching:
                 fused = min(later, key=distance_of, default=equal[name])
                 return fused if is_clearer(fused, equal[name]) else equal[name]
         first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
-        below = graph.descendants([graph.maker[first]]) if len(equal) > 1 and first in graph.maker else set()
+        below = (
+            graph.descendants([graph.maker[first]])
+            if len(equal) > 1 and first in graph.maker
+            else set()
+        )
         if any(graph.maker.get(n) not in below for n in equal if n != first):
             return None
         others = tuple(n for n in equal if n != first)
         values = [self._fit.reference(n) for n in (first, *others)]
-        same = all(a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values))
+        same = all(
+            a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values)
+        )
         return replace(equal[first], how="value", twins=others) if same else None
 
     def _later(self, tensor: str) -> tuple[str, ...]:
@@ -304,19 +361,26 @@ class _Matching:
         reference = self._fit.reference(tensor)
         later = takewhile(lambda n: n not in self.matches, self._chain(tensor))
         values = [(n, self._fit.reference(n)) for n in later]
-        return tuple(n for n, a in values if a is not None and reference is not None and a.shape == reference.shape)
+        return tuple(
+            n
+            for n, a in values
+            if a is not None and reference is not None and a.shape == reference.shape
+        )
 
     def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
-        """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the same shape."""
+        """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the
+        same shape."""
         certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
         if match.alternatives or certain:
             return match
         return replace(match, alternatives=self._later(match.tensor))
 
-    # -------------------------------------------------------------------------------------------- reasons
+    # --------------------------------------------------------------------------------------------
+    # reasons
 
     def _told_by_numbers(self, left: Mapping[DumpEntry, bool]) -> dict[DumpEntry, bool]:
-        """Those that hold no weight of the model; True for what holds a tensor's numbers in an order that is not known.
+        """Those that hold no weight of the model; True for what holds a tensor's numbers in an
+        order that is not known.
 
         A tool that saves all saves weights, in whatever order.
         """
@@ -336,7 +400,8 @@ class _Matching:
         return kept
 
     def _leave_out_rest(self, left: Mapping[DumpEntry, bool]) -> None:
-        """Leave out entries that hold no tensor; `left`: is it explained why an entry matches none?"""
+        """Leave out entries that hold no tensor; `left`: is it explained why an entry matches
+        none?"""
         held: dict[bytes, str] = {}
         for match in self.matches.values():
             held.setdefault(self._fit.digest(match.entry), match.tensor)
@@ -350,5 +415,10 @@ class _Matching:
                 value = self._fit.value(entry)
                 likely = self._names.likely(entry.label)
                 related = explained or entry.note or any(n in self.matches for n in likely)
-                self.unlike += not related and value.size in sizes and value.dtype.kind == "f" and varied(value)
+                self.unlike += (
+                    not related
+                    and value.size in sizes
+                    and value.dtype.kind == "f"
+                    and varied(value)
+                )
                 self._leave_out(entry, Reason.UNMATCHED, entry.note)

@@ -1,4 +1,5 @@
-"""What matching gives: the tensor of the model that an entry of a recording holds, and what is left over."""
+"""What matching gives: the tensor of the model that an entry of a recording holds, and what is left
+over."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from pathlib import Path
 
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import Alignment, absorb_print_rounding, absorb_requantization, as_reference
+from subgraph.recordings.matching.align import (
+    Alignment,
+    absorb_print_rounding,
+    absorb_requantization,
+    as_reference,
+)
 from subgraph.recordings.matching.names import without_endings
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.scale import Scale
@@ -65,9 +71,11 @@ class TensorMatch:
         orders: other alignments that its shape admits, where its value confirms none.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
         name_says: the tensor that the entry's name says, where another one is meant.
-        alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
+        alternatives: tensors that the entry may hold instead, in the order of the model: its value
+            confirms none.
         twins: later tensors of the same values.
-        confirmed_in: the run in which values confirm what an entry of this name holds; "" for this one.
+        confirmed_in: the run in which values confirm what an entry of this name holds; "" for this
+            one.
         scale: of its codes; None where the entry holds none, or their scale is unknown.
         holds: the tensor whose value the entry has, where its name says this one.
         remark: what comparing showed, for readers.
@@ -115,8 +123,12 @@ class TensorMatch:
             return f"the recording calls it {self.name_says}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
         if self.how in FOUND or self.how == "map":
-            return f"{f'found {FOUND[self.how]}' if self.how in FOUND else 'as --map says'}: {calls}"
-        return calls if self.tensor != self.entry.tensor and without_endings(self.entry.tensor) else ""
+            return (
+                f"{f'found {FOUND[self.how]}' if self.how in FOUND else 'as --map says'}: {calls}"
+            )
+        return (
+            calls if self.tensor != self.entry.tensor and without_endings(self.entry.tensor) else ""
+        )
 
     def value(self, reference: Array) -> Array:
         """The recorded value in the reference's shape and element type.
@@ -126,12 +138,17 @@ class TensorMatch:
         """
         array = self.entry.read()
         are_texts = [a.dtype.kind == "O" for a in (array, reference)]
-        if self.alignment is None or math.prod(self.alignment.stored) != array.size or are_texts[0] != are_texts[1]:
+        if (
+            self.alignment is None
+            or math.prod(self.alignment.stored) != array.size
+            or are_texts[0] != are_texts[1]
+        ):
             flat = f"{array.size} values of {array.dtype.name}"
             have = flat if array.ndim == 1 else f"shape {shape_text(array.shape)}"
             want = f"{reference.dtype.name} {shape_text(reference.shape)}"
             raise InputError(
-                f"it has {have}, the model {want}: another type, or another tensor", code="recording.other-type"
+                f"it has {have}, the model {want}: another type, or another tensor",
+                code="recording.other-type",
             )
         if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
             raise InputError(
@@ -141,8 +158,8 @@ class TensorMatch:
         return as_reference(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
-        """The same, with the reference's value wherever rounding in a text file or of codes explains the difference;
-        and what a reader should know of it."""
+        """The same, with the reference's value wherever rounding in a text file or of codes
+        explains the difference; and what a reader should know of it."""
         value = self.value(reference)
         if not self.scale:
             return absorb_print_rounding(reference, value, self.entry.step), ""
@@ -182,7 +199,8 @@ class MatchedSample:
         return reference_value(self.judge.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
-        """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is absolute.
+        """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is
+        absolute.
 
         Raises:
             InputError: it cannot be read, or is not a tensor.
@@ -194,8 +212,11 @@ class MatchedSample:
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
 
-    def save_all(self, names: Iterable[str], folder: Path, stems: Mapping[str, str]) -> dict[str, Record]:
-        """`save` of these tensors, those apart that were not recorded or, with a warning, cannot be read."""
+    def save_all(
+        self, names: Iterable[str], folder: Path, stems: Mapping[str, str]
+    ) -> dict[str, Record]:
+        """`save` of these tensors, those apart that were not recorded or, with a warning, cannot be
+        read."""
         saved = {}
         for name in names:
             try:
@@ -208,7 +229,9 @@ class MatchedSample:
     @property
     def unsure(self) -> bool:
         """Is there an entry whose value confirms no match?"""
-        return bool(self.left_out_as(Reason.UNMATCHED)) or any(not m.distance <= NEAR for m in self.matches.values())
+        return bool(self.left_out_as(Reason.UNMATCHED)) or any(
+            not m.distance <= NEAR for m in self.matches.values()
+        )
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -216,7 +239,9 @@ class MatchedSample:
         corrected = sum(bool(m.name_says) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
-        unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))
+        unmatched, unread = (
+            len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE)
+        )
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])

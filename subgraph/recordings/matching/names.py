@@ -1,4 +1,5 @@
-"""Names that other tools give to a model's tensors: with an ending, by torch's modules, joined after fusion.
+"""Names that other tools give to a model's tensors: with an ending, by torch's modules, joined
+after fusion.
 
 None of them proves anything: the values do.
 """
@@ -12,14 +13,31 @@ from subgraph.graph.graph import Graph
 from subgraph.origins.source import PARAMETER, module_path
 from subgraph.recordings.dumps import DumpEntry
 
-# What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's quantizer.
+# What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
+# quantizer.
 ENDINGS = (
-    "-rs", "_rs", "_tp", "_mm", "_sw", "_sdpa", "_pad", "_int8", "-mul", "__matmul_converted", "_raster_0",
-    "_WithoutBiases", "/WithoutBiases", "_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output",
+    "-rs",
+    "_rs",
+    "_tp",
+    "_mm",
+    "_sw",
+    "_sdpa",
+    "_pad",
+    "_int8",
+    "-mul",
+    "__matmul_converted",
+    "_raster_0",
+    "_WithoutBiases",
+    "/WithoutBiases",
+    "_quantized",
+    "_QuantizeLinear_Output",
+    "_DequantizeLinear_Output",
     "_QuantizeLinear_Input",
-)  # fmt: skip
+)
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
-DROPPED = frozenset("Relu Clip LeakyRelu HardSigmoid HardSwish".split())  # whose names their inputs may carry
+DROPPED = frozenset(
+    "Relu Clip LeakyRelu HardSigmoid HardSwish".split()
+)  # whose names their inputs may carry
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
@@ -55,7 +73,9 @@ class ModelNames:
         self._graph = graph
         self._written: dict[str, str] = {}
         self._nodes: dict[str, str] = {}  # a node's written name -> its first tensor
-        self._modules: dict[str, list[str]] = {}  # a module's written path -> what leaves it, the last first
+        self._modules: dict[
+            str, list[str]
+        ] = {}  # a module's written path -> what leaves it, the last first
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
         self._keys: dict[str, tuple[tuple[str, ...], ...]] = {}
         known = set(tensors)
@@ -67,7 +87,9 @@ class ModelNames:
             self._written.setdefault(plain(name), name)
         self._add_modules(known)
         for name in tensors:
-            self._keys[name] = tuple(dict.fromkeys((_tokens(name), _tokens(self._module_name(name)))))
+            self._keys[name] = tuple(
+                dict.fromkeys((_tokens(name), _tokens(self._module_name(name))))
+            )
 
     def _module_name(self, tensor: str) -> str:
         i = self._graph.maker.get(tensor)
@@ -76,7 +98,10 @@ class ModelNames:
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
-        paths = {i: module_path(graph.label(i)) or self._module_of_weights(i) for i in range(len(graph.nodes))}
+        paths = {
+            i: module_path(graph.label(i)) or self._module_of_weights(i)
+            for i in range(len(graph.nodes))
+        }
         for i in reversed(graph.in_order(range(len(graph.nodes)))):
             parts = paths[i].split(".") if paths[i] else []
             for k in range(1, len(parts) + 1):
@@ -86,14 +111,21 @@ class ModelNames:
                 self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
 
     def _module_of_weights(self, node: int) -> str:
-        """The one module whose weights a node reads, if they have the names that a framework gives: `conv1.weight`."""
-        read = [PARAMETER.fullmatch(n) for n in self._graph.nodes[node].input if n in self._graph.weights]
+        """The one module whose weights a node reads, if they have the names that a framework gives:
+        `conv1.weight`."""
+        read = [
+            PARAMETER.fullmatch(n)
+            for n in self._graph.nodes[node].input
+            if n in self._graph.weights
+        ]
         modules = {each[1] for each in read if each}
         return modules.pop() if len(modules) == 1 and all(read) else ""
 
     def _leaves(self, tensor: str, path: str, paths: dict[int, str]) -> bool:
         readers = self._graph.readers.get(tensor, ())
-        return tensor in self._graph.outputs or any(not f"{paths[j]}.".startswith(f"{path}.") for j in readers)
+        return tensor in self._graph.outputs or any(
+            not f"{paths[j]}.".startswith(f"{path}.") for j in readers
+        )
 
     def likely(self, recorded: str) -> tuple[str, ...]:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""
@@ -111,7 +143,8 @@ class ModelNames:
         return max((common_start(given, key) for key in self._keys.get(tensor, ())), default=0)
 
     def _joined(self, name: str) -> list[str]:
-        """The tensor of the last of several nodes whose names, one behind the other, are this name."""
+        """The tensor of the last of several nodes whose names, one behind the other, are this
+        name."""
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
         ends: dict[int, str] = {0: ""}  # position -> the last node up to there
         for at in range(len(name)):
@@ -123,10 +156,15 @@ class ModelNames:
 
 
 def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
-    """What a fused node may hold under this name: the results behind it, as long as each has one reader."""
+    """What a fused node may hold under this name: the results behind it, as long as each has one
+    reader."""
     chain: list[str] = []
     name = tensor
-    while len(chain) < MAX_FUSED and name not in graph.outputs and (reader := _sole_reader(graph, name)) is not None:
+    while (
+        len(chain) < MAX_FUSED
+        and name not in graph.outputs
+        and (reader := _sole_reader(graph, name)) is not None
+    ):
         made = [n for n in graph.makes[reader] if n in tensors]
         if len(made) != 1:
             break
@@ -136,7 +174,8 @@ def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[s
 
 
 def _sole_reader(graph: Graph, tensor: str) -> int | None:
-    """The node through which all that reads a tensor goes: its one reader, or the Mul of x · sigmoid(x)."""
+    """The node through which all that reads a tensor goes: its one reader, or the Mul of x ·
+    sigmoid(x)."""
     *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
     made = [n for i in inner if i is not None for n in graph.makes[i]]
     ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
@@ -144,7 +183,8 @@ def _sole_reader(graph: Graph, tensor: str) -> int | None:
 
 
 def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
-    """What an activation reads, whose name a tool may keep for it: one that it drops as the rounding clips too."""
+    """What an activation reads, whose name a tool may keep for it: one that it drops as the
+    rounding clips too."""
     maker = graph.maker.get(tensor)
     if maker is None or graph.ops[maker] not in DROPPED or tensor in graph.outputs:
         return ()
@@ -166,7 +206,9 @@ def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
 
 def common_start(a: Sequence[str], b: Sequence[str]) -> int:
     """How many elements two sequences begin with in common."""
-    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 def _tokens(name: str) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model declares them.
+"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model
+declares them.
 
-Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32, float16 in float32) is
-no failure: `as_declared` converts an output to the declared type if that changes no value.
+Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32,
+float16 in float32) is no failure: `as_declared` converts an output to the declared type if that
+changes no value.
 """
 
 from __future__ import annotations
@@ -55,9 +57,13 @@ def package(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as e:
         if util.find_spec(module.partition(".")[0]) is None:
-            raise NotInstalled(f"{name} is not installed", install(extra), code="package.not-installed") from e
+            raise NotInstalled(
+                f"{name} is not installed", install(extra), code="package.not-installed"
+            ) from e
         raise BackendError(
-            f"{name} cannot be loaded: {e}", f"{install(extra)} --force-reinstall", code="backend.not-loadable"
+            f"{name} cannot be loaded: {e}",
+            f"{install(extra)} --force-reinstall",
+            code="backend.not-loadable",
         ) from e
 
 
@@ -78,7 +84,9 @@ def check_options(backend: str, options: Mapping[str, Any], allowed: Options) ->
             )
         if stated[0] and str(value) not in stated[0]:
             raise UsageError(
-                f"{backend}: {key} cannot be {value}", f"one of {', '.join(stated[0])}", code="backend.wrong-option"
+                f"{backend}: {key} cannot be {value}",
+                f"one of {', '.join(stated[0])}",
+                code="backend.wrong-option",
             )
 
 
@@ -106,7 +114,8 @@ def ports(
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
     Raises:
-        Refused: the model cannot be read, or an input or output is not a tensor of one of these types.
+        Refused: the model cannot be read, or an input or output is not a tensor of one of these
+            types.
     """
     try:
         graph = protobuf.read(model).model.graph
@@ -114,13 +123,20 @@ def ports(
         raise Refused(f"{backend} refuses the model: {e}", code="backend.refused-model") from e
     initializers = {t.name for t in graph.initializer}
     inputs = [_port(backend, v, types) for v in graph.input if v.name not in initializers]
-    return inputs, [Port(v.name, "", None) if v.name in untyped else _port(backend, v, types) for v in graph.output]
+    return inputs, [
+        Port(v.name, "", None) if v.name in untyped else _port(backend, v, types)
+        for v in graph.output
+    ]
 
 
 def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     kind = declared.type.WhichOneof("value")
     tensor = declared.type.tensor_type
-    dtype = dtypes.name_of(tensor.elem_type) if kind == "tensor_type" else str(kind).removesuffix("_type")
+    dtype = (
+        dtypes.name_of(tensor.elem_type)
+        if kind == "tensor_type"
+        else str(kind).removesuffix("_type")
+    )
     if kind != "tensor_type" or dtype not in types:
         raise Refused(
             f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'",
@@ -138,8 +154,8 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
     """The value of each input, in C order.
 
     Raises:
-        ModelError: a value is missing, or has another type or shape: runtimes would read past its end, or compute with
-            the last run's values.
+        ModelError: a value is missing, or has another type or shape: runtimes would read past its
+            end, or compute with the last run's values.
     """
     import numpy as np
 
@@ -151,11 +167,13 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
         array = np.asarray(value, order="C")
         if array.dtype != np_dtype(port.dtype):
             raise ModelError(
-                f"input '{port.name}' is {array.dtype}, the model says {port.dtype}", code="input.wrong-type"
+                f"input '{port.name}' is {array.dtype}, the model says {port.dtype}",
+                code="input.wrong-type",
             )
         if port.dims is not None and not _fits(array.shape, port.dims):
             raise ModelError(
-                f"input '{port.name}' has shape {list(array.shape)}, the model says {list(port.dims)}",
+                f"input '{port.name}' has shape {list(array.shape)}, the model says"
+                f" {list(port.dims)}",
                 code="input.wrong-shape",
             )
         arrays.append(array)
@@ -163,14 +181,17 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
 
 
 def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
-    return len(shape) == len(dims) and all(d is None or d == size for size, d in zip(shape, dims, strict=True))
+    return len(shape) == len(dims) and all(
+        d is None or d == size for size, d in zip(shape, dims, strict=True)
+    )
 
 
 def as_declared(array: Array, port: Port) -> Array:
-    """A copy in the type and rank that the model declares, or in its own type if the conversion changes a value.
+    """A copy in the type and rank that the model declares, or in its own type if the conversion
+    changes a value.
 
-    Floats are rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
-    than the model has.
+    Floats are rounded to the declared float type: a runtime that computes a float16 model in
+    float32 gives more digits than the model has.
     """
     import numpy as np
 
@@ -195,8 +216,11 @@ def empty_array(port: Port) -> Array:
     return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))
 
 
-def require_ports(backend: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
-    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers must be equal.
+def require_ports(
+    backend: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]
+) -> None:
+    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers
+    must be equal.
 
     Raises:
         Refused: they are not.

@@ -1,7 +1,8 @@
-"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes which node.
+"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes
+which node.
 
-A provider that cannot be used is an error, never a silent return to the CPU. What is known of each stands in the files
-of `runtime.devices`.
+A provider that cannot be used is an error, never a silent return to the CPU. What is known of each
+stands in the files of `runtime.devices`.
 """
 
 from __future__ import annotations
@@ -49,39 +50,57 @@ def devices(options: Mapping[str, Any]) -> list[Device]:
 def precision(options: Mapping[str, Any]) -> str:
     """The coarsest that the first provider may compute in, by its options and their defaults."""
     first = devices(options)[0]
-    lower = [claim for key, (default, claim) in first.lowers.items() if str(options.get(key, default)) == "1"]
+    lower = [
+        claim
+        for key, (default, claim) in first.lowers.items()
+        if str(options.get(key, default)) == "1"
+    ]
     return max(map(Precision, (first.precision, *lower)), key=Precision.roundoff)
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
     """What the providers do that may make a difference."""
-    return {name: changed for device in devices(options) for name, changed in device.switches.items()}
+    return {
+        name: changed for device in devices(options) for name, changed in device.switches.items()
+    }
 
 
 def exact(options: Mapping[str, Any]) -> dict[str, str]:
     """The options that lower the precision, turned off."""
-    return {key: "0" for device in devices(options) for key, (default, _) in device.lowers.items()
-            if str(options.get(key, default)) == "1"}  # fmt: skip
+    return {
+        key: "0"
+        for device in devices(options)
+        for key, (default, _) in device.lowers.items()
+        if str(options.get(key, default)) == "1"
+    }
 
 
 def caveat(options: Mapping[str, Any]) -> str:
     """A precision below float32 that nobody asked for; what computes in the device's place."""
     first = devices(options)[0]
-    by_default = {key: claim for key, (default, claim) in first.lowers.items() if key not in options and default == "1"}
-    said = [f"{first.name} computes in {claim} by its default; {first.name}:{key}=0 for float32"
-            for key, claim in by_default.items()]  # fmt: skip
+    by_default = {
+        key: claim
+        for key, (default, claim) in first.lowers.items()
+        if key not in options and default == "1"
+    }
+    said = [
+        f"{first.name} computes in {claim} by its default; {first.name}:{key}=0 for float32"
+        for key, claim in by_default.items()
+    ]
     if instead := first.emulated():
         said.append(f"not the device: {instead} answers for {first.name}")
     return "; ".join(said)
 
 
 def provider_options(options: Mapping[str, Any], own: Collection[str]) -> dict[str, str]:
-    """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""
+    """The options of the first provider: those that are neither `own`, of the backend, nor
+    `session.KEY`."""
     return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
 
 
 def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[Any] | None:
-    """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
+    """The providers for a new session, after their libraries were found; None where a plug-in was
+    put into `settings`.
 
     Raises:
         BackendError: a provider is not in this build, or a library cannot be loaded.
@@ -102,7 +121,9 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
             f"it has {', '.join(available)}",
             code="backend.unknown-provider",
         )
-    if any(name.startswith(("CUDA", "Tensorrt")) for name in names) and hasattr(ort, "preload_dlls"):
+    if any(name.startswith(("CUDA", "Tensorrt")) for name in names) and hasattr(
+        ort, "preload_dlls"
+    ):
         ort.preload_dlls(directory="")  # CUDA's libraries that pip installed
     return [(names[0], given), *names[1:]] if given else list(names)
 
@@ -116,7 +137,9 @@ def require(options: Mapping[str, Any], session: Any) -> None:
     first = named(options)[0]
     if "ep" not in options and first not in session.get_providers():
         raise BackendError(
-            f"{first} cannot be used here: {_why_not(first)}", _lacks(first), code="backend.device-unusable"
+            f"{first} cannot be used here: {_why_not(first)}",
+            _lacks(first),
+            code="backend.device-unusable",
         )
 
 
@@ -127,15 +150,19 @@ def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | N
     try:
         session = ort.InferenceSession(TINY, settings, providers=providers, enable_fallback=0)
         require(options, session)
-    except Exception as e:  # noqa: BLE001 - whatever a provider raises
+    except Exception as e:  # noqa: BLE001
         return " ".join(str(e).split())[-400:]
     return ""
 
 
-def assigned(model: Path, options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[str]:
-    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
+def assigned(
+    model: Path, options: Mapping[str, Any], settings: Any, own: Collection[str]
+) -> list[str]:
+    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the
+    first tensor made.
 
-    What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).
+    What is fused or folded ahead of that is not among them. Empty for releases that do not tell
+    (before 1.24).
 
     Raises:
         BackendError: as `prepared`. Whatever onnxruntime raises where it refuses the model.
@@ -150,17 +177,26 @@ def assigned(model: Path, options: Mapping[str, Any], settings: Any, own: Collec
     providers = prepared(options, settings, own)
     session = ort.InferenceSession(given, settings, providers=providers, enable_fallback=0)
     parts = session.get_provider_graph_assignment_info()
-    found = ((part.ep_name, tensors[node.name]) for part in parts for node in part.get_nodes() if node.name in tensors)
+    found = (
+        (part.ep_name, tensors[node.name])
+        for part in parts
+        for node in part.get_nodes()
+        if node.name in tensors
+    )
     return [f"{name.removesuffix(SUFFIX)} {tensor}" for name, tensor in found]
 
 
 def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
     """The model with a name for each node, and by name the first tensor that it makes.
 
-    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
+    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are
+    left out.
     """
     nodes = protobuf.read(model).model.graph.node
-    if len({node.name for node in nodes} - {""}) == len(nodes) or model.stat().st_size > protobuf.WALK_ABOVE:
+    if (
+        len({node.name for node in nodes} - {""}) == len(nodes)
+        or model.stat().st_size > protobuf.WALK_ABOVE
+    ):
         return str(model), {node.name: node.output[0] for node in nodes if node.name}
     whole = protobuf.protos().ModelProto.FromString(model.read_bytes())
     for number, node in enumerate(whole.graph.node):
@@ -169,11 +205,14 @@ def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
 
 
 def _why_not(provider: str) -> str:
-    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where it loads."""
+    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where
+    it loads."""
     import onnxruntime as ort
 
     stem = provider.removesuffix(SUFFIX).lower()
-    for file in sorted(Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")):
+    for file in sorted(
+        Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")
+    ):
         try:
             for name in (file.with_name(file.name.replace(stem, "shared")), file):
                 load_library(name)
@@ -196,11 +235,17 @@ def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
 
     if not hasattr(ort, "register_execution_provider_library"):
         raise BackendError(
-            f"onnxruntime {ort.__version__} takes no plug-ins", "1.23 and later do", code="backend.no-plugins"
+            f"onnxruntime {ort.__version__} takes no plug-ins",
+            "1.23 and later do",
+            code="backend.no-plugins",
         )
     library = str(options.get("library", ""))
     place, module = _library(library)
-    name = str(module.get_ep_name()) if module and hasattr(module, "get_ep_name") else named(options)[0]
+    name = (
+        str(module.get_ep_name())
+        if module and hasattr(module, "get_ep_name")
+        else named(options)[0]
+    )
     found = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not found:
         try:
@@ -213,7 +258,10 @@ def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
             ) from e
         found = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not found:
-        raise BackendError(f"the provider {name} of {library} sees no device on this machine", code="backend.no-device")
+        raise BackendError(
+            f"the provider {name} of {library} sees no device on this machine",
+            code="backend.no-device",
+        )
     return found
 
 
@@ -236,6 +284,8 @@ def _library(library: str) -> tuple[str, ModuleType | None]:
         ) from e
     if not place:
         raise UsageError(
-            "ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn", code="backend.no-library"
+            "ep=NAME needs library=MODULE or FILE",
+            "ep=QNN,library=onnxruntime_qnn",
+            code="backend.no-library",
         )
     return place, module

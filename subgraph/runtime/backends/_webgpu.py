@@ -1,8 +1,13 @@
-"""Shared by the backends that run onnxruntime's WebGPU: its messages about a device that lacks a feature."""
+"""Shared by the backends that run onnxruntime's WebGPU: its messages about a device that lacks a
+feature."""
 
 # Pattern of a message -> the feature's name in WebGPU.
 LACKS = {
     r"requires f16 but the device does not support|extension 'f16' is not allowed": "shader-f16",
-    r"requires subgroups? but the device does not support|extension 'subgroups' is not allowed": "subgroups",
-    r"requires subgroup matrix but the device does not support": "chromium-experimental-subgroup-matrix",
+    r"requires subgroups? but the device does not support|extension 'subgroups' is not allowed": (
+        "subgroups"
+    ),
+    r"requires subgroup matrix but the device does not support": (
+        "chromium-experimental-subgroup-matrix"
+    ),
 }

@@ -1,24 +1,28 @@
-"""Your own commands: one that runs, and one that converts before, where conversion is a step of its own.
+"""Your own commands: one that runs, and one that converts before, where conversion is a step of its
+own.
 
-Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no shell.
+Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no
+shell.
 
-`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes; nothing is there yet).
-`run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
-that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
-.npy, or as .bin of the type and shape that it says).
-`{keep}`: in both, a file with the names of the nodes that stay in float, a line each, of `subcut plan`; else it is
-empty.
+`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes;
+nothing is there yet). `run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a
+manifest.json that lists them and the outputs that are wanted) and `{outputs}` (an empty folder:
+each output goes there under the name that the manifest gives it, as .npy, or as .bin of the type
+and shape that it says). `{keep}`: in both, a file with the names of the nodes that stay in float, a
+line each, of `subcut plan`; else it is empty.
 `{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
-All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
-`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
-refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a
-project file run in its folder, others where subcut runs.
+All others are whole paths. A command that names none of its places gets them as its last words:
+`{model} {converted}`; `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where
+something was converted. Any other `{name}` is refused: `{{name}}` stands for `{name}` itself;
+`${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a project file run in its
+folder, others where subcut runs.
 
-`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`, `float16:NHWC`; `big` is
-big-endian. `inputs` is about the .bin files, whose shapes the manifest gives; `outputs` about .bin and .npy files.
+`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`,
+`float16:NHWC`; `big` is big-endian. `inputs` is about the .bin files, whose shapes the manifest
+gives; `outputs` about .bin and .npy files.
 
-Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
-(tried again, then given up); any other: refused in convert, crashed in run.
+Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a
+connection was lost (tried again, then given up); any other: refused in convert, crashed in run.
 """
 
 from __future__ import annotations
@@ -61,13 +65,22 @@ CANNOT_TEST = 125
 NOT_RUNNABLE = (126, 127)
 SIGNALLED = 128
 LOST = 255
-OPTIONS = {"convert": None, "run": None, "folder": None, "keep": None, "host": None, "inputs": (), "outputs": ()}
+OPTIONS = {
+    "convert": None,
+    "run": None,
+    "folder": None,
+    "keep": None,
+    "host": None,
+    "inputs": (),
+    "outputs": (),
+}
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
 @dataclass(frozen=True)
 class Output:
-    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its file."""
+    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its
+    file."""
 
     name: str
     type_text: str
@@ -76,35 +89,51 @@ class Output:
 
 
 def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
-    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
+    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or
+    `{model} {converted}`.
 
     `converted`: there is a convert command, so the run gets its result instead of the model.
 
     Raises:
-        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
+        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is
+            none.
     """
     try:
         words = system.split(command)
     except ValueError as e:
-        raise UsageError(f"cmd: {command}: {e}", "quote it as for a shell", code="command.malformed") from e
+        raise UsageError(
+            f"cmd: {command}: {e}", "quote it as for a shell", code="command.malformed"
+        ) from e
     if not words:
         raise UsageError(
-            f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'", code="command.missing"
+            f"cmd: no {step} command",
+            "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
+            code="command.missing",
         )
     check_places("cmd", step, command)
-    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place not in ("keep", "host"))
+    named = any(
+        f"{{{place}}}" in word
+        for word in words
+        for place in PLACES[step]
+        if place not in ("keep", "host")
+    )
     if named:
         return words
-    return words + ["{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]]
+    return words + [
+        "{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]
+    ]
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
-        Refused: the model has inputs or outputs other than tensors, or the command ended with an exit code of its own
-            or 125, or wrote nothing.
-        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
+        Refused: the model has inputs or outputs other than tensors, or the command ended with an
+            exit code of its own or 125, or wrote nothing.
+        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it
+            crashed.
     """
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise UsageError(
@@ -129,10 +158,14 @@ class _Commands:
         needed = any("{converted}" in word for word in self._run)
         if needed and not convert:
             raise UsageError(
-                "cmd: run names {converted}, but nothing converts", "add a convert command", code="command.no-convert"
+                "cmd: run names {converted}, but nothing converts",
+                "add a convert command",
+                code="command.no-convert",
             )
         self._outputs = _declared(model)
-        self._fed, self._given = (DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs"))
+        self._fed, self._given = (
+            DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs")
+        )
         folder = tempfile.mkdtemp(prefix="subcut-cmd-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
@@ -166,31 +199,44 @@ class _Commands:
             Refused: the command ended with 125. ModelError: an output cannot be read.
             WorkerDied: it crashed. BackendError: it cannot be run, or its connection stays lost.
         """
-        with tempfile.TemporaryDirectory(prefix="subcut-cmd-", ignore_cleanup_errors=True) as temporary:
+        with tempfile.TemporaryDirectory(
+            prefix="subcut-cmd-", ignore_cleanup_errors=True
+        ) as temporary:
             inputs = Path(temporary) / "inputs"
             outputs = Path(temporary) / "outputs"
             inputs.mkdir()
             outputs.mkdir()
             _write(feeds, self._outputs, inputs, self._fed)
-            _run_command("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
+            _run_command(
+                "run",
+                self._run,
+                self._places | {"inputs": str(inputs), "outputs": str(outputs)},
+                self._cwd,
+            )
             return _read(outputs, self._outputs, self._given)
 
 
-# ---------------------------------------------------------------------------------------------------- commands
+# ------------------------------------------------------------ commands
 
 
-def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
+def _run_command(
+    step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None
+) -> None:
     first, *rest = (fill(word, places) for word in words)
     command = [system.program(first, cwd), *rest]
     for wait in (*RETRY_SECONDS, None):
         try:
             # It prints where this process prints; the parent keeps the last lines.
-            code = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=cwd, check=False).returncode
+            code = subprocess.run(
+                command, stdin=subprocess.DEVNULL, cwd=cwd, check=False
+            ).returncode
         except OSError as e:
             hint = "check its path, and that it may be executed (chmod +x)"
             if e.errno == errno.ENOEXEC:
                 hint = "a script needs a first line such as #!/bin/sh"
-            raise BackendError(f"cannot run {command[0]}: {e.strerror or e}", hint, code="command.not-runnable") from e
+            raise BackendError(
+                f"cannot run {command[0]}: {e.strerror or e}", hint, code="command.not-runnable"
+            ) from e
         if code != LOST or wait is None:
             break
         time.sleep(wait)
@@ -199,17 +245,24 @@ def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd
 
 
 def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
-    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost connection."""
+    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost
+    connection."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
         return Refused(f"cannot be tested: the {what}", code="command.cannot-test")
     if code in NOT_RUNNABLE:
         return BackendError(
-            f"the {what}: not executable, or not found", "run it by hand to see why", code="command.not-runnable"
+            f"the {what}: not executable, or not found",
+            "run it by hand to see why",
+            code="command.not-runnable",
         )
     if code == LOST:
         times = f"{len(RETRY_SECONDS) + 1} times"
-        return lost(f"the {what}: connection lost, {times}", "is the device reachable?", code="command.connection-lost")
+        return lost(
+            f"the {what}: connection lost, {times}",
+            "is the device reachable?",
+            code="command.connection-lost",
+        )
     if name := crash_name(code) or crash_name(SIGNALLED - code):
         return WorkerDied(
             f"the {step} command {command} was ended by {name}",
@@ -221,7 +274,7 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
     return WorkerDied(f"the {what}", process={"exit_code": code}, code="command.failed")
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------ folders
 
 
 def _declared(model: Path) -> list[Output]:
@@ -234,7 +287,8 @@ def _declared(model: Path) -> list[Output]:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
         raise Refused(
-            f"a command gets the model with its inputs and outputs listed, but {e}", code="command.model-unreadable"
+            f"a command gets the model with its inputs and outputs listed, but {e}",
+            code="command.model-unreadable",
         ) from e
     for v in graph.input:
         _type_text(v.name, v.type)
@@ -244,7 +298,10 @@ def _declared(model: Path) -> list[Output]:
         text = _type_text(v.name, v.type)
         dims = None
         if v.type.tensor_type.HasField("shape"):
-            dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim)
+            dims = tuple(
+                d.dim_value if d.HasField("dim_value") else None
+                for d in v.type.tensor_type.shape.dim
+            )
         outputs.append(Output(v.name, text, dims, stems[v.name]))
     return outputs
 
@@ -261,14 +318,21 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     )
 
 
-def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
-    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared otherwise), and the
-    manifest, which describes the .bin."""
+def _write(
+    feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm
+) -> None:
+    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared
+    otherwise), and the manifest, which describes the .bin."""
     stems = safe_names(feeds)
     inputs = []
     for name, value in feeds.items():
         record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
-        entry = {"name": name, "dtype": record.dtype, "shape": list(record.shapes[0]), "npy": record.files[0]}
+        entry = {
+            "name": name,
+            "dtype": record.dtype,
+            "shape": list(record.shapes[0]),
+            "npy": record.files[0],
+        }
         for raw in write_bin(record, folder, form.form)[0]:
             entry |= {"bin": raw.file, "dtype": raw.dtype, "shape": list(raw.shape)}
             if form.big:
@@ -296,7 +360,8 @@ def _swap(path: Path, dtype: str) -> None:
 
 
 def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[str, Value]:
-    """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
+    """The outputs that were written, .npy before .bin; other files count as outputs under their own
+    names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
@@ -306,11 +371,15 @@ def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[st
         npy = folder / f"{output.stem}.npy"
         raw = folder / f"{output.stem}.bin"
         if npy.is_file():
-            outputs[output.name] = _to_model(_from_npy(npy, parse_type(output.type_text)[1]), output, form)
+            outputs[output.name] = _to_model(
+                _from_npy(npy, parse_type(output.type_text)[1]), output, form
+            )
         elif raw.is_file():
             outputs[output.name] = _to_model(_from_bin(raw, output, form), output, form)
     stems = {o.stem for o in declared}
-    others = (p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin"))
+    others = (
+        p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin")
+    )
     outputs.update((p.name, None) for p in others)
     return outputs
 
@@ -320,9 +389,15 @@ def _from_npy(path: Path, dtype: str) -> Value:
     try:
         array = tensors.read_npy(path)
     except InputError as e:
-        raise ModelError(f"the output {path.name} cannot be read: {e.what}", e.hint, code=e.code) from e
+        raise ModelError(
+            f"the output {path.name} cannot be read: {e.what}", e.hint, code=e.code
+        ) from e
     bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype))
-    return tensors.from_bits(array, dtype) if bits or (dtype == "string" and array.dtype.kind == "U") else array
+    return (
+        tensors.from_bits(array, dtype)
+        if bits or (dtype == "string" and array.dtype.kind == "U")
+        else array
+    )
 
 
 def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
@@ -338,7 +413,9 @@ def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     )
     if fits and (axes := relayout(array.shape, form.form.layout, "NCHW")):
         array = np.ascontiguousarray(array.transpose(axes))
-    value: Value = array.astype(np_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
+    value: Value = (
+        array.astype(np_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
+    )
     return value
 
 
@@ -364,7 +441,9 @@ def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     text = "any shape" if stored is None else shape_text(dims)
     if not bits or dims.count(None) > 1:
         raise ModelError(
-            f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy", code="tensor.no-raw-form"
+            f"{path.name}: {text} of {dtype} cannot be read from a .bin",
+            "write .npy",
+            code="tensor.no-raw-form",
         )
     fixed = math.prod(d for d in dims if d is not None)
     count = fixed

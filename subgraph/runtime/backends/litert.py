@@ -15,9 +15,15 @@ from subgraph.storage.tensors import Value
 
 RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
 TFLITE_OPERATORS = True
-TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split())
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split()  # noqa: E501
+)
 # AUTO has XNNPACK, LiteRT's default.
-KERNELS = {"auto": "AUTO", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
+KERNELS = {
+    "auto": "AUTO",
+    "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    "reference": "BUILTIN_REF",
+}
 OPTIONS = {"kernels": ("auto", "builtin", "reference"), "threads": ()}
 
 
@@ -45,14 +51,16 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Build an interpreter of a model of TensorFlow Lite's operators.
 
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
 
     Raises:
-        BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
-            model, ONNX for example.
+        BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it
+            does not take the model, ONNX for example.
     """
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
@@ -68,7 +76,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
     content = _assembled(proto)
-    interpreter = runtime.Interpreter(model_content=content, experimental_op_resolver_type=kernels, num_threads=threads)
+    interpreter = runtime.Interpreter(
+        model_content=content, experimental_op_resolver_type=kernels, num_threads=threads
+    )
     return _LiteRTModel(interpreter, inputs, outputs)
 
 
@@ -85,7 +95,9 @@ error_text = _foreign.message
 class _LiteRTModel:
     """An interpreter, and which of its tensors are the model's inputs and outputs."""
 
-    def __init__(self, interpreter: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]) -> None:
+    def __init__(
+        self, interpreter: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]
+    ) -> None:
         """`inputs`, `outputs`: as the ONNX model declares them."""
         self._interpreter = interpreter
         self._inputs = inputs
@@ -107,7 +119,8 @@ class _LiteRTModel:
         interpreter.invoke()
         results = [interpreter.get_tensor(detail["index"]) for detail in self._from]
         return {
-            p.name: _foreign.as_declared(r, p) if p.dtype else r for p, r in zip(self._outputs, results, strict=True)
+            p.name: _foreign.as_declared(r, p) if p.dtype else r
+            for p, r in zip(self._outputs, results, strict=True)
         }
 
 

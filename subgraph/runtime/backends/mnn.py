@@ -1,4 +1,5 @@
-"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to a server."""
+"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to
+a server."""
 
 from __future__ import annotations
 
@@ -21,17 +22,22 @@ from subgraph.system import flush_c
 
 MULTI = True
 RELEASES = "mnn", "0"
-TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
 OPTIONS = {"precision": ("normal", "high", "low"), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
 # The type that MNN holds each element type in: numpy's name, MNN's name.
 HELD_TYPES = {
-    "float16": ("float32", "float"), "float32": ("float32", "float"), "float64": ("float32", "float"),
+    "float16": ("float32", "float"),
+    "float32": ("float32", "float"),
+    "float64": ("float32", "float"),
     "uint8": ("uint8", "uint8"),
-}  # fmt: skip
+}
 HELD_INTEGER = ("int32", "int")  # all other integers, and booleans
-# The converter's reasons: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file is …`.
+# The converter's reasons: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file
+# is …`.
 _REASON = re.compile(r"^(?:\[[\d:]+\] [^ :]*:\d+: |\[ERROR\] )(.*\S)", re.MULTILINE)
 _CHATTER = ("ONNX Model ir version", "ONNX Model opset version", "Convert error, please check")
 
@@ -48,27 +54,32 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes nothing."""
+    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes
+    nothing."""
     _foreign.check_options("mnn", options, OPTIONS)
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Precisions below its highest, and shapes that may change, with which it computes otherwise."""
+    """Precisions below its highest, and shapes that may change, with which it computes
+    otherwise."""
     return {
         "lower precision": {**options, "precision": "high"},
         "shapes that may change": {**options, "shape_mutable": "0"},
     }
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert, and build from the converted file.
 
-    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
-    computes otherwise).
+    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's
+    Python; its C++ has 0, and computes otherwise).
 
     Raises:
-        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not accept this model.
+        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not
+            accept this model.
     """
     _foreign.check_options("mnn", options, OPTIONS)
     nn: Any = _foreign.package("MNN.nn", "mnn")
@@ -77,7 +88,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
     inputs, outputs = _foreign.ports("mnn", model, TYPES)
     mutable = str(options.get("shape_mutable", 1)) == "1"
-    load_module = partial(nn.load_module_from_file, precision_mode=mode, thread_num=number, shape_mutable=mutable)
+    load_module = partial(
+        nn.load_module_from_file, precision_mode=mode, thread_num=number, shape_mutable=mutable
+    )
     return _Module(model, expr, load_module, inputs, outputs)
 
 
@@ -85,9 +98,13 @@ class _Module:
     """A converted model; its file lives as long as this."""
 
     def __init__(
-        self, model: Path, expr: Any, load_module: Callable[..., Any],
-        inputs: list[_foreign.Port], outputs: list[_foreign.Port],
-    ) -> None:  # fmt: skip
+        self,
+        model: Path,
+        expr: Any,
+        load_module: Callable[..., Any],
+        inputs: list[_foreign.Port],
+        outputs: list[_foreign.Port],
+    ) -> None:
         """`expr`: MNN's module; `load_module`: its function, with all settings."""
         self._expr = expr
         self._inputs = inputs
@@ -102,7 +119,8 @@ class _Module:
             except Exception as e:
                 lost = _lost_output(load_module, converted, outputs)
                 raise Refused(
-                    f"mnn refuses the model: {lost or _foreign.message(e)}", code="backend.refused-model"
+                    f"mnn refuses the model: {lost or _foreign.message(e)}",
+                    code="backend.refused-model",
                 ) from e
         except BaseException:
             remove()
@@ -115,7 +133,9 @@ class _Module:
             Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
         """
         arrays = _foreign.input_arrays(feeds, self._inputs)
-        variables = [self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
+        variables = [
+            self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)
+        ]
         results = self._module.onForward(variables)
         if len(results) != len(self._outputs):  # MNN only prints its error
             raise ModelError(
@@ -123,7 +143,10 @@ class _Module:
                 code="backend.run-failed",
             )
         # copied while the variables live: `read` gives their memory
-        return {port.name: _read(value, port) for port, value in zip(self._outputs, results, strict=True)}
+        return {
+            port.name: _read(value, port)
+            for port, value in zip(self._outputs, results, strict=True)
+        }
 
     def _variable(self, array: Any, port: _foreign.Port) -> Any:
         import numpy as np
@@ -133,7 +156,8 @@ class _Module:
             cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
         if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
             raise Refused(
-                f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers", code="backend.unsupported-type"
+                f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
+                code="backend.unsupported-type",
             )
         return self._expr.const(cast, list(cast.shape), self._expr.NCHW, getattr(self._expr, name))
 
@@ -155,14 +179,24 @@ def _read(value: Any, port: _foreign.Port) -> Any:
 def _converted(model: Path, path: Path) -> Path:
     """Convert the model to MNN's format.
 
-    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line, would install a
-    logging package and report the conversion to a server.
+    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line,
+    would install a logging package and report the conversion to a server.
 
     Raises:
         Refused: the converter wrote nothing; with its reasons.
     """
     tools: Any = _foreign.package("_tools", "mnn")
-    words = ["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "subcut"]
+    words = [
+        "mnnconvert",
+        "-f",
+        "ONNX",
+        "--modelFile",
+        str(model),
+        "--MNNModel",
+        str(path),
+        "--bizCode",
+        "subcut",
+    ]
     tools.mnnconvert(words)
     if not path.is_file():
         # again with its output captured; captured at first, it would be lost in a crash
@@ -191,11 +225,14 @@ def _printed(act: Callable[[], Any], folder: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _lost_output(load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]) -> str:
-    """A sentence about the output that the optimiser has fused into another node; "" if there is none."""
+def _lost_output(
+    load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]
+) -> str:
+    """A sentence about the output that the optimiser has fused into another node; "" if there is
+    none."""
     for port in outputs:
         try:
             load_module(str(converted), [], [port.name])
-        except Exception:  # noqa: BLE001 - MNN raises its own types
+        except Exception:  # noqa: BLE001
             return f"its optimiser has removed the output '{port.name}'"
     return ""

@@ -1,4 +1,5 @@
-"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do by default."""
+"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do
+by default."""
 
 from __future__ import annotations
 
@@ -22,11 +23,19 @@ from subgraph.storage.tensors import Value, np_dtype
 from subgraph.system import vulkan
 from subgraph.text import clean
 
-RELEASES = "ncnn", "0", "pnnx<={date}"  # whose wheel asks for PyTorch, which its program does not need
+RELEASES = (
+    "ncnn",
+    "0",
+    "pnnx<={date}",
+)  # whose wheel asks for PyTorch, which its program does not need
 OUTPUTS = ("float32", "float16")
 INPUTS = (*OUTPUTS, "int32", "int64")
 HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage")
-PARTS = {"winograd": "use_winograd_convolution", "sgemm": "use_sgemm_convolution", "packing": "use_packing_layout"}
+PARTS = {
+    "winograd": "use_winograd_convolution",
+    "sgemm": "use_sgemm_convolution",
+    "packing": "use_packing_layout",
+}
 OPTIONS = {
     "precision": ("fp32", "fp16"),
     "vulkan": ("0", "1"),
@@ -46,7 +55,8 @@ IN = re.compile(r'\.input\("in(\d+)"')
 OUT = re.compile(r'\.extract\("out(\d+)"')
 OUT_AXIS = re.compile(r"\bout(\d+)\.numpy\(batch_index=(\d+)")
 LOST = re.compile(
-    r"^(?:ignore \S+ \S+ param .*|layer \S+ not exists.*|Unsupported .*|\S* ?not supported.*)", re.MULTILINE
+    r"^(?:ignore \S+ \S+ param .*|layer \S+ not exists.*|Unsupported .*|\S* ?not supported.*)",
+    re.MULTILINE,
 )
 
 
@@ -101,24 +111,29 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert by pnnx, and build from what it has written.
 
-    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
-    `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
+    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default),
+    `vulkan` (0), `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
 
     Raises:
-        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it. Refused: it does not
-            accept this model.
+        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it.
+            Refused: it does not accept this model.
     """
     _foreign.check_options("ncnn", options, OPTIONS)
     ncnn = _ncnn()
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
     if other := next((port for port in outputs if port.dtype not in OUTPUTS), None):
-        raise Refused(f"ncnn gives no {other.dtype}: '{other.name}'", code="backend.unsupported-type")
+        raise Refused(
+            f"ncnn gives no {other.dtype}: '{other.name}'", code="backend.unsupported-type"
+        )
     if open_port := next((port for port in inputs if port.dims is None or None in port.dims), None):
         raise Refused(
-            f"pnnx needs the size of each input, and that of '{open_port.name}' is open", code="backend.open-size"
+            f"pnnx needs the size of each input, and that of '{open_port.name}' is open",
+            code="backend.open-size",
         )
     net = ncnn.Net()
     half = options.get("precision") == "fp16"
@@ -146,7 +161,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 class _Net:
     """A converted model."""
 
-    def __init__(self, ncnn: Any, net: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]) -> None:
+    def __init__(
+        self, ncnn: Any, net: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]
+    ) -> None:
         """`ncnn`: the module. `net`: with all options set."""
         self._ncnn = ncnn
         self._net = net
@@ -163,12 +180,18 @@ class _Net:
         script = (folder / "m_ncnn.py").read_text()
         counts = len(set(IN.findall(script))), len(set(OUT.findall(script)))
         _foreign.require_ports("ncnn", counts, self._inputs, self._outputs)
-        found = [{int(k): int(axis) for k, axis in pattern.findall(script)} for pattern in (AXIS, OUT_AXIS)]
+        found = [
+            {int(k): int(axis) for k, axis in pattern.findall(script)}
+            for pattern in (AXIS, OUT_AXIS)
+        ]
         self._axes = (found[0], found[1])
         files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
         if any(read(str(folder / name)) for read, name in files):
             lost = "; ".join(map(clean, LOST.findall(said))) or "a layer that it does not have"
-            raise Refused(f"ncnn refuses what pnnx made of the model: {lost[:400]}", code="backend.refused-model")
+            raise Refused(
+                f"ncnn refuses what pnnx made of the model: {lost[:400]}",
+                code="backend.refused-model",
+            )
 
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """One run.
@@ -178,7 +201,9 @@ class _Net:
         """
         extractor = self._net.create_extractor()
         held = []
-        for k, (array, port) in enumerate(zip(_foreign.input_arrays(feeds, self._inputs), self._inputs, strict=True)):
+        for k, (array, port) in enumerate(
+            zip(_foreign.input_arrays(feeds, self._inputs), self._inputs, strict=True)
+        ):
             matrix = self._matrix(array, port, self._axes[0].get(k, NO_BATCH))
             held.append(matrix)
             extractor.input(f"in{k}", matrix)
@@ -187,7 +212,8 @@ class _Net:
             code, value = extractor.extract(f"out{k}")
             if code:
                 raise ModelError(
-                    f"ncnn failed while running, with code {code}, at '{port.name}'", code="backend.run-failed"
+                    f"ncnn failed while running, with code {code}, at '{port.name}'",
+                    code="backend.run-failed",
                 )
             given[port.name] = self._read(value, port, self._axes[1].get(k, NO_BATCH))
         return given
@@ -195,9 +221,14 @@ class _Net:
     def _matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
         import numpy as np
 
-        if array.dtype.kind == "i" and array.size and max(array.max(), -1 - array.min()) >= INTEGERS:
+        if (
+            array.dtype.kind == "i"
+            and array.size
+            and max(array.max(), -1 - array.min()) >= INTEGERS
+        ):
             raise Refused(
-                f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers", code="backend.unsupported-type"
+                f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
+                code="backend.unsupported-type",
             )
         held = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
         if axis == NO_BATCH or array.shape[axis] == 1:
@@ -205,7 +236,9 @@ class _Net:
         try:
             return self._ncnn.Mat(held, batch_index=axis).clone()
         except TypeError as e:  # of releases before 2026
-            raise Refused(f"this ncnn computes no batch of {array.shape[axis]}", code="backend.no-batch") from e
+            raise Refused(
+                f"this ncnn computes no batch of {array.shape[axis]}", code="backend.no-batch"
+            ) from e
 
     @staticmethod
     def _read(value: Any, port: _foreign.Port, axis: int) -> Any:
@@ -231,20 +264,37 @@ def _converted(model: Path, folder: Path, half: bool) -> str:
     command = [*_pnnx(), "m.onnx", f"fp16={int(half)}"]
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as e:
-        raise Refused(f"pnnx took more than {SECONDS} s for the model", code="backend.conversion-timeout") from e
+        raise Refused(
+            f"pnnx took more than {SECONDS} s for the model", code="backend.conversion-timeout"
+        ) from e
     said = done.stdout + done.stderr
-    if done.returncode or not (folder / "m.ncnn.param").is_file() or not (folder / "m_ncnn.py").is_file():
+    if (
+        done.returncode
+        or not (folder / "m.ncnn.param").is_file()
+        or not (folder / "m_ncnn.py").is_file()
+    ):
         lines = [line for line in said.splitlines() if line.strip() and WARNING not in line]
-        last = lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
-        raise Refused(f"pnnx does not convert the model: {clean(last)[:400]}", code="backend.refused-model")
+        last = (
+            lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
+        )
+        raise Refused(
+            f"pnnx does not convert the model: {clean(last)[:400]}", code="backend.refused-model"
+        )
     return said
 
 
 def _pnnx() -> list[str]:
-    """pnnx's program, which stands beside its module; that module is not imported, since it imports PyTorch.
+    """pnnx's program, which stands beside its module; that module is not imported, since it imports
+    PyTorch.
 
     Raises:
         NotInstalled: it is not there.
@@ -252,7 +302,10 @@ def _pnnx() -> list[str]:
     found = find_spec("pnnx")
     if found is None or not found.origin:
         raise NotInstalled("pnnx is not installed", HINT, code="package.not-installed")
-    program = next((file for file in Path(found.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")), None)
+    program = next(
+        (file for file in Path(found.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")),
+        None,
+    )
     if program is None:
         raise BackendError(
             "pnnx has no program for this machine",

@@ -1,4 +1,5 @@
-"""onnx's own evaluator, in Python and numpy: slow, independent of every runtime; ignores some RNN inputs."""
+"""onnx's own evaluator, in Python and numpy: slow, independent of every runtime; ignores some RNN
+inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def warm() -> None:
     import onnx.reference  # noqa: F401
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read the model; ops are looked up now, so an unknown one is refused here. It has no options.
 
     Raises:
@@ -34,7 +37,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
     if options:
         raise UsageError(
-            f"onnx-reference has no option '{next(iter(options))}'", "leave it out", code="backend.unknown-option"
+            f"onnx-reference has no option '{next(iter(options))}'",
+            "leave it out",
+            code="backend.unknown-option",
         )
     evaluator = ReferenceEvaluator(str(model))
     names = list(evaluator.output_names)

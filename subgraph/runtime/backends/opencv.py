@@ -12,9 +12,16 @@ from subgraph.storage.tensors import Value
 
 MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
-TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
 ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
-OPTIONS = {"engine": ("auto", "new", "classic"), "threads": (), "winograd": ("0", "1"), "fusion": ("0", "1")}
+OPTIONS = {
+    "engine": ("auto", "new", "classic"),
+    "threads": (),
+    "winograd": ("0", "1"),
+    "fusion": ("0", "1"),
+}
 
 
 def version() -> str:
@@ -36,15 +43,21 @@ def precision(options: Mapping[str, Any]) -> str:
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Winograd's convolutions, fused layers, and the new engine."""
     classic = {"engine": "classic"}
-    found = {"winograd": {"winograd": "0"}, "fusion": {"fusion": "0", **classic}, "its new engine": classic}
+    found = {
+        "winograd": {"winograd": "0"},
+        "fusion": {"fusion": "0", **classic},
+        "its new engine": classic,
+    }
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read the model.
 
-    `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the
-    new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
+    `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0
+    turns it off; the new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
 
     Raises:
         BackendError: OpenCV is not installed. UsageError: an option means nothing to it.
@@ -58,7 +71,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
     if engine is not None and "fusion" in options and options.get("engine") != "classic":
         raise UsageError(
-            "only OpenCV's classic engine can do without fusion", "add engine=classic", code="backend.wrong-option"
+            "only OpenCV's classic engine can do without fusion",
+            "add engine=classic",
+            code="backend.wrong-option",
         )
     net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
     for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
@@ -71,7 +86,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         for port, array in zip(inputs, arrays, strict=True):
             net.setInput(array, port.name)
         results = net.forward(names)
-        return {port.name: _array(value, port) for port, value in zip(outputs, results, strict=True)}
+        return {
+            port.name: _array(value, port) for port, value in zip(outputs, results, strict=True)
+        }
 
     return run
 

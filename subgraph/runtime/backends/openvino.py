@@ -1,4 +1,5 @@
-"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default is less."""
+"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default
+is less."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ from subgraph.storage.tensors import Value, np_dtype
 MULTI = True
 RELEASES = "openvino", "2024.4"
 TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
-)  # fmt: skip
-# Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is judged.
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()  # noqa: E501
+)
+# Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is
+# judged.
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
 MODE = "EXECUTION_MODE_HINT"
 HINT = "INFERENCE_PRECISION_HINT"
 THREADS = "INFERENCE_NUM_THREADS"
 OPTIONS = {"precision": ("f32", "f16", "bf16"), "device": (), "threads": (), "[A-Z]*": ()}
-# Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never. Its default is on,
-# with precision=f32 too.
+# Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never.
+# Its default is on, with precision=f32 too.
 DYNAMIC_QUANTIZATION = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 MAX_MESSAGE = 1200  # characters: it lists each operator that is not converted, with a reason
 TELEMETRY = "openvino.tools.ovc"
@@ -42,8 +44,11 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What a compiled model reports that it computes in on this machine, which may differ from the option."""
-    return CLAIMS.get(_computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32")
+    """What a compiled model reports that it computes in on this machine, which may differ from the
+    option."""
+    return CLAIMS.get(
+        _computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32"
+    )
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -54,8 +59,13 @@ def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Dynamic quantization, and all that its mode for speed allows."""
-    found = {"dynamic quantization": {DYNAMIC_QUANTIZATION: "0"}, "its mode for speed": {MODE: "ACCURACY"}}
-    return {name: {**options, **o} for name, o in found.items() if _has_property(_device(options), *o)}
+    found = {
+        "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},
+        "its mode for speed": {MODE: "ACCURACY"},
+    }
+    return {
+        name: {**options, **o} for name, o in found.items() if _has_property(_device(options), *o)
+    }
 
 
 def caveat(options: Mapping[str, Any]) -> str:
@@ -65,15 +75,21 @@ def caveat(options: Mapping[str, Any]) -> str:
     if option and CLAIMS[option] != claim:
         return f"openvino was asked for {option}, but computes in {claim} on this machine"
     if claim != "fp32" and not option and HINT not in options:
-        return f"openvino computes in {claim} by its own default on this machine; openvino:precision=f32 for float32"
+        return (
+            f"openvino computes in {claim} by its own default on this machine;"
+            " openvino:precision=f32 for float32"
+        )
     return ""
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read and compile.
 
-    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
-    `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name: `EXECUTION_MODE_HINT=ACCURACY`.
+    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization
+    off as well), `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name:
+    `EXECUTION_MODE_HINT=ACCURACY`.
 
     Raises:
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
@@ -86,7 +102,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     try:
         compiled = core.compile_model(str(model), device, config)
     except Exception:
-        _computes_in(device, tuple(sorted(config.items())))  # raises if the device or a property is at fault
+        _computes_in(
+            device, tuple(sorted(config.items()))
+        )  # raises if the device or a property is at fault
         raise
     positions = _positions(compiled, inputs)
     if (counts := (len(positions), len(compiled.outputs))) != (len(compiled.inputs), len(outputs)):
@@ -111,7 +129,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
     """Position of each input in the compiled model.
 
-    The same position, since an input that is also an output has lost its name; by name where unread inputs are gone.
+    The same position, since an input that is also an output has lost its name; by name where unread
+    inputs are gone.
     """
     if len(compiled.inputs) == len(inputs):
         return {i: i for i in range(len(inputs))}
@@ -120,8 +139,13 @@ def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]
 
 
 def _runtime() -> Any:
-    """The package without its converter, which reports to a server when it is imported and runs no models."""
-    if TELEMETRY not in sys.modules and "openvino" not in sys.modules and util.find_spec("openvino"):
+    """The package without its converter, which reports to a server when it is imported and runs no
+    models."""
+    if (
+        TELEMETRY not in sys.modules
+        and "openvino" not in sys.modules
+        and util.find_spec("openvino")
+    ):
         sys.modules[TELEMETRY] = None  # type: ignore[assignment] # makes the import fail
     package = _foreign.package("openvino", "openvino")
     return package if hasattr(package, "Core") else import_module("openvino.runtime")  # before 2024
@@ -161,7 +185,7 @@ def _has_property(device: str, name: str) -> bool:
     """Does the device know the property? Versions before 2024.1 have no dynamic quantization."""
     try:
         return name in _core().get_property(device, "SUPPORTED_PROPERTIES")
-    except Exception:  # noqa: BLE001 - `_computes_in` reports a device that is not there
+    except Exception:  # noqa: BLE001
         return False
 
 
@@ -173,14 +197,18 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
         BackendError: no such device, or a property that means nothing to it.
     """
     ov = _runtime()
-    opset = ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")  # before 2025
+    opset = (
+        ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")
+    )  # before 2025
     value = opset.parameter([1], ov.Type.f32)
     tiny = ov.Model([opset.relu(value)], [value])
     try:
         precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
         raise BackendError(
-            f"openvino cannot use {device} so: {error_text(e)}", f"it has {_devices()}", code="backend.device-unusable"
+            f"openvino cannot use {device} so: {error_text(e)}",
+            f"it has {_devices()}",
+            code="backend.device-unusable",
         ) from e
     return str(precision.get_type_name())
 
@@ -205,7 +233,9 @@ def _array(tensor: Any) -> Any:
     """A copy of an output, since the next run overwrites its memory."""
     import numpy as np
 
-    if tensor.element_type == _runtime().Type.bf16:  # numpy has no such type; OpenVINO gives the bits as float16
+    if (
+        tensor.element_type == _runtime().Type.bf16
+    ):  # numpy has no such type; OpenVINO gives the bits as float16
         return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
     return tensor.data.copy()
 
@@ -213,4 +243,6 @@ def _array(tensor: Any) -> Any:
 def error_text(error: Exception) -> str:
     """OpenVINO's message without the places in its sources."""
     lines = (line.strip() for line in str(error).splitlines())
-    return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:MAX_MESSAGE]
+    return " ".join(line for line in lines if line and not line.startswith("Exception from "))[
+        :MAX_MESSAGE
+    ]

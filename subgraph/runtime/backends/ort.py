@@ -19,7 +19,16 @@ from typing import Any
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
+from subgraph.storage.tensors import (
+    NOT_NUMPY,
+    PACKED,
+    Value,
+    np_dtype,
+    pack,
+    parse_type,
+    to_bits,
+    unpack,
+)
 from subgraph.text import nearest
 
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
@@ -70,19 +79,22 @@ def precision(options: Mapping[str, Any]) -> str:
 
 
 def caveat(options: Mapping[str, Any]) -> str:
-    """A precision below float32 that is a provider's default, and an emulator that answers for a device."""
+    """A precision below float32 that is a provider's default, and an emulator that answers for a
+    device."""
     return "" if _on_cpu(options) else _providers().caveat(options)
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The options in full precision, where a provider computes in less; else without optimisations."""
+    """The options in full precision, where a provider computes in less; else without
+    optimisations."""
     if not _on_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up in another order."""
+    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up
+    in another order."""
     found = {
         "packed weights": {"session.disable_prepacking": "1"},
         "shared memory": {"reuse": "0"},
@@ -100,21 +112,25 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
     `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
     (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
-    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
-    `ep` and `library` (a plug-in's provider, and the Python module or the file that holds it), all others are the first
-    provider's own (`use_tf32=0`),
-    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
-    external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
+    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a
+    session config entry), `ep` and `library` (a plug-in's provider, and the Python module or the
+    file that holds it), all others are the first provider's own (`use_tf32=0`),
+    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep),
+    `weights` (the folder that external data is relative to, where it is not the model's own) and
+    `reuse` (0: each tensor has memory of its own).
 
     Raises:
-        BackendError: onnxruntime is not installed or does not load. UsageError: an option means nothing to it.
+        BackendError: onnxruntime is not installed or does not load. UsageError: an option means
+            nothing to it.
         Refused: it does not accept this model.
     """
     try:
         import onnxruntime as ort
     except ImportError as e:
         raise BackendError(
-            f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime", code="backend.not-loadable"
+            f"onnxruntime cannot be loaded: {e}",
+            "pip install onnxruntime",
+            code="backend.not-loadable",
         ) from e
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
@@ -129,9 +145,13 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
-            settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+            settings.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(weights)
+            )
         what = model.read_bytes() if weights else str(model)
-        session = ort.InferenceSession(what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0)
+        session = ort.InferenceSession(
+            what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0
+        )
     except Exception as e:
         if not _on_cpu(options) and (why := _providers().unusable(options, settings, providers)):
             raise BackendError(
@@ -146,7 +166,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
 
 def _on_cpu(options: Mapping[str, Any]) -> bool:
-    """Is no other provider asked for? Each search starts processes for which nothing else is imported."""
+    """Is no other provider asked for? Each search starts processes for which nothing else is
+    imported."""
     return "ep" not in options and options.get("providers", CPU) == CPU
 
 
@@ -155,7 +176,8 @@ def _providers() -> ModuleType:
 
 
 def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""
+    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes;
+    empty on the CPU."""
     if _on_cpu(options):
         return []
     import onnxruntime as ort
@@ -165,10 +187,12 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """The optimiser passes that change what onnxruntime makes of a model: without each alone it makes another graph.
+    """The optimiser passes that change what onnxruntime makes of a model: without each alone it
+    makes another graph.
 
-    There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
-    optimised graph is another one without it: some 20 sessions for each pass that does something.
+    There is no list of them. All words of the library are turned off in groups, and a group is
+    halved as long as the optimised graph is another one without it: some 20 sessions for each pass
+    that does something.
     """
     off = _turned_off(options)
     before = _optimized(model, options, off)
@@ -190,7 +214,10 @@ def words() -> frozenset[str]:
     found: set[bytes] = set()
     for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
         if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:
-            with file.open("rb") as library, mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            with (
+                file.open("rb") as library,
+                mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as text,
+            ):
                 found.update(WORD.findall(text))
     return frozenset(word.decode() for word in found if not word.isupper() and not word.islower())
 
@@ -200,7 +227,8 @@ def _turned_off(options: Mapping[str, Any]) -> list[str]:
 
 
 def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
-    """A hash of the graph that is run in the place of a model; of the reason where there is none."""
+    """A hash of the graph that is run in the place of a model; of the reason where there is
+    none."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -209,26 +237,32 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
     with folders.temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
-            ort.InferenceSession(str(model), settings, providers=providers, disabled_optimizers=list(off))
+            ort.InferenceSession(
+                str(model), settings, providers=providers, disabled_optimizers=list(off)
+            )
             return _summary(folder / "model.onnx")
-        except Exception as e:  # noqa: BLE001 - with one set of passes it may refuse what it takes with another
+        except Exception as e:  # noqa: BLE001
             return _message(e)
 
 
 def _summary(model: Path) -> str:
-    """A hash of the nodes and of what each reads, without their order and the names of intermediate tensors: for the
-    same model onnxruntime chooses others each time."""
+    """A hash of the nodes and of what each reads, without their order and the names of intermediate
+    tensors: for the same model onnxruntime chooses others each time."""
     from subgraph.graph import protobuf
     from subgraph.storage.digest import digest
 
     graph = protobuf.read(model).model.graph
     known = {value.name: value.name for value in graph.input}
     known |= {w.name: f"weight {w.data_type} {list(w.dims)}" for w in graph.initializer}
-    known |= {name: f"{node.op_type} {k}" for node in graph.node for k, name in enumerate(node.output)}
+    known |= {
+        name: f"{node.op_type} {k}" for node in graph.node for k, name in enumerate(node.output)
+    }
     nodes = []
     for node in graph.node:
         attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
-        nodes.append([node.domain, node.op_type, [known.get(name, "") for name in node.input], attributes])
+        nodes.append(
+            [node.domain, node.op_type, [known.get(name, "") for name in node.input], attributes]
+        )
     return digest(*sorted(digest(*node) for node in nodes))
 
 
@@ -240,14 +274,20 @@ def make_settings(options: Mapping[str, Any]) -> Any:
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
         raise UsageError(
-            f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}", code="backend.wrong-option"
+            f"ort: opt={level} is not an optimisation level",
+            f"one of {', '.join(LEVELS)}",
+            code="backend.wrong-option",
         )
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
-        settings.enable_mem_pattern = False  # made in the first run, in time quadratic in the nodes: 10 s of 80,000
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # each model runs once
+        settings.enable_mem_pattern = (
+            False  # made in the first run, in time quadratic in the nodes: 10 s of 80,000
+        )
+        settings.add_session_config_entry(
+            "session.intra_op.allow_spinning", "0"
+        )  # each model runs once
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
@@ -269,13 +309,19 @@ def make_settings(options: Mapping[str, Any]) -> Any:
                     code="backend.wrong-option",
                 ) from e
         elif key not in OPTIONS and _on_cpu(options):
-            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(OPTIONS)}", code="backend.unknown-option")
+            raise UsageError(
+                f"ort: no option '{key}'",
+                f"it has {', '.join(OPTIONS)}",
+                code="backend.unknown-option",
+            )
     if library := options.get("custom_ops"):
         try:
             settings.register_custom_ops_library(str(library))
         except Exception as e:
             raise BackendError(
-                f"onnxruntime cannot load {library}: {_message(e)}", "--custom-ops LIB", code="backend.custom-ops"
+                f"onnxruntime cannot load {library}: {_message(e)}",
+                "--custom-ops LIB",
+                code="backend.custom-ops",
             ) from e
     return settings
 
@@ -294,9 +340,9 @@ class _Session:
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run once.
 
-        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs come from one run.
-        Sequences and optionals are passed as Python objects: as outputs beside such types they take a second run; as
-        inputs beside such types they cannot be passed at all.
+        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs
+        come from one run. Sequences and optionals are passed as Python objects: as outputs beside
+        such types they take a second run; as inputs beside such types they cannot be passed at all.
         """
         types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
         as_values = any(parse_type(text)[1] in NOT_NUMPY for text in types)
@@ -307,7 +353,9 @@ class _Session:
             if wrapped:
                 values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}
                 results = self.session.run_with_ort_values(wrapped, values)
-                outputs.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True))
+                outputs.update(
+                    (n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True)
+                )
             if plain:
                 outputs.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
@@ -362,12 +410,16 @@ def _unwrap(value: Any, type_text: str) -> Any:
     return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
 
 
-# File, line and function in onnxruntime's sources: `/…/model.cc:182 onnxruntime::Model::Model(…) const`.
-_PLACE = re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()'\"]*::[^()'\"]*\((?:[^()]|\([^()]*\))*\)(?: const)?|\w+) ?")
+# File, line and function in onnxruntime's sources: `/…/model.cc:182 onnxruntime::Model::Model(…)
+# const`.
+_PLACE = re.compile(
+    r"\S+\.(?:cc|h):\d+ (?:[^()'\"]*::[^()'\"]*\((?:[^()]|\([^()]*\))*\)(?: const)?|\w+) ?"
+)
 
 
 def _message(e: Exception) -> str:
-    """onnxruntime's error text without its prefixes and places in its sources; at most 400 characters."""
+    """onnxruntime's error text without its prefixes and places in its sources; at most 400
+    characters."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
     text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # subcut's own temporary file
     return _PLACE.sub("", text)[:400]
@@ -379,9 +431,15 @@ def _refusal(e: Exception, is_reference: bool) -> Refused:
     hints = way_out
     if "is not a registered function/op" in text:
         library = "--custom-ops LIB loads a library that has it"
-        hints = [": ".join(["an op that onnxruntime does not know", "; ".join([library, *way_out])])]
+        hints = [
+            ": ".join(["an op that onnxruntime does not know", "; ".join([library, *way_out])])
+        ]
     elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
-        hints = [", or ".join([f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out])]
+        hints = [
+            ", or ".join(
+                [f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out]
+            )
+        ]
     who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"
     return Refused(f"{who} refuses the model: {text}", "".join(hints), code="backend.refused-model")
 

@@ -1,4 +1,5 @@
-"""PyTorch: the module that the model was exported from; torch:module.py:build names the function that makes it."""
+"""PyTorch: the module that the model was exported from; torch:module.py:build names the function
+that makes it."""
 
 from __future__ import annotations
 
@@ -42,10 +43,13 @@ def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
     return list(_exported(*_module(options), str(model), True).places)
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Find the part of the module between the model's inputs and outputs.
 
-    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
+    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model`
+    here is a cut of it.
 
     Raises:
         BackendError: the module cannot be made, run or exported. Refused: it has no such part.
@@ -55,7 +59,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     exported = _exported(*_module(options), str(whole or model), bool(whole))
     graph = protobuf.read(model).model.graph
     inside = {tensor.name for tensor in graph.initializer}
-    piece = exported.piece([v.name for v in graph.input if v.name not in inside], [v.name for v in graph.output])
+    piece = exported.piece(
+        [v.name for v in graph.input if v.name not in inside], [v.name for v in graph.output]
+    )
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         return exported.run(piece, feeds)
@@ -70,7 +76,11 @@ def _module(options: Mapping[str, Any]) -> tuple[str, str]:
         BackendError: they are not named.
     """
     if not ("file" in options and "build" in options):
-        raise BackendError("torch runs the module of a Python file", "torch:module.py:build", code="torch.no-function")
+        raise BackendError(
+            "torch runs the module of a Python file",
+            "torch:module.py:build",
+            code="torch.no-function",
+        )
     return str(options["file"]), str(options["build"])
 
 
@@ -79,7 +89,8 @@ def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     """The exported program of the module; once per process.
 
     Raises:
-        BackendError: it cannot be made, run or exported, or is another one than the model was exported from.
+        BackendError: it cannot be made, run or exported, or is another one than the model was
+            exported from.
     """
     torch = programs.torch()
     graph = load_graph(Path(model)).prepare()
@@ -94,9 +105,15 @@ def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
         raise BackendError(e.what, e.hint, code=e.code) from e
     same, of = programs.same_program(graph, program)
     if of and not same:
-        raise BackendError(f"{Path(model).name} was exported from another module", WANTED, code="torch.other-module")
+        raise BackendError(
+            f"{Path(model).name} was exported from another module",
+            WANTED,
+            code="torch.other-module",
+        )
     if wrong := list(programs.departures(expected, given)):
-        raise BackendError(wrong[0], "the fault is not in the ONNX model", code="torch.module-differs")
+        raise BackendError(
+            wrong[0], "the fault is not in the ONNX model", code="torch.module-differs"
+        )
     return ExportedModel(program, graph, whole=whole)
 
 
@@ -115,17 +132,27 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], d
         made = function()
     except Exception as e:
         raise BackendError(
-            f"{where} failed: {type(e).__name__}: {e}", "correct the file", code="torch.function-failed"
+            f"{where} failed: {type(e).__name__}: {e}",
+            "correct the file",
+            code="torch.function-failed",
         ) from e
     parts = list(made) if isinstance(made, (tuple, list)) else [made, _zeros(graph)]
     module, args, options = (*parts, {}, {})[:3]
-    if not isinstance(module, torch.nn.Module) or not 2 <= len(parts) <= 3 or not isinstance(options, Mapping):
+    if (
+        not isinstance(module, torch.nn.Module)
+        or not 2 <= len(parts) <= 3
+        or not isinstance(options, Mapping)
+    ):
         raise BackendError(
-            f"{where} returns something else than a module and its arguments", WANTED, code="torch.wrong-return"
+            f"{where} returns something else than a module and its arguments",
+            WANTED,
+            code="torch.wrong-return",
         )
     if module.training:
         raise BackendError(
-            f"{where} returns a module in training mode", "call module.eval()", code="torch.training-mode"
+            f"{where} returns a module in training mode",
+            "call module.eval()",
+            code="torch.training-mode",
         )
     return module, (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(options)
 

@@ -1,4 +1,5 @@
-"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused by name."""
+"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused
+by name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from subgraph.storage.tensors import Value
 
 MULTI = True
 RELEASES = "tract", "0"
-TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
 OPTIONS: dict[str, Any] = {}
 TRACE = "Stack backtrace:"  # follows the message in its errors
 
@@ -26,11 +29,14 @@ def warm() -> None:
     _foreign.package("tract", "tract")
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read, type and optimise the model. It has no options.
 
     Raises:
-        BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
+        BackendError: tract is not installed, or an option is given. Refused: it does not accept
+            this model.
     """
     _foreign.check_options("tract", options, OPTIONS)
     tract: Any = _foreign.package("tract", "tract")
@@ -51,8 +57,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
 
 def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
-    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own in tract."""
-    has_own = port.dtype == "int64" and hasattr(tensor, "convert_to")  # releases before 0.23 have not
+    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own
+    in tract."""
+    has_own = port.dtype == "int64" and hasattr(
+        tensor, "convert_to"
+    )  # releases before 0.23 have not
     return (tensor.convert_to(tract.DatumType.I64) if has_own else tensor).to_numpy()
 
 

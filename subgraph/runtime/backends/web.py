@@ -1,7 +1,9 @@
-"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in software without a GPU.
+"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in
+software without a GPU.
 
-One page stays open between pieces. A model and values cross as raw bytes, by a server of this process; Playwright (an
-extra) drives a browser that is installed, and npm brings the release, once, into the cache; none of its code runs then.
+One page stays open between pieces. A model and values cross as raw bytes, by a server of this
+process; Playwright (an extra) drives a browser that is installed, and npm brings the release, once,
+into the cache; none of its code runs then.
 """
 
 from __future__ import annotations
@@ -46,10 +48,15 @@ OPTIONS = {
     "opt": ("disable", "basic", "extended", "all"),
     "layout": ("NCHW", "NHWC"),
 }
-TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
 CHROMIUM = (
-    *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),
-    *(f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Microsoft Edge", "Chromium")),
+    *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),  # noqa: E501
+    *(
+        f"/Applications/{name}.app/Contents/MacOS/{name}"
+        for name in ("Google Chrome", "Microsoft Edge", "Chromium")
+    ),
     "C:/Program Files/Google/Chrome/Application/chrome.exe",
     "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
 )
@@ -57,20 +64,33 @@ FIREFOX = (
     *("firefox", "firefox-esr", "/Applications/Firefox.app/Contents/MacOS/firefox"),
     "C:/Program Files/Mozilla Firefox/firefox.exe",
 )
-NAMES = {"": (*CHROMIUM, *FIREFOX), "chromium": CHROMIUM, "firefox": FIREFOX}  # where each word of a user is looked for
+NAMES = {
+    "": (*CHROMIUM, *FIREFOX),
+    "chromium": CHROMIUM,
+    "firefox": FIREFOX,
+}  # where each word of a user is looked for
 WEBKIT = "webkit"  # no browser that is installed can be driven: `playwright install webkit`
 # Where there is no GPU: chromium's renderer in software.
-IN_SOFTWARE = "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
+IN_SOFTWARE = (
+    "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
+)
 WEBGPU = ("--enable-unsafe-webgpu", "--ignore-gpu-blocklist")
 OF_FIREFOX = {"dom.webgpu.enabled": True, "gfx.webgpu.ignore-blocklist": True}
 PAGE = "<!doctype html><title>subcut</title>"
 SCRIPT = Path(__file__).with_name("web.js")
-KINDS = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm", "": "text/html"}
+KINDS = {
+    ".mjs": "text/javascript",
+    ".js": "text/javascript",
+    ".wasm": "application/wasm",
+    "": "text/html",
+}
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MINUTES = 10  # that npm may take
 TAKES_A_PAGE = 60_000  # milliseconds
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
-PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")  # before the message: where it was built
+PLACE = re.compile(
+    r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])"
+)  # before the message: where it was built
 
 
 def version(options: Mapping[str, Any]) -> str:
@@ -93,7 +113,9 @@ def _browser_version(browser: str) -> str:
     if place.suffix == ".exe":  # Chrome would open a window
         return place.stem
     try:
-        done = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [place, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return place.name
     words = itertools.takewhile(lambda word: word != "built", done.stdout.split()[:3])
@@ -105,7 +127,10 @@ def caveat(options: Mapping[str, Any]) -> str:
     release = str(options.get("version", NEWEST))
     said = []
     if options.get("ep") in GPU and not hardware.has_gpu():
-        said.append(f"{options['ep']} computes by a renderer in software on this processor: a GPU may differ")
+        said.append(
+            f"{options['ep']} computes by a renderer in software on this processor: a GPU may"
+            " differ"
+        )
     if RELEASE.fullmatch(release) and not _place(release).is_dir():
         said.append(f"npm fetches {PACKAGE}@{release} (33 MB, once)")
     return "; ".join(said)
@@ -125,7 +150,10 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if ep == "webgpu" and options.get("layout") != "NCHW":
         found["NHWC layout"] = {**options, "layout": "NCHW"}
     if ep != "wasm":
-        found[ep] = {**{name: value for name, value in options.items() if name != "layout"}, "ep": "wasm"}
+        found[ep] = {
+            **{name: value for name, value in options.items() if name != "layout"},
+            "ep": "wasm",
+        }
     return found
 
 
@@ -137,7 +165,11 @@ def missing() -> str:
 def _lacks(browser: str, release: str) -> str:
     if not browser and not find_browser(""):
         return "needs Chromium, Chrome, Edge or Firefox: `apt install chromium`, or browser=PATH"
-    if RELEASE.fullmatch(release) and not (_place(release) / "dist").is_dir() and not shutil.which("npm"):
+    if (
+        RELEASE.fullmatch(release)
+        and not (_place(release) / "dist").is_dir()
+        and not shutil.which("npm")
+    ):
         return f"needs npm, which brings {PACKAGE} once"
     return ""
 
@@ -147,26 +179,34 @@ def warm() -> None:
     _foreign.package("playwright.sync_api", "web")
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(
+    model: Path, options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Build a session in the page.
 
-    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
-    webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic, extended, all), `layout` (of WebGPU).
+    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser`
+    (chromium, firefox, webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic,
+    extended, all), `layout` (of WebGPU).
 
     Raises:
-        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not accept the model.
+        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not
+            accept the model.
         WorkerDied: the page crashed.
     """
     _foreign.check_options("web", options, OPTIONS)
     inputs, outputs = _foreign.ports("web", model, TYPES)
     page = _Page.of(options)
     settings = {
-        "provider": options.get("ep", "wasm"), "threads": _foreign.threads("web", options),
-        "level": LEVELS[str(options.get("opt", "all"))], "layout": options.get("layout", ""),
-    }  # fmt: skip
+        "provider": options.get("ep", "wasm"),
+        "threads": _foreign.threads("web", options),
+        "level": LEVELS[str(options.get("opt", "all"))],
+        "layout": options.get("layout", ""),
+    }
     said = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
     if "error" in said:
-        raise Refused(f"onnxruntime-web refuses the model: {said['error']}", code="backend.refused-model")
+        raise Refused(
+            f"onnxruntime-web refuses the model: {said['error']}", code="backend.refused-model"
+        )
     session = int(said["session"])
     page.living.add(session)
 
@@ -177,17 +217,21 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
             {"name": port.name, "type": port.dtype, "shape": list(array.shape), "at": at}
             for port, array, at in zip(inputs, arrays, places, strict=True)
         ]
-        given = page.ask("run", {"session": session, "feeds": fed, "outputs": [port.name for port in outputs]})
+        given = page.ask(
+            "run", {"session": session, "feeds": fed, "outputs": [port.name for port in outputs]}
+        )
         if "error" in given:
             raise ModelError(f"onnxruntime-web: {given['error']}", code="backend.run-failed")
         ports = {port.name: port for port in outputs}
         return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
 
-    weakref.finalize(run, page.living.discard, session)  # the page releases it with the next request
+    weakref.finalize(
+        run, page.living.discard, session
+    )  # the page releases it with the next request
     return run
 
 
-# ---------------------------------------------------------------------------------------------------- browser
+# ------------------------------------------------------------ browser
 
 
 class _Page:
@@ -211,7 +255,8 @@ class _Page:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> _Page:
-        """The page for these options: the last one, if they are its own and nothing went wrong in it."""
+        """The page for these options: the last one, if they are its own and nothing went wrong in
+        it."""
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
         if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
@@ -224,8 +269,8 @@ class _Page:
     def ask(self, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """What a function of the page's script answers; with `error`, its text, where it throws.
 
-        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
-        be lost.
+        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly
+        may have ended, a GPU be lost.
 
         Raises:
             WorkerDied: the page crashed.
@@ -236,7 +281,9 @@ class _Page:
             )
         except Exception as e:
             self.spoilt = True
-            raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}", code="web.page-crashed") from e
+            raise WorkerDied(
+                f"the browser's page crashed: {_foreign.message(e)}", code="web.page-crashed"
+            ) from e
         if error := said.get("error"):
             self.spoilt |= STATUS not in error
             said["error"] = clean(PLACE.sub("", str(error)))[:400]
@@ -257,16 +304,28 @@ class _Page:
                 prefs = OF_FIREFOX if provider.startswith("webgpu") else {}
                 how = {"channel": "moz-firefox", "firefox_user_prefs": prefs}  # by WebDriver BiDi
                 return _driver().firefox.launch(executable_path=place, **how)
-            flags = [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)] if provider.startswith(GPU) else []
+            flags = (
+                [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)]
+                if provider.startswith(GPU)
+                else []
+            )
             root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
-            return _driver().chromium.launch(executable_path=place, args=flags, chromium_sandbox=not root)
+            return _driver().chromium.launch(
+                executable_path=place, args=flags, chromium_sandbox=not root
+            )
         except Exception as e:
             errors = re.findall(r"\[err\] (.*(?:FATAL|ERROR|rror while).*)", str(e))[:1] or [
                 _foreign.message(e, "╔" if "╔" in str(e) else "Browser logs")
             ]
             what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
-            instead = {WEBKIT: f"playwright install {WEBKIT}", "firefox": "apt install firefox-esr, or browser=PATH"}
-            asked = instead.get(browser, "apt install chromium, or browser=PATH of Chromium, Chrome, Edge or Firefox")
+            instead = {
+                WEBKIT: f"playwright install {WEBKIT}",
+                "firefox": "apt install firefox-esr, or browser=PATH",
+            }
+            asked = instead.get(
+                browser,
+                "apt install chromium, or browser=PATH of Chromium, Chrome, Edge or Firefox",
+            )
             raise BackendError(what, asked, code="web.no-browser") from e
 
 
@@ -274,7 +333,9 @@ class _Page:
 def _driver() -> Any:
     """Playwright, started once: a process takes no second one."""
     package = _foreign.package("playwright.sync_api", "web")
-    os.environ["TMPDIR"] = short_name(tempfile.gettempdir())  # the browser's own folders go with this process's
+    os.environ["TMPDIR"] = short_name(
+        tempfile.gettempdir()
+    )  # the browser's own folders go with this process's
     return package.sync_playwright().start()
 
 
@@ -284,7 +345,7 @@ def find_browser(browser: str) -> str | None:
     return next(filter(None, map(shutil.which, NAMES.get(browser, (browser,)))), None)
 
 
-# ---------------------------------------------------------------------------------------------------- release
+# ------------------------------------------------------------ release
 
 
 def _place(release: str) -> Path:
@@ -299,7 +360,9 @@ def fetched(release: str) -> Path:
     """
     if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
         raise UsageError(
-            f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}", code="release.malformed"
+            f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on",
+            f"version={NEWEST}",
+            code="release.malformed",
         )
     place = _place(release)
     lock = place.with_name(f".{place.name}.lock")
@@ -317,14 +380,20 @@ def _fetch(package: str, into: Path) -> None:
 
     if not (npm := shutil.which("npm")):
         raise BackendError(
-            f"{package} is not in the cache, and there is no npm to fetch it", "install Node.js", code="web.no-npm"
+            f"{package} is not in the cache, and there is no npm to fetch it",
+            "install Node.js",
+            code="web.no-npm",
         )
     command = [npm, "pack", package, "--silent", "--ignore-scripts"]
     try:
-        done = subprocess.run(command, cwd=into, capture_output=True, text=True, timeout=60 * MINUTES, check=False)
+        done = subprocess.run(
+            command, cwd=into, capture_output=True, text=True, timeout=60 * MINUTES, check=False
+        )
     except subprocess.TimeoutExpired as e:
         raise BackendError(
-            f"npm took more than {MINUTES} minutes for {package}", "look at the network", code="web.npm-failed"
+            f"npm took more than {MINUTES} minutes for {package}",
+            "look at the network",
+            code="web.npm-failed",
         ) from e
     archives = list(into.glob("*.tgz"))
     if done.returncode or not archives:
@@ -336,22 +405,29 @@ def _fetch(package: str, into: Path) -> None:
     with tarfile.open(archives[0]) as archive:
         for member in archive:
             folder, _, name = member.name.rpartition("/")
-            if folder == "package/dist" and member.isfile() and Path(name).suffix in KINDS and "\\" not in name:
+            if (
+                folder == "package/dist"
+                and member.isfile()
+                and Path(name).suffix in KINDS
+                and "\\" not in name
+            ):
                 data = archive.extractfile(member)
                 assert data
                 (into / "dist").mkdir(exist_ok=True)
                 (into / "dist" / Path(name).name).write_bytes(data.read())
     archives[0].unlink()
     if not (into / "dist").is_dir():
-        raise BackendError(f"{package} has no files for a browser", f"version={NEWEST}", code="web.no-files")
+        raise BackendError(
+            f"{package} has no files for a browser", f"version={NEWEST}", code="web.no-files"
+        )
 
 
-# ---------------------------------------------------------------------------------------------------- server
+# ------------------------------------------------------------ server
 
 
 class ReleaseServer:
-    """What the page reads and gives: the release's files, models and values as raw bytes. Only who knows the secret in
-    its address is answered."""
+    """What the page reads and gives: the release's files, models and values as raw bytes. Only who
+    knows the secret in its address is answered."""
 
     def __init__(self, dist: Path) -> None:
         self._dist, self._secret = dist, secrets.token_urlsafe(16)
@@ -402,9 +478,14 @@ class ReleaseServer:
         name = "/".join(rest)
         found = self._content(name) if secrets.compare_digest(secret, self._secret) else None
         request.send_response(200 if found is not None else 404)
-        request.send_header("Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream"))
+        request.send_header(
+            "Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream")
+        )
         request.send_header("Content-Length", str(len(found or b"")))
-        for policy, value in (("Opener", "same-origin"), ("Embedder", "require-corp")):  # WebAssembly's threads need it
+        for policy, value in (
+            ("Opener", "same-origin"),
+            ("Embedder", "require-corp"),
+        ):  # WebAssembly's threads need it
             request.send_header(f"Cross-Origin-{policy}-Policy", value)
         request.send_header("Cache-Control", "no-store" if name in self._given else "max-age=3600")
         request.end_headers()

@@ -1,20 +1,24 @@
-"""One file per device that people know by a name: `-c cuda`. The file's name is the word that the user types.
+"""One file per device that people know by a name: `-c cuda`. The file's name is the word that the
+user types.
 
-To add one, write a file here. It states, in capitals, as literals, which are read without importing the file:
+To add one, write a file here. It states, in capitals, as literals, which are read without importing
+the file:
 
     SPEC            the candidate that the name stands for; options of the user's are added to it
-    PACKAGE         the package that holds it, installed into an environment of its own; "" (default) for none
-    REQUIRES        what else goes into that environment, as pip names it
-    PROVIDER        the provider of onnxruntime that computes; "" where onnxruntime is not what runs it
-    PRECISION       what it computes in whatever its options are: fp32 (default), tf32, fp16, bf16, int8
-    LOWERS          options that lower the precision: {name: (its default, the precision where it is 1)}
-    SWITCHES        what may make a difference: {name: {option: the value without it}}; `blame` throws each
+    PACKAGE         the package that holds it, installed into an environment of its own; ""
+    (default) for none REQUIRES        what else goes into that environment, as pip names it
+    PROVIDER        the provider of onnxruntime that computes; "" where onnxruntime is not what runs
+    it PRECISION       what it computes in whatever its options are: fp32 (default), tf32, fp16,
+    bf16, int8 LOWERS          options that lower the precision: {name: (its default, the precision
+        where it is 1)}
+    SWITCHES        what may make a difference: {name: {option: the value without it}}; `blame`
+        throws each
 
 and may define functions, which are called on the machine that runs it:
 
-    missing()       what this machine lacks, in a line, before anything is installed; "" if nothing is known to lack
-    emulated()      what computes in the device's place; "" if the device itself does
-    prepare()       called in the worker's process before the provider is asked for
+    missing()       what this machine lacks, in a line, before anything is installed; "" if nothing
+    is known to lack emulated()      what computes in the device's place; "" if the device itself
+    does prepare()       called in the worker's process before the provider is asked for
 """
 
 from __future__ import annotations
@@ -76,15 +80,24 @@ def names() -> list[str]:
 @cache
 def device(name: str) -> Device:
     """What the file of a name states."""
-    stated: dict[str, Any] = {f.name: plugins.constant(KIND, name, f.name.upper()) for f in fields(Device)}
+    stated: dict[str, Any] = {
+        f.name: plugins.constant(KIND, name, f.name.upper()) for f in fields(Device)
+    }
     return Device(**{k: v for k, v in stated.items() if v is not None} | {"name": name})
 
 
 def of_package(package: str, backend: str) -> Device:
     """The first device that a package holds; one without a name, on a backend, if there is none."""
-    return next((d for d in map(device, names()) if d.package == package), Device(spec=backend, package=package))
+    return next(
+        (d for d in map(device, names()) if d.package == package),
+        Device(spec=backend, package=package),
+    )
 
 
 def of_provider(provider: str) -> Device:
-    """The device that a provider of onnxruntime computes on; one without a name if there is none."""
-    return next((d for d in map(device, names()) if provider and d.provider == provider), Device(provider=provider))
+    """The device that a provider of onnxruntime computes on; one without a name if there is
+    none."""
+    return next(
+        (d for d in map(device, names()) if provider and d.provider == provider),
+        Device(provider=provider),
+    )

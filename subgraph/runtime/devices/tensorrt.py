@@ -17,7 +17,11 @@ REQUIRES = (
 )
 PROVIDER = "TensorrtExecutionProvider"
 PRECISION = "tf32"  # TensorRT's default, and the provider has no option against it
-LOWERS = {"trt_fp16_enable": ("0", "fp16"), "trt_bf16_enable": ("0", "bf16"), "trt_int8_enable": ("0", "int8")}
+LOWERS = {
+    "trt_fp16_enable": ("0", "fp16"),
+    "trt_bf16_enable": ("0", "bf16"),
+    "trt_int8_enable": ("0", "int8"),
+}
 SWITCHES = {
     "fp16": {"trt_fp16_enable": "0"},
     "int8": {"trt_int8_enable": "0"},

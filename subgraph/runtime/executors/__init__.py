@@ -1,6 +1,7 @@
 """One file per kind of cluster: `--executor NAME://ADDRESS`. Its name is the word before `://`.
 
-To add one, write a file here (a package names it under the entry point `subcut.executors`). It needs one function:
+To add one, write a file here (a package names it under the entry point `subcut.executors`). It
+needs one function:
 
     connect(address: str, resources: Mapping[str, float]) -> concurrent.futures.Executor
 
@@ -10,7 +11,8 @@ which raises `BackendError` if nobody answers, or if nobody has what one task ne
     alive(executor)               False once it takes and gives nothing any more
     end(executor, call, token)    calls `call(token)` in every worker's process, without waiting
 
-`--executor MODULE:FUNCTION` or `FILE.py:FUNCTION` needs no file here: the function returns any Executor.
+`--executor MODULE:FUNCTION` or `FILE.py:FUNCTION` needs no file here: the function returns any
+Executor.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def check(spec: str) -> str:
     scheme, sep, address = spec.partition("://")
     if not spec:
         return spec
-    if sep and address and not scheme.endswith(".py"):  # a file is no scheme: to look at it would run it, unasked
+    if (
+        sep and address and not scheme.endswith(".py")
+    ):  # a file is no scheme: to look at it would run it, unasked
         plugins.load("executors", scheme)
     elif sep or not spec.rpartition(":")[0] or not spec.rpartition(":")[2].isidentifier():
         raise UsageError(
@@ -111,24 +115,38 @@ def forget(connection: Connection) -> None:
 def _made(spec: str) -> Executor:
     place, _, name = spec.rpartition(":")
     try:
-        module = plugins.load("executors", place) if place.endswith(".py") else importlib.import_module(place)
+        module = (
+            plugins.load("executors", place)
+            if place.endswith(".py")
+            else importlib.import_module(place)
+        )
         executor = getattr(module, name)()
     except UsageError:
         raise
     except Exception as e:  # whatever a module or a function of the user's raises
         why = f"{type(e).__name__}: {e}"
         raise BackendError(
-            f"--executor {clean(spec)}: {clean(why)}", "a function that returns an Executor", code="executor.failed"
+            f"--executor {clean(spec)}: {clean(why)}",
+            "a function that returns an Executor",
+            code="executor.failed",
         ) from e
     if not isinstance(executor, Executor):
         what = f"--executor {clean(spec)} gave {type(executor).__name__}"
-        raise BackendError(what, "a function that returns a concurrent.futures.Executor", code="executor.wrong-return")
+        raise BackendError(
+            what,
+            "a function that returns a concurrent.futures.Executor",
+            code="executor.wrong-return",
+        )
     return executor
 
 
 def close() -> None:
-    """Shut all of them down, as far as they do that in `LAST_SECONDS`; their processes would outlive this one."""
-    closing = [threading.Thread(target=_shut_down, args=(c.executor,), daemon=True) for c in _connected.values()]
+    """Shut all of them down, as far as they do that in `LAST_SECONDS`; their processes would
+    outlive this one."""
+    closing = [
+        threading.Thread(target=_shut_down, args=(c.executor,), daemon=True)
+        for c in _connected.values()
+    ]
     for thread in closing:
         thread.start()
     for thread in closing:

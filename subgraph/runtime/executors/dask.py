@@ -1,4 +1,5 @@
-"""Workers of a Dask scheduler: dask://HOST:8786. Needs the extra `dask`, here and on the workers."""
+"""Workers of a Dask scheduler: dask://HOST:8786. Needs the extra `dask`, here and on the
+workers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
         from distributed import Client
         from distributed.cfexecutor import ClientExecutor
     except ImportError as e:
-        raise NotInstalled("Dask is not installed", install("dask"), code="package.not-installed") from e
+        raise NotInstalled(
+            "Dask is not installed", install("dask"), code="package.not-installed"
+        ) from e
 
     class DaskExecutor(ClientExecutor):  # type: ignore[misc]
         """A client that ends with its executor; tasks that run are not waited for."""
@@ -35,15 +38,25 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
             super().shutdown(wait=wait and not cancel_futures)
             self._client.close(timeout=2)
 
-    for name in ("distributed", "distributed.client", "asyncio"):  # what is lost is said by subcut, not by tracebacks
+    for name in (
+        "distributed",
+        "distributed.client",
+        "asyncio",
+    ):  # what is lost is said by subcut, not by tracebacks
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", "Sending large graph")  # files go by content where no file system is shared
+    warnings.filterwarnings(
+        "ignore", "Sending large graph"
+    )  # files go by content where no file system is shared
     try:
-        scheme = dask.config.get("distributed.comm.default-scheme", "tcp")  # tls where Dask's own file says so
+        scheme = dask.config.get(
+            "distributed.comm.default-scheme", "tcp"
+        )  # tls where Dask's own file says so
         client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:
         raise BackendError(
-            f"nobody answers at dask://{clean(address)}", "is `dask scheduler` running?", code="executor.no-answer"
+            f"nobody answers at dask://{clean(address)}",
+            "is `dask scheduler` running?",
+            code="executor.no-answer",
         ) from e
     try:
         require_workers(client, address, resources)
@@ -69,13 +82,17 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
         except TimeoutError as e:
             what = f"{place} has had no worker for {WORKER_SECONDS:g} s"
             raise BackendError(
-                what, f"start some beside the devices: dask worker {clean(address)}", code="executor.no-workers"
+                what,
+                f"start some beside the devices: dask worker {clean(address)}",
+                code="executor.no-workers",
             ) from e
-    # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker can import.
+    # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker
+    # can import.
     for worker, error in client.run(exec, "import subgraph", on_error="return").items():
         if isinstance(error, Exception):
             what = (
-                f"the worker {clean(worker)} of {place} cannot load subcut: {type(error).__name__}: {clean(str(error))}"
+                f"the worker {clean(worker)} of {place} cannot load subcut: {type(error).__name__}:"
+                f" {clean(str(error))}"
             )
             raise BackendError(
                 what,
@@ -86,7 +103,9 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
     if resources and not any(_has(worker, resources) for worker in workers):
         wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
         what = f"no worker of {place} has {clean(wanted)}"
-        raise BackendError(what, f"dask worker HOST:PORT --resources {clean(wanted)}", code="executor.no-resource")
+        raise BackendError(
+            what, f"dask worker HOST:PORT --resources {clean(wanted)}", code="executor.no-resource"
+        )
 
 
 def _has(worker: Mapping[str, Any], resources: Mapping[str, float]) -> bool:
@@ -98,7 +117,12 @@ def slots(executor: Any) -> int:
     wanted: Mapping[str, float] = executor._kwargs.get("resources", {})
     workers = executor._client.scheduler_info(n_workers=-1)["workers"].values()
     return sum(
-        min([worker["nthreads"], *(int(worker["resources"].get(name, 0) // value) for name, value in wanted.items())])
+        min(
+            [
+                worker["nthreads"],
+                *(int(worker["resources"].get(name, 0) // value) for name, value in wanted.items()),
+            ]
+        )
         for worker in workers
     )
 

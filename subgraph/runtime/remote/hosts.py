@@ -1,4 +1,5 @@
-"""Boards that a command reaches by name: each is lent to one run at a time, and one that does not answer is avoided."""
+"""Boards that a command reaches by name: each is lent to one run at a time, and one that does not
+answer is avoided."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Hosts:
 
     @contextmanager
     def lease(self, tried: Collection[str], go_on: Callable[[], None]) -> Iterator[str]:
-        """A host that no other run has, and that was not tried before; waits for one. `go_on` raises to end waiting."""
+        """A host that no other run has, and that was not tried before; waits for one. `go_on`
+        raises to end waiting."""
         with _free_again:
             while (host := self._free(tried)) is None:
                 go_on()
@@ -56,7 +58,7 @@ class Hosts:
         return all(self._losses[host] >= MAX_LOSSES for host in self.names)
 
 
-# ---------------------------------------------------------------------------------------------------- the project file
+# ------------------------------------------------------------ the project file
 
 
 def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
@@ -83,9 +85,14 @@ def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> t
     """
     hosts = table.get("hosts", [])
     commands = " ".join(str(table.get(step, "")) for step in steps)
-    if not all(isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host) for host in hosts):
+    if not all(
+        isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host)
+        for host in hosts
+    ):
         raise UsageError(
-            f"{where}: hosts must be names, not {hosts!r}", 'hosts = ["board1", "board2"]', code="hosts.wrong-value"
+            f"{where}: hosts must be names, not {hosts!r}",
+            'hosts = ["board1", "board2"]',
+            code="hosts.wrong-value",
         )
     if bool(hosts) != ("{host}" in commands):
         raise UsageError(
@@ -95,6 +102,8 @@ def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> t
         )
     if hosts and table.get("executor"):
         raise UsageError(
-            f"{where} has hosts and an executor", "one of them says where it runs", code="hosts.with-executor"
+            f"{where} has hosts and an executor",
+            "one of them says where it runs",
+            code="hosts.with-executor",
         )
     return tuple(dict.fromkeys(hosts))

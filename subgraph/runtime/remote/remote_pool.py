@@ -1,7 +1,8 @@
-"""`Workers` whose processes are elsewhere: each run is a task of an executor. Also the door to all `Workers`.
+"""`Workers` whose processes are elsewhere: each run is a task of an executor. Also the door to all
+`Workers`.
 
-A worker that is lost costs the runs in flight: they are tried again, then unresolved. A run's result is the same
-wherever it ran and however often, and is stored once, by key.
+A worker that is lost costs the runs in flight: they are tried again, then unresolved. A run's
+result is the same wherever it ran and however often, and is stored once, by key.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def runs_at_once(candidate: Candidate) -> int:
 class RemoteWorkers(Workers):
     """Runs of a candidate as tasks of its executor."""
 
-    def __init__(self, candidate: Candidate, *, start: bool = False, deadline: Deadline | None = None) -> None:
+    def __init__(
+        self, candidate: Candidate, *, start: bool = False, deadline: Deadline | None = None
+    ) -> None:
         super().__init__(candidate, start=start, deadline=deadline)
         self._connection = executors.connected(candidate.executor, candidate.resources)
         self._by_content = False
@@ -70,7 +73,11 @@ class RemoteWorkers(Workers):
     @cached_property
     def _task(self) -> dict[str, Any]:
         candidate = to_json(replace(self.candidate, executor="", resources={}, origin=""))
-        return {"version": __version__, "candidate": candidate, "code": self.candidate.identity("")["code"]}
+        return {
+            "version": __version__,
+            "candidate": candidate,
+            "code": self.candidate.identity("")["code"],
+        }
 
     def about(self) -> BackendInfo:
         """As of `Workers`, on a machine of the executor."""
@@ -99,7 +106,9 @@ class RemoteWorkers(Workers):
                 reply, files = self._run(request, job)
         if "result" not in reply:
             raise Unreachable(
-                "a worker lacks files that were sent", "the same command again", code="executor.files-lost"
+                "a worker lacks files that were sent",
+                "the same command again",
+                code="executor.files-lost",
             )
         for name, data in files.items():
             (job.into / Path(name).name).write_bytes(data)
@@ -111,12 +120,16 @@ class RemoteWorkers(Workers):
             reply, files = self._performed(request, {}, token)
             if "by_content" not in reply:
                 return reply, files
-            self._by_content = task.leash_of(job.into, token).exists()  # gone: nobody waits for this run
+            self._by_content = task.leash_of(
+                job.into, token
+            ).exists()  # gone: nobody waits for this run
         packed, places = task.packed(job)
         digests = {place: file_digest(path) for place, path in places.items()}
         paths = {digests[place]: path for place, path in places.items()}
         request = {**request, "packed": to_json(packed), "files": digests}
-        content = {key: path.read_bytes() for key, path in paths.items() if path.stat().st_size < SMALL}
+        content = {
+            key: path.read_bytes() for key, path in paths.items() if path.stat().st_size < SMALL
+        }
         reply, files = self._performed(request, content, token)
         if "missing" in reply:
             content |= {key: paths[key].read_bytes() for key in reply["missing"]}
@@ -129,7 +142,8 @@ class RemoteWorkers(Workers):
         """The reply to a task, tried again where its worker was lost.
 
         Raises:
-            Unreachable: it was lost too often. BackendError: the executor is not reached, or what the task raised.
+            Unreachable: it was lost too often. BackendError: the executor is not reached, or what
+                the task raised.
         """
         text = json.dumps(request)
         why = ""
@@ -137,17 +151,20 @@ class RemoteWorkers(Workers):
             connection = self._connection
             try:
                 reply, files = self._result(connection.executor.submit(task.perform, text, content))
-            except Exception as e:  # noqa: BLE001 - of whatever library the executor is
+            except Exception as e:  # noqa: BLE001
                 why = self._why_lost(e, connection)
             else:
                 document: dict[str, Any] = json.loads(reply)
                 if "error" in document:
                     raise from_json(document["error"])
                 return document, files
-        raise Unreachable(f"the worker was lost, {MAX_LOSSES} times: {why}", code="executor.worker-lost")
+        raise Unreachable(
+            f"the worker was lost, {MAX_LOSSES} times: {why}", code="executor.worker-lost"
+        )
 
     def _why_lost(self, error: Exception, connection: Connection) -> str:
-        """Why a task gave nothing, where another try may give something; else raises what to tell the user."""
+        """Why a task gave nothing, where another try may give something; else raises what to tell
+        the user."""
         spec = clean(self.candidate.executor)
         why = f"{type(error).__name__}: {clean(str(error))[:200]}"
         if isinstance(error, SubcutError):  # nobody waits for it
@@ -155,16 +172,24 @@ class RemoteWorkers(Workers):
         if isinstance(error, CancelledError) or not connection.alive:
             what = f"{spec} does not answer any more"
             raise BackendError(
-                what, "answers so far are stored: the same command goes on once it is back", code="executor.no-answer"
+                what,
+                "answers so far are stored: the same command goes on once it is back",
+                code="executor.no-answer",
             ) from error
         if isinstance(error, ModuleNotFoundError) or "deserializ" in why:
             what = f"the scheduler or a worker of {spec} cannot load subcut: {why}"
-            raise BackendError(what, "install the same version there", code="executor.other-version") from error
+            raise BackendError(
+                what, "install the same version there", code="executor.other-version"
+            ) from error
         if isinstance(error, BrokenExecutor):
             self._reconnect(connection)
-        elif not isinstance(error, (OSError, RuntimeError, ValueError)):  # distributed.KilledWorker, say: tried enough
+        elif not isinstance(
+            error, (OSError, RuntimeError, ValueError)
+        ):  # distributed.KilledWorker, say: tried enough
             raise Unreachable(
-                f"the worker was lost: {why}", "the same command tries it again", code="executor.worker-lost"
+                f"the worker was lost: {why}",
+                "the same command tries it again",
+                code="executor.worker-lost",
             ) from error
         return why
 
@@ -189,4 +214,6 @@ class RemoteWorkers(Workers):
         with self._reconnecting:
             if self._connection is broken:
                 executors.forget(broken)
-                self._connection = executors.connected(self.candidate.executor, self.candidate.resources)
+                self._connection = executors.connected(
+                    self.candidate.executor, self.candidate.resources
+                )

@@ -1,8 +1,10 @@
-"""One task of a cluster: a run of a candidate in a child process, with the limits of a run on one machine.
+"""One task of a cluster: a run of a candidate in a child process, with the limits of a run on one
+machine.
 
-A task is JSON and bytes both ways. It never raises and never crashes its worker: what goes wrong is a result. Files go
-by path where the worker sees the same ones, which a file with a random content shows; else by content, large ones once.
-The same file is the leash: a run whose file is gone, or is held by nobody any more, is not wanted and ends.
+A task is JSON and bytes both ways. It never raises and never crashes its worker: what goes wrong is
+a result. Files go by path where the worker sees the same ones, which a file with a random content
+shows; else by content, large ones once. The same file is the leash: a run whose file is gone, or is
+held by nobody any more, is not wanted and ends.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ _pools: dict[str, Workers] = {}
 def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
     """What a task gives: JSON, and output files by name where they go by content.
 
-    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `job` and its `token`; where files go by
-    content also `packed`, the job as of `packed`, and `files`, their digests by place. `content`: bytes by digest.
+    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `job` and its
+    `token`; where files go by content also `packed`, the job as of `packed`, and `files`, their
+    digests by place. `content`: bytes by digest.
     """
     try:
         reply, files = _performed(json.loads(request), content)
@@ -60,7 +63,9 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
     if candidate.identity("")["code"] != task["code"]:
         what = f"the files of candidate {candidate.name} differ on {here}, or are not there"
         raise BackendError(
-            what, "put them there under the same path, or use a shared file system", code="executor.other-files"
+            what,
+            "put them there under the same path, or use a shared file system",
+            code="executor.other-files",
         )
     workers = _workers(candidate)
     if task["do"] == "about":
@@ -112,12 +117,13 @@ def _workers(candidate: Candidate) -> Workers:
         return _pools[key]
 
 
-# ---------------------------------------------------------------------------------------------------- the leash
+# ------------------------------------------------------------ the leash
 
 
 @contextlib.contextmanager
 def leash(folder: Path) -> Iterator[str]:
-    """A file with a random name that this process holds as long as it waits for a run; gives what names it."""
+    """A file with a random name that this process holds as long as it waits for a run; gives what
+    names it."""
     token = secrets.token_hex(16)
     file = leash_of(folder, token)
     file.touch()
@@ -186,21 +192,28 @@ def _is_held(file: Path) -> bool:
         return False
 
 
-# ---------------------------------------------------------------------------------------------------- by content
+# ------------------------------------------------------------ by content
 
 
 def packed(job: Job) -> tuple[Job, dict[str, Path]]:
-    """A job with paths relative to a folder of the worker's, and the files that belong at these places."""
+    """A job with paths relative to a folder of the worker's, and the files that belong at these
+    places."""
     model = job.model
     places = {
-        f"model/{path.relative_to(model.parent).as_posix()}": path for path in model.parent.rglob("*") if path.is_file()
+        f"model/{path.relative_to(model.parent).as_posix()}": path
+        for path in model.parent.rglob("*")
+        if path.is_file()
     }
     feeds = []
     for k, sample in enumerate(job.feeds):
         records = []
         for i, record in enumerate(sample):
-            names = tuple(f"feeds/{k}-{i}-{j}{Path(file).suffix}" for j, file in enumerate(record.files))
-            places.update({name: Path(file) for name, file in zip(names, record.files, strict=True)})
+            names = tuple(
+                f"feeds/{k}-{i}-{j}{Path(file).suffix}" for j, file in enumerate(record.files)
+            )
+            places.update(
+                {name: Path(file) for name, file in zip(names, record.files, strict=True)}
+            )
             records.append(replace(record, files=names))
         feeds.append(records)
     return replace(job, model=Path("model", model.name), feeds=feeds, into=Path("out")), places
@@ -215,7 +228,8 @@ def _kept() -> Path:
 
 
 def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path) -> list[str]:
-    """Put files where their names say, below a folder; the digests of those that are neither kept nor sent.
+    """Put files where their names say, below a folder; the digests of those that are neither kept
+    nor sent.
 
     Raises:
         BackendError: a name leads out of the folder, or a content is another one.
@@ -224,16 +238,22 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
         part = _kept() / f"{key}.{threading.get_ident()}"
         part.write_bytes(data)
         if file_digest(part) != key:
-            raise BackendError("a file arrived damaged", "the same command again", code="executor.file-damaged")
+            raise BackendError(
+                "a file arrived damaged", "the same command again", code="executor.file-damaged"
+            )
         part.replace(_kept() / key)
     missing = sorted({key for key in files.values() if not (_kept() / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
         if folders.leads_out(name):
-            raise BackendError(f"a file's name leads out of its folder: {name}", code="executor.unsafe-name")
+            raise BackendError(
+                f"a file's name leads out of its folder: {name}", code="executor.unsafe-name"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            target.hardlink_to(_kept() / key)  # onnxruntime follows no link out of the model's folder
+            target.hardlink_to(
+                _kept() / key
+            )  # onnxruntime follows no link out of the model's folder
         except OSError:
             shutil.copyfile(_kept() / key, target)
     return missing

@@ -1,8 +1,9 @@
 """A model and the memory that a run of it may take → the same run, in stretches of its nodes.
 
-Each stretch is a cut of its own that the process loads, runs and drops; what later ones read lies on disk. A tensor
-that depends on constants only is computed again in every stretch that reads it, as a cut does. The sizes of tensors are
-learned on the way: a stretch that turns out to take too much is halved, down to one node.
+Each stretch is a cut of its own that the process loads, runs and drops; what later ones read lies
+on disk. A tensor that depends on constants only is computed again in every stretch that reads it,
+as a cut does. The sizes of tensors are learned on the way: a stretch that turns out to take too
+much is halved, down to one node.
 """
 
 from __future__ import annotations
@@ -37,17 +38,28 @@ log = logging.getLogger("subcut")
 Feeds = Iterable[Record] | Sample
 
 CAST = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
-HALF = frozenset(("float16", "bfloat16"))  # of these it has hardly any kernels on a CPU: it casts all when a run begins
-NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|Cannot allocate")  # in errors of onnxruntime
+HALF = frozenset(
+    ("float16", "bfloat16")
+)  # of these it has hardly any kernels on a CPU: it casts all when a run begins
+NO_MEMORY = re.compile(
+    r"bad_alloc|[Ff]ailed to allocate|Cannot allocate"
+)  # in errors of onnxruntime
 
 
 class Process(Protocol):
     """Holds one model at a time."""
 
     def hold(
-        self, token: object, build: Callable[[], protobuf.ModelProto], source: Path, folder: Path, *, reuse: bool
+        self,
+        token: object,
+        build: Callable[[], protobuf.ModelProto],
+        source: Path,
+        folder: Path,
+        *,
+        reuse: bool,
     ) -> None:
-        """Load what `build` gives, whose large weights are those of `source`, unless it holds that of this token.
+        """Load what `build` gives, whose large weights are those of `source`, unless it holds that
+        of this token.
 
         Files go to `folder`, for as long as the call takes.
         """
@@ -65,7 +77,8 @@ class RunState:
 
     Attributes:
         position: nodes that have run, in topological order.
-        records: the tensors that are read later or were asked for; files relative to the run's folder, or whole paths.
+        records: the tensors that are read later or were asked for; files relative to the run's
+            folder, or whole paths.
         fed, origins, seconds: as of `protocol.ModelRun`.
     """
 
@@ -94,7 +107,8 @@ class StretchedModel:
         """As `Reference.run`.
 
         Raises:
-            ModelError: as there; or one node alone takes more than the limit, or a file of weights was changed.
+            ModelError: as there; or one node alone takes more than the limit, or a file of weights
+                was changed.
             OutputError: what lies between two stretches cannot be written.
         """
         if not isinstance(feeds, Sample):
@@ -115,7 +129,9 @@ class StretchedModel:
             state = self._advance(nodes, folder, state)
             if self._stamps() != stamps:
                 raise ModelError(
-                    "a file of weights was changed while the model was run", "run it again", code="weight.changed"
+                    "a file of weights was changed while the model was run",
+                    "run it again",
+                    code="weight.changed",
                 )
             needed = {file for record in state.records.values() for file in record.files}
             for path in folder.iterdir():
@@ -123,26 +139,35 @@ class StretchedModel:
                     path.unlink()
             several = several or state.position < len(nodes.order)
         made = {n: r.within(folder) for n, r in state.records.items() if n in nodes.asked}
-        tensors = tuple(copied(made[name], into, stem, copy=_link) for name, stem in outputs.items() if name in made)
+        tensors = tuple(
+            copied(made[name], into, stem, copy=_link)
+            for name, stem in outputs.items()
+            if name in made
+        )
         if several:
             self.process.release()
         return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
 
     def _stamps(self) -> list[tuple[int, ...]]:
-        """What tells each file that holds weights from itself before a change, without reading it."""
+        """What tells each file that holds weights from itself before a change, without reading
+        it."""
         stats = [path.stat() for path in sorted(self._files)]
         return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
 
     @cached_property
     def _files(self) -> set[Path]:
         """The files that hold weights."""
-        inside = any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in self.graph.model.graph.initializer)
+        inside = any(
+            protobuf.on_disk(t) and not protobuf.in_other_file(t)
+            for t in self.graph.model.graph.initializer
+        )
         return {*external_files(self.graph).values(), *([self.graph.path] if inside else [])}
 
-    # ------------------------------------------------------------------------------------------------ one stretch
+    # ------------------------------------------------------------ one stretch
 
     def _enter(self, folder: Path, nodes: _Nodes, feeds: Feeds) -> RunState:
-        """The state before the first node: the inputs that are read or asked for, each in a file."""
+        """The state before the first node: the inputs that are read or asked for, each in a
+        file."""
         if not isinstance(feeds, Sample):
             records = {r.name: r for r in feeds}
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
@@ -150,7 +175,9 @@ class StretchedModel:
             return RunState(0, {})
         used = nodes.asked | nodes.last_read.keys()
         stems = {name: f"in{k}" for k, name in enumerate(self.graph.inputs) if name in used}
-        self.process.hold((self, None), self._model_of_inputs, self.graph.path, folder, reuse=self.reuse)
+        self.process.hold(
+            (self, None), self._model_of_inputs, self.graph.path, folder, reuse=self.reuse
+        )
         run = self.process.run_held(folder, stems, feeds)
         return RunState(0, run.by_name, run.fed, run.origins)
 
@@ -158,7 +185,9 @@ class StretchedModel:
         """A model without nodes, which takes the inputs."""
         names = list(self.graph.inputs)
         nothing = regions.of_nodes(self.graph, ())
-        return build_model(self.graph, nothing, names, names[:1], self.graph.declared_types(names), {})[0]
+        return build_model(
+            self.graph, nothing, names, names[:1], self.graph.declared_types(names), {}
+        )[0]
 
     def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
         """The state behind the next stretch."""
@@ -169,7 +198,14 @@ class StretchedModel:
             if (start, end) != (0, len(nodes.order)):
                 held = peak(nodes.costs, live, range(start, end)) >> 20
                 words = "reference: nodes %d to %d of %d, about %d MiB"
-                log.info(words, start + 1, end, len(nodes.order), held, extra={"step": end, "of": len(nodes.order)})
+                log.info(
+                    words,
+                    start + 1,
+                    end,
+                    len(nodes.order),
+                    held,
+                    extra={"step": end, "of": len(nodes.order)},
+                )
             try:
                 return self._run_stretch(nodes, folder, state, end)
             except (ModelError, BackendError) as e:
@@ -183,7 +219,10 @@ class StretchedModel:
         i = nodes.order[at]
         needed = peak(nodes.costs, live, range(at, at + 1)) >> 20
         node = f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])})"
-        what = f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take about {needed}"
+        what = (
+            f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take"
+            f" about {needed}"
+        )
         return ModelError(f"{what} ({e})", "more memory: --memory", code="memory.node-too-large")
 
     def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
@@ -192,24 +231,38 @@ class StretchedModel:
         region = regions.of_nodes(graph, nodes.order[start:end], keep_random=True)
         entering = [*region.inputs, *region.shapes]
         if missing := [n for n in entering if n not in state.records]:
-            raise ModelError(f"the reference was given no value of '{missing[0]}'", code="reference.no-value")
+            raise ModelError(
+                f"the reference was given no value of '{missing[0]}'", code="reference.no-value"
+            )
         made = [n for i in nodes.order[start:end] for n in graph.makes[i]]
         leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
 
         def build() -> protobuf.ModelProto:
-            types = {**graph.declared_types(entering), **boundary_types(graph, entering, [state.records], {})}
+            types = {
+                **graph.declared_types(entering),
+                **boundary_types(graph, entering, [state.records], {}),
+            }
             return build_model(graph, region, entering, leaving, types, {})[0]
 
         token = (self, start, end, tuple(leaving), tuple(state.records[n].shapes for n in entering))
         self.process.hold(token, build, graph.path, folder, reuse=self.reuse)
         stems = {name: f"s{start}-{k}" for k, name in enumerate(leaving)}
-        run = self.process.run_held(folder, stems, [state.records[n].within(folder) for n in entering])
-        records = {n: r for n, r in state.records.items() if n in nodes.asked or nodes.last_read.get(n, -1) >= end}
-        return RunState(end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds)
+        run = self.process.run_held(
+            folder, stems, [state.records[n].within(folder) for n in entering]
+        )
+        records = {
+            n: r
+            for n, r in state.records.items()
+            if n in nodes.asked or nodes.last_read.get(n, -1) >= end
+        }
+        return RunState(
+            end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds
+        )
 
 
 class _Nodes:
-    """The nodes that compute the tensors asked for, without those of constants, each behind the nodes that it reads.
+    """The nodes that compute the tensors asked for, without those of constants, each behind the
+    nodes that it reads.
 
     Attributes:
         order: their indices.
@@ -221,17 +274,24 @@ class _Nodes:
         needed = graph.ancestors(graph.maker[n] for n in self.asked if n in graph.maker)
         kinds = graph.kinds([n for i in needed for n in (*graph.makes[i], *graph.reads[i])])
         makers = {graph.maker[n] for n in self.asked if n in graph.maker}
-        own = {i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])}
+        own = {
+            i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])
+        }
         self.order = [i for i in _late(graph, needed) if i in own]
-        self.last_read = {n: k for k, i in enumerate(self.order) for n in graph.reads[i] if kinds[n] != CONSTANT}
+        self.last_read = {
+            n: k for k, i in enumerate(self.order) for n in graph.reads[i] if kinds[n] != CONSTANT
+        }
 
     @cached_property
     def costs(self) -> list[Cost]:
         """What each node takes, as far as weights tell."""
-        return [Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order]
+        return [
+            Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order
+        ]
 
     def _weights(self, node: int) -> dict[str, int]:
-        """Bytes by name of the weights that a node reads, and of constants that are computed for it from them."""
+        """Bytes by name of the weights that a node reads, and of constants that are computed for it
+        from them."""
         graph = self.graph
         found = dict[str, int]()
         stack = list(graph.reads[node])
@@ -242,14 +302,17 @@ class _Nodes:
                 continue
             if tensor is not None:
                 found[name] = held_bytes(tensor)
-            elif (maker := graph.maker.get(name)) is not None and graph.kinds([name])[name] == CONSTANT:
+            elif (maker := graph.maker.get(name)) is not None and graph.kinds([name])[
+                name
+            ] == CONSTANT:
                 read = [t for n in graph.reads[maker] if (t := graph.weights.get(n)) is not None]
                 found[name] = CAST * max(map(protobuf.element_count, read), default=0)
                 stack += graph.reads[maker]
         return found
 
     def live(self, records: Mapping[str, Record]) -> list[int]:
-        """Bytes of the tensors that are alive before each node; one of unknown size counts as the largest known one."""
+        """Bytes of the tensors that are alive before each node; one of unknown size counts as the
+        largest known one."""
         graph = self.graph
         known = {n: sum(_bytes(r, shape) for shape in r.shapes) for n, r in records.items()}
         largest = max(known.values(), default=0)
@@ -270,12 +333,17 @@ class _Nodes:
 def lacks_memory(e: ModelError | BackendError) -> bool:
     """Return whether the process lacked memory; the system may have killed it for that, too."""
     if isinstance(e, WorkerDied):
-        return "memory" in e.process or e.process.get("signal") == KILLED or bool(NO_MEMORY.search(e.what))
+        return (
+            "memory" in e.process
+            or e.process.get("signal") == KILLED
+            or bool(NO_MEMORY.search(e.what))
+        )
     return isinstance(e, OutOfMemory) or bool(NO_MEMORY.search(e.what))
 
 
 def held_bytes(weight: protobuf.TensorProto) -> int:
-    """Bytes of memory that a weight takes in onnxruntime on a CPU: those of half precision also as float32."""
+    """Bytes of memory that a weight takes in onnxruntime on a CPU: those of half precision also as
+    float32."""
     dtype, _ = dtypes.TYPES.get(weight.data_type, ("", 0))
     return raw_bytes(weight) + (CAST * protobuf.element_count(weight) if dtype in HALF else 0)
 
@@ -286,7 +354,8 @@ def raw_bytes(weight: protobuf.TensorProto) -> int:
 
 
 def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
-    """The nodes in an order in which each stands just in front of the first that reads it: few tensors are alive then.
+    """The nodes in an order in which each stands just in front of the first that reads it: few
+    tensors are alive then.
 
     Depth first from the last nodes. Complexity: linear in nodes and edges.
     """

@@ -1,4 +1,5 @@
-"""Costs of nodes in topological order → stretches: ranges whose weights and live tensors fit into memory."""
+"""Costs of nodes in topological order → stretches: ranges whose weights and live tensors fit into
+memory."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ class Cost:
 
 
 def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int) -> int:
-    """The end of the longest stretch from `start` that holds at most `limit` bytes; `start + 1` where no node fits.
+    """The end of the longest stretch from `start` that holds at most `limit` bytes; `start + 1`
+    where no node fits.
 
     Args:
-        live: bytes of the tensors that are made before node k and read at it or later, for k from 0 to `len(costs)`.
+        live: bytes of the tensors that are made before node k and read at it or later, for k from 0
+            to `len(costs)`.
 
     Complexity: linear in the nodes of the stretch and the weights that they read.
     """
@@ -42,7 +45,8 @@ def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int)
 
 
 def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
-    """Bytes that a stretch holds at most: its weights, what enters it, what is alive in it, and what is asked for."""
+    """Bytes that a stretch holds at most: its weights, what enters it, what is alive in it, and
+    what is asked for."""
     weights: dict[str, int] = {}
     for k in nodes:
         weights.update(costs[k].weights)
@@ -53,8 +57,11 @@ def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
     return live[nodes.start] + sum(weights.values()) + kept + work + most_live
 
 
-def stretches(costs: Sequence[Cost], live: Sequence[int], limit: int, start: int = 0) -> Iterator[range]:
-    """Every node from `start` on, in ranges of at most `limit` bytes, or of one node that takes more."""
+def stretches(
+    costs: Sequence[Cost], live: Sequence[int], limit: int, start: int = 0
+) -> Iterator[range]:
+    """Every node from `start` on, in ranges of at most `limit` bytes, or of one node that takes
+    more."""
     while start < len(costs):
         end = next_end(costs, live, start, limit)
         yield range(start, end)

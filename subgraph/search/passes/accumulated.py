@@ -1,7 +1,8 @@
-"""Does the error accumulate over all items? Then the shares of disjoint pieces sum towards 1, and none is large.
+"""Does the error accumulate over all items? Then the shares of disjoint pieces sum towards 1, and
+none is large.
 
-Insight: a culprit inside one piece gives that piece a large share; a culprit split between pieces gives none of them a
-share. Only an error to which every item adds leaves a small share everywhere.
+Insight: a culprit inside one piece gives that piece a large share; a culprit split between pieces
+gives none of them a share. Only an error to which every item adds leaves a small share everywhere.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ SPLITS = 6  # of the largest contributors, to name smaller ones
 def accumulated(
     state: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False
 ) -> Search[Finding | None]:
-    """The finding; None where a piece holds a culprit, or the pieces do not account for the `share` of the scope.
+    """The finding; None where a piece holds a culprit, or the pieces do not account for the `share`
+    of the scope.
 
     With a share below 1 only the scope is examined, and no growth is measured.
 
-    `graded`: the error is known to grow item by item. A piece that fails with a small share is then a place where it
-    grows; otherwise such a piece is one of several culprits. Where rounding explains the target's error, the pieces are
-    ranked, whatever they account for, unless one fails in a harder way.
+    `graded`: the error is known to grow item by item. A piece that fails with a small share is then
+    a place where it grows; otherwise such a piece is one of several culprits. Where rounding
+    explains the target's error, the pieces are ranked, whatever they account for, unless one fails
+    in a harder way.
     """
     if state.signature not in NUMBERS:  # NaN, infinities, shapes and crashes do not add up
         return None
@@ -43,7 +46,9 @@ def accumulated(
     shares = yield from _shares(state, pieces, graded)
     if shares is None:
         return None
-    if state.signature is not Signature.PRECISION and (max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share):
+    if state.signature is not Signature.PRECISION and (
+        max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share
+    ):
         return None
     growth = (yield from _growth(state)) if share == 1.0 else ()
     contributors = yield from _largest(state, pieces, shares)
@@ -52,14 +57,16 @@ def accumulated(
 
 
 def partial(state: SearchState, region: Items, share: float) -> Finding:
-    """Finding for a region whose error grows item by item, but does not split into shares that add up."""
+    """Finding for a region whose error grows item by item, but does not split into shares that add
+    up."""
     why = "the error grows item by item: most of it is left without the first or the last one"
     return _finding(state, region, share, why)
 
 
 def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings of a search that could not make the rest agree; or a single one, if none of them accounts for much:
-    the error is made in many places, and these are the ones that were seen to fail."""
+    """The findings of a search that could not make the rest agree; or a single one, if none of them
+    accounts for much: the error is made in many places, and these are the ones that were seen to
+    fail."""
     culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
     shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
     if (
@@ -73,8 +80,15 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     minor = ((items, answer.share.of_model or 0.0) for items, answer in state.irrelevant.items())
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
-    failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
-    why = f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is made in many places"
+    failing = (
+        "1 piece that fails explains"
+        if len(shares) == 1
+        else f"{len(shares)} pieces that fail explain"
+    )
+    why = (
+        f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is"
+        " made in many places"
+    )
     return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 
@@ -87,16 +101,27 @@ def _finding(
     contributors: tuple[tuple[Items, float], ...] = (),
 ) -> Finding:
     return Finding(
-        FindingKind.ACCUMULATED, region, state.signature, False, share,
-        why=why, growth=growth, contributors=contributors,
-    )  # fmt: skip
+        FindingKind.ACCUMULATED,
+        region,
+        state.signature,
+        False,
+        share,
+        why=why,
+        growth=growth,
+        contributors=contributors,
+    )
 
 
-def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
-    """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a culprit's share."""
+def _shares(
+    state: SearchState, pieces: Sequence[Items], graded: bool
+) -> Search[list[float] | None]:
+    """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a
+    culprit's share."""
     shares: list[float] = []
     for piece in pieces:
-        (a,) = yield from state.ask(Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)])
+        (a,) = yield from state.ask(
+            Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)]
+        )
         fails = state.outcome(piece, a) is RegionOutcome.FAIL
         share = a.share.of_target
         if fails and (not graded or share is None or share >= CULPRIT_SHARE):
@@ -117,7 +142,8 @@ def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
 def _largest(
     state: SearchState, pieces: Sequence[Items], shares: Sequence[float]
 ) -> Search[tuple[tuple[Items, float], ...]]:
-    """Pieces by share, largest first; the largest ones are split a few times, to name fewer nodes."""
+    """Pieces by share, largest first; the largest ones are split a few times, to name fewer
+    nodes."""
     heap = [(-share, piece) for piece, share in zip(pieces, shares, strict=True)]
     heapq.heapify(heap)
     for _ in range(SPLITS):

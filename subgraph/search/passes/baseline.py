@@ -1,8 +1,9 @@
 """Does the whole model fail, how, and how often? This is asked before anything else.
 
-Two runs in fresh processes, four if they differ. If both agree, more while they cost little: no later query would
-notice a mistake here, and two runs overlook a fault that shows every second time with probability 1/4, seven 1/128. The
-fifth and later ones are in a process that has run the whole before: a service loads more than one model, too.
+Two runs in fresh processes, four if they differ. If both agree, more while they cost little: no
+later query would notice a mistake here, and two runs overlook a fault that shows every second time
+with probability 1/4, seven 1/128. The fifth and later ones are in a process that has run the whole
+before: a service loads more than one model, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from subgraph.verdict import Status
 RUNS = 2
 DIFFERING_RUNS = FRESH_RUNS = 4
 MAX_RUNS = 7  # of a whole that agrees
-REPEATS_SECONDS = 10.0  # that all repeats of a whole that agrees may take together, beyond the first of them
+REPEATS_SECONDS = (
+    10.0  # that all repeats of a whole that agrees may take together, beyond the first of them
+)
 FLAKY_RUNS = 8  # once the whole is known to be flaky
 
 
@@ -38,7 +41,8 @@ def baseline(state: SearchState) -> Search[None]:
 
 
 def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
-    """How often the whole is run again at most, if it agrees each time and takes as long as the last time."""
+    """How often the whole is run again at most, if it agrees each time and takes as long as the
+    last time."""
     runs = list(answers)
     while len(runs) < _runs_needed(runs, repeat):
         runs.append(answers[-1])
@@ -46,8 +50,8 @@ def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
-    """How often the whole has to run, as far as its answers so far tell; `repeat`: runs that must agree before the
-    whole does, None: as many as cost little."""
+    """How often the whole has to run, as far as its answers so far tell; `repeat`: runs that must
+    agree before the whole does, None: as many as cost little."""
     fails = [_fails(a) for a in answers]
     if len(answers) < RUNS:
         return 1 if not answers or (repeat == 1 and not any(fails)) else RUNS
@@ -58,8 +62,8 @@ def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
-    """Is the whole, which agreed so far, to be run again? Seconds are those of the first run of a stored answer, so
-    that a search that is resumed decides the same."""
+    """Is the whole, which agreed so far, to be run again? Seconds are those of the first run of a
+    stored answer, so that a search that is resumed decides the same."""
     if repeat is not None:
         return len(answers) < repeat
     seconds = [a.seconds for a in answers[1:]]
@@ -76,13 +80,21 @@ def _run_of_whole(repetition: int) -> Query:
 
 
 def summed(answers: Sequence[Answer]) -> Baseline:
-    """Several runs of the whole -> the most frequent signature, of equally frequent ones the first."""
+    """Several runs of the whole -> the most frequent signature, of equally frequent ones the
+    first."""
     failures = Counter(a.signature for a in answers if _fails(a))
     signature = failures.most_common(1)[0][0] if failures else None
     decisive = next((a for a in answers if a.signature is signature and _fails(a)), answers[0])
     agrees = all(a.status is Status.AGREE for a in answers)
     claimed = agrees and any(a.agrees_only_as_claimed for a in answers)
-    return Baseline(signature, failures[signature] if failures else 0, len(answers), agrees, claimed, decisive.why)
+    return Baseline(
+        signature,
+        failures[signature] if failures else 0,
+        len(answers),
+        agrees,
+        claimed,
+        decisive.why,
+    )
 
 
 def _fails(answer: Answer) -> bool:

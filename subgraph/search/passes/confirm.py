@@ -1,8 +1,10 @@
-"""A smallest region becomes a finding only after it failed alone in a fresh process, and contradictions were repeated.
+"""A smallest region becomes a finding only after it failed alone in a fresh process, and
+contradictions were repeated.
 
-Insight: a flaky candidate (or a worker that went wrong) shows in contradictions: the region does not fail again, one of
-its neighbours does, or a region around it agreed. Only these are worth repeating. A single item that fails needs one
-more run; for several items, any of the passes on which they rest may have been luck.
+Insight: a flaky candidate (or a worker that went wrong) shows in contradictions: the region does
+not fail again, one of its neighbours does, or a region around it agreed. Only these are worth
+repeating. A single item that fails needs one more run; for several items, any of the passes on
+which they rest may have been luck.
 """
 
 from __future__ import annotations
@@ -17,17 +19,23 @@ from subgraph.search.passes.shrink import Smallest
 from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchRestart, SearchState
 
-# A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
-# p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 % for k = 8, r = 2, whatever p. Rows:
-# (items of the region at most, further runs of it, of each neighbour); two runs of the whole, one of the region and of
-# each neighbour precede, and up to `MAX_EXCHANGED` items each neighbour is run once more with a stranger.
+# A region comes out one item too large when a fault of rate p failed k times in a row and then
+# passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
+# for k = 8, r = 2, whatever p. Rows: (items of the region at most, further runs of it, of each
+# neighbour); two runs of the whole, one of the region and of each neighbour precede, and up to
+# `MAX_EXCHANGED` items each neighbour is run once more with a stranger.
 FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
 STEADY_RUNS = (1, 0)  # where the candidate always gives the same
 MAX_NEIGHBOURS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
-FLAKY_RUNS, MORE_FLAKY_RUNS = 8, 30  # of a region; the latter if it seems to fail less often than the whole
-CHANGED_RUNS = 16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
+FLAKY_RUNS, MORE_FLAKY_RUNS = (
+    8,
+    30,
+)  # of a region; the latter if it seems to fail less often than the whole
+CHANGED_RUNS = (
+    16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
+)
 MAX_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
@@ -36,12 +44,15 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
     """The finding for a smallest region.
 
     Raises:
-        SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does not give.
+        SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does
+            not give.
     """
     state.estimated_runs = 2
     if state.flaky:
         return (yield from _flaky_finding(state, smallest))
-    own, others = next((own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most)
+    own, others = next(
+        (own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most
+    )
     own, others = STEADY_RUNS if state.settings.steady else (own, others)
     statuses = yield from state.repeat([smallest.items], own)
     if RegionOutcome.AGREE in statuses:
@@ -52,31 +63,40 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
     if RegionOutcome.FAIL not in statuses:
-        return replace(finding, certified=False, why="perhaps not the smallest: no fresh process ran it")
+        return replace(
+            finding, certified=False, why="perhaps not the smallest: no fresh process ran it"
+        )
     return (yield from _needs_all(state, smallest, finding))
 
 
 def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
-    """The finding, unless an item of it can be exchanged for a stranger: then the others fail in any company, though
-    not alone, and the candidate contradicts itself."""
+    """The finding, unless an item of it can be exchanged for a stranger: then the others fail in
+    any company, though not alone, and the candidate contradicts itself."""
     if not 1 < len(smallest.items) <= MAX_EXCHANGED or state.settings.steady:
         return finding
     needed = []
     for item in smallest.items:
         rest = tuple(k for k in smallest.items if k != item)
         stranger = _stranger(state, smallest.items)
-        if stranger is None or (yield from _fails_with(state, rest, stranger)) is not RegionOutcome.FAIL:
+        if (
+            stranger is None
+            or (yield from _fails_with(state, rest, stranger)) is not RegionOutcome.FAIL
+        ):
             needed.append(item)
     if len(needed) == len(smallest.items):
         return finding
-    why = "the candidate contradicts itself: this fails together with any other nodes, and not alone"
+    why = (
+        "the candidate contradicts itself: this fails together with any other nodes, and not alone"
+    )
     items = tuple(needed) or smallest.items
-    return replace(finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why)
+    return replace(
+        finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why
+    )
 
 
 def _stranger(state: SearchState, region: Items) -> int | None:
-    """An item far from a region, that neither feeds nor reads it, and did not fail alone; not behind it, if there is
-    one. Complexity: O(items + edges)."""
+    """An item far from a region, that neither feeds nor reads it, and did not fail alone; not
+    behind it, if there is one. Complexity: O(items + edges)."""
     behind = set(region)
     near = {p for k in region for p in state.parents[k]}
     for k in range(region[0], state.n):
@@ -85,7 +105,9 @@ def _stranger(state: SearchState, region: Items) -> int | None:
             behind.add(k)
     others = [k for k in state.target or range(state.n) if k not in near and k not in region]
     others = [k for k in others if (k,) not in state.irrelevant and (k,) not in state.unresolved]
-    return max(others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None)
+    return max(
+        others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None
+    )
 
 
 def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[RegionOutcome]:
@@ -107,8 +129,9 @@ def _neighbours(state: SearchState, smallest: Smallest) -> list[Items]:
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
-    """A region failed and then agreed, or the whole fails and the region of all items does not: is the candidate
-    flaky, or was it the worker? Returns only in the second case, if neither is the reason.
+    """A region failed and then agreed, or the whole fails and the region of all items does not: is
+    the candidate flaky, or was it the worker? Returns only in the second case, if neither is the
+    reason.
 
     Raises:
         SearchRestart: one of them is.
@@ -119,7 +142,9 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
         return
     state.first += _VOID
     state.agreed.clear()
-    raise SearchRestart("a failure was seen in a used process only: every trial now gets a fresh one")
+    raise SearchRestart(
+        "a failure was seen in a used process only: every trial now gets a fresh one"
+    )
 
 
 def _restart_as_flaky(state: SearchState) -> Search[None]:
@@ -130,7 +155,8 @@ def _restart_as_flaky(state: SearchState) -> Search[None]:
 def measure_rate(state: SearchState) -> Search[None]:
     """The candidate is flaky: how often does the whole fail, and so how often must a region pass?
 
-    If none of the latest runs failed, more runs tell a rare fault from a candidate that changed meanwhile.
+    If none of the latest runs failed, more runs tell a rare fault from a candidate that changed
+    meanwhile.
     """
     before = state.whole.runs
     answers = yield from baseline.run_whole(state, baseline.FLAKY_RUNS)
@@ -148,10 +174,13 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     Raises:
         SearchRestart: a region with one item less, that counted as passing, failed after all.
     """
-    if RegionOutcome.FAIL in (yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)):
+    if RegionOutcome.FAIL in (
+        yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)
+    ):
         state.repeats *= 2
         raise SearchRestart(
-            f"a region failed that had passed {state.repeats // 2} times: passes are repeated more often"
+            f"a region failed that had passed {state.repeats // 2} times: passes are repeated more"
+            " often"
         )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
         failed = (yield from state.repeat([smallest.items], runs)).count(RegionOutcome.FAIL)
@@ -165,7 +194,9 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
-def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
+def _finding(
+    state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]
+) -> Finding:
     answer = state.answer_to(smallest.items)
     only_whole = "fails only as a whole: no part of it was seen to fail"
     return Finding(

@@ -1,8 +1,9 @@
-"""Is nearly every item off alone, whatever it computes? Then none is to blame more than others, and to peel off one
-after the other would name them all: the candidate computes in another precision, or scales what it gives.
+"""Is nearly every item off alone, whatever it computes? Then none is to blame more than others, and
+to peel off one after the other would name them all: the candidate computes in another precision, or
+scales what it gives.
 
-Insight: a culprit leaves items of other kinds right. So it is asked only where several disjoint regions failed and none
-has agreed; a few items of different kinds, all over the scope, then decide.
+Insight: a culprit leaves items of other kinds right. So it is asked only where several disjoint
+regions failed and none has agreed; a few items of different kinds, all over the scope, then decide.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ MAX_RIGHT = 1  # of those looked at: some operators copy what they read
 
 
 def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> Search[Items]:
-    """Single items that are off alone, the last culprit's first; () where that is not so of nearly all.
+    """Single items that are off alone, the last culprit's first; () where that is not so of nearly
+    all.
 
     At most `LOOKED_AT` runs, and `MAX_RIGHT` + 1 where it is not so.
     """
     failed = _disjoint([*culprits, *state.irrelevant])
     if state.agreed or state.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
-    off = yield from off_alone(state, scope, [k for region in culprits if len(region) == 1 for k in region])
+    off = yield from off_alone(
+        state, scope, [k for region in culprits if len(region) == 1 for k in region]
+    )
     return tuple(reversed(off))
 
 
 def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Search[Items]:
-    """Of a few items of all kinds those that are off alone, after those that are `known` to be; () where that is not so
-    of nearly all. Runs as `everywhere`.
+    """Of a few items of all kinds those that are off alone, after those that are `known` to be; ()
+    where that is not so of nearly all. Runs as `everywhere`.
     """
     off = list(known)
     right = 0

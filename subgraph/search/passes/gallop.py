@@ -1,7 +1,8 @@
-"""The end of a failing region is known; where does it start? Lengths 1, 2, 4, … until one fails, then binary search.
+"""The end of a failing region is known; where does it start? Lengths 1, 2, 4, … until one fails,
+then binary search.
 
-Insight: faults are short. Galloping (Bentley and Yao 1976) finds a length L in about 2·log2 L queries, whatever the
-size of the model; halving needs log2 N.
+Insight: faults are short. Galloping (Bentley and Yao 1976) finds a length L in about 2·log2 L
+queries, whatever the size of the model; halving needs log2 N.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ LONGEST = 32  # fault looked for where no length is known to fail
 
 
 def back(state: SearchState, scope: Items, end: int, start: int | None) -> Search[int | None]:
-    """The largest s such that scope[s:end] fails. `start`: scope[start:end] is known to fail; None if nothing is
-    known, and then the result is None where no length up to `LONGEST` fails.
+    """The largest s such that scope[s:end] fails. `start`: scope[start:end] is known to fail; None
+    if nothing is known, and then the result is None where no length up to `LONGEST` fails.
     """
     length = yield from _shortest(
         state,
@@ -35,9 +36,13 @@ def forth(state: SearchState, region: Items) -> Search[Items]:
     return region[:length]
 
 
-def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool) -> Search[int | None]:
+def _shortest(
+    state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool
+) -> Search[int | None]:
     """The shortest failing length up to `longest`; `fails`: the longest is known to fail."""
-    lengths = [1 << k for k in range(longest.bit_length()) if 1 << k < longest] + ([] if fails else [longest])
+    lengths = [1 << k for k in range(longest.bit_length()) if 1 << k < longest] + (
+        [] if fails else [longest]
+    )
     passed = 0
     failed = longest if fails else None
     while lengths and (failed is None or lengths[0] < failed):
@@ -52,8 +57,11 @@ def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, f
     return (yield from _between(state, piece, passed, failed))
 
 
-def _between(state: SearchState, piece: Callable[[int], Items], passed: int, failed: int) -> Search[int]:
-    """Binary search: length `passed` did not fail, `failed` did. If a length cannot be run, longer ones follow."""
+def _between(
+    state: SearchState, piece: Callable[[int], Items], passed: int, failed: int
+) -> Search[int]:
+    """Binary search: length `passed` did not fail, `failed` did. If a length cannot be run, longer
+    ones follow."""
     while failed - passed > 1:
         length = passed + (failed - passed) // 2
         status = yield from state.region(Purpose.GALLOP, piece(length))

@@ -1,7 +1,8 @@
 """Overlapped halving: what is the first item at which a failing region ends?
 
-Insight: plain halving loses a failing region that crosses the cut, and fused operators are such regions. Each query
-therefore starts `SPAN` items before the part still in doubt: more compiled items, but not one more run.
+Insight: plain halving loses a failing region that crosses the cut, and fused operators are such
+regions. Each query therefore starts `SPAN` items before the part still in doubt: more compiled
+items, but not one more run.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ MIN_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reach
 
 
 def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
-    """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to fail; no region that
-    ends at `clean` or before is expected to.
+    """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to
+    fail; no region that ends at `clean` or before is expected to.
 
-    Where an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e is too late:
-    scope[s:e] still fails.
+    Where an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e
+    is too late: scope[s:e] still fails.
     """
     start = 0
     low = clean
@@ -46,8 +47,8 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
 
 
 def median(mass: Sequence[float], low: int, high: int) -> int:
-    """The cut strictly between low and high with about equal weight on both sides; `mass[k]` is the weight of all
-    items before k."""
+    """The cut strictly between low and high with about equal weight on both sides; `mass[k]` is the
+    weight of all items before k."""
     goal = mass[low] + (mass[high] - mass[low]) / 2
     m = bisect_left(mass, goal, low + 1, high - 1)
     return m - 1 if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal else m

@@ -1,7 +1,9 @@
-"""The outputs agree; does the inside? Every intermediate tensor in place, then each item that is wrong there, alone.
+"""The outputs agree; does the inside? Every intermediate tensor in place, then each item that is
+wrong there, alone.
 
-Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU, a maximum, a sum of much
-larger terms. Reading intermediate tensors disturbs the candidate, so only what fails alone as well counts.
+Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU, a
+maximum, a sum of much larger terms. Reading intermediate tensors disturbs the candidate, so only
+what fails alone as well counts.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from subgraph.search.state import Search
 
 
 def look_inside(progress: Progress) -> Search[None]:
-    """Fill `progress.findings`; `progress.rest`: AGREES if intermediate tensors could be read, and all that is
-    wrong there was run alone.
+    """Fill `progress.findings`; `progress.rest`: AGREES if intermediate tensors could be read, and
+    all that is wrong there was run alone.
 
     Raises:
         SearchStopped: a budget is used up. SearchRestart: answers differ from run to run.
     """
     state = progress.state
     scope = progress.scope
-    (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)])
+    (answer,) = yield from state.ask(
+        Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)]
+    )
     if not answer.items.statuses:
         why = answer.why or answer.signature or "none came back"
         state.notes.append((f"intermediate tensors could not be read: {why}", ()))
@@ -45,7 +49,11 @@ def look_inside(progress: Progress) -> Search[None]:
     for at, region in enumerate(wrong):
         state.estimated_runs = len(wrong) - at
         statuses.append((yield from state.region(Purpose.TAIL, region)))
-    failing = [region for region, status in zip(wrong, statuses, strict=True) if status is RegionOutcome.FAIL]
+    failing = [
+        region
+        for region, status in zip(wrong, statuses, strict=True)
+        if status is RegionOutcome.FAIL
+    ]
     if wrong and not failing:  # several items may be wrong together only
         for last in seen.hints[:MAX_HINTS]:
             above = yield from follow(state, scope, last)

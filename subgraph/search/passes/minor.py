@@ -1,7 +1,7 @@
 """A piece fails, and explains little: is it a culprit nevertheless?
 
-Insight: errors of several culprits may cancel each other, so that none explains the whole; then what disappears of the
-error without a piece is what the piece gives alone.
+Insight: errors of several culprits may cancel each other, so that none explains the whole; then
+what disappears of the error without a piece is what the piece gives alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from subgraph.search.passes.shrink import Smallest, shrink
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature
 
-CANCELS = "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
-ALIKE_INSIDE = "accounts for little of the whole error, and is as wrong inside the model as it is alone"
+CANCELS = (
+    "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
+)
+ALIKE_INSIDE = (
+    "accounts for little of the whole error, and is as wrong inside the model as it is alone"
+)
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 
@@ -27,8 +31,9 @@ def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
 
 
 def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
-    """Is a piece that explains little a culprit nevertheless, of the items `base` that are the candidate's? Yes if what
-    disappears of the error without it is what it gives alone: errors of several culprits may cancel each other."""
+    """Is a piece that explains little a culprit nevertheless, of the items `base` that are the
+    candidate's? Yes if what disappears of the error without it is what it gives alone: errors of
+    several culprits may cancel each other."""
     if state.no_output or state.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
@@ -38,6 +43,7 @@ def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
 
 
 def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
-    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it explains."""
+    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it
+    explains."""
     alone = state.answer_to((item,)).share.largest_error
     return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)

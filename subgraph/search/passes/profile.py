@@ -1,7 +1,9 @@
-"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading tensors there changes fusion.
+"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading tensors
+there changes fusion.
 
-Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those without a wrong item
-above them. In real bugs a first wrong item is the culprit, or the last item of the smallest failing region.
+Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those
+without a wrong item above them. In real bugs a first wrong item is the culprit, or the last item of
+the smallest failing region.
 """
 
 from __future__ import annotations
@@ -54,12 +56,15 @@ def profile(state: SearchState, scope: Items) -> Search[Profile]:
 
 
 def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
-    """An answer to PROFILE as hints. An item that could not be compared counts as wrong below a wrong one.
+    """An answer to PROFILE as hints. An item that could not be compared counts as wrong below a
+    wrong one.
 
     Complexity: O(items + edges).
     """
     if not answer.items.statuses:
-        return Profile(ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED)
+        return Profile(
+            ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED
+        )
     inside = set(scope)
     tainted = set[int]()
     hints = list[int]()
@@ -85,7 +90,8 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
-    """A failing region that ends at a wrong item, as short as galloping through the items above it finds."""
+    """A failing region that ends at a wrong item, as short as galloping through the items above it
+    finds."""
     line = nearest_last(state.parents, set(scope), last)
     start = yield from gallop.back(state, line, len(line), None)
     return None if start is None else tuple(sorted(line[start:]))

@@ -1,11 +1,14 @@
-"""A failing region -> a 1-minimal one: no single item of it can be dropped. The last pass is the certificate.
+"""A failing region -> a 1-minimal one: no single item of it can be dropped. The last pass is the
+certificate.
 
-Concepts: *component*: a weakly connected piece of the region, or the items above its last one; items of other branches
-came in with the interval. *chunk*: consecutive items, as in delta debugging (Zeller and Hildebrandt 2002), of which
-only complements are run. A dropped item's value comes from the capture, so the remaining items need not be convex.
+Concepts: *component*: a weakly connected piece of the region, or the items above its last one;
+items of other branches came in with the interval. *chunk*: consecutive items, as in delta debugging
+(Zeller and Hildebrandt 2002), of which only complements are run. A dropped item's value comes from
+the capture, so the remaining items need not be convex.
 
-Insight: an interaction has few items, so components and chunks drop most of the items between them at once. If chunks
-are 1/32 of the region and none can be dropped, the region fails only as a whole, and further queries are wasted.
+Insight: an interaction has few items, so components and chunks drop most of the items between them
+at once. If chunks are 1/32 of the region and none can be dropped, the region fails only as a whole,
+and further queries are wasted.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from subgraph.search.state import Search, SearchState
 
 SMALL = 8  # items; up to here single items are tried at once
 FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
-LONG_WHOLE = 64  # items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
+# items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
+LONG_WHOLE = 64
 NEAR = 6  # items on both sides of a region, with which one that is refused alone is run
-GRADED = 0.5  # of the region's share, in a neighbour that agrees: the error is there, below its limit
+GRADED = (
+    0.5  # of the region's share, in a neighbour that agrees: the error is there, below its limit
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,12 @@ class Smallest:
     """A failing region, as small as could be shown.
 
     Attributes:
-        without: what the rest means without an item, of each item that was dropped alone; none of them fails.
+        without: what the rest means without an item, of each item that was dropped alone; none of
+            them fails.
         graded: a neighbour that does not fail has most of the error: does the error accumulate?
         even: each neighbour agrees, with most of the error: no item is to blame more than others.
-        whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
+        whole: the region is long, and no part of it seems to fail; only sources and sinks were
+            dropped alone.
     """
 
     items: Items
@@ -50,7 +58,11 @@ class Smallest:
 
     def neighbours(self, outcome: RegionOutcome) -> list[Items]:
         """The regions with one item less that mean that, in the order in which they were asked."""
-        return [tuple(k for k in self.items if k != item) for item, seen in self.without.items() if seen is outcome]
+        return [
+            tuple(k for k in self.items if k != item)
+            for item, seen in self.without.items()
+            if seen is outcome
+        ]
 
     @property
     def certified(self) -> bool:
@@ -59,8 +71,8 @@ class Smallest:
 
 
 def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
-    """Shrink a region that is known to fail. `gradual`: stop early if the error of a long one seems to grow item by
-    item.
+    """Shrink a region that is known to fail. `gradual`: stop early if the error of a long one seems
+    to grow item by item.
 
     Complexity: O(k · log L) queries for k needed items of L, if FAIL is monotone.
     """
@@ -79,7 +91,8 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
 
 
 def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
-    """Does the error of a long region grow item by item? Asked before many queries are spent on the region."""
+    """Does the error of a long region grow item by item? Asked before many queries are spent on the
+    region."""
     neighbours = [region[1:], region[:-1]]
     statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
@@ -87,7 +100,8 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
 
 
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
-    """Does a neighbour that does not fail make most of the region's error? That without it all is healed is no sign."""
+    """Does a neighbour that does not fail make most of the region's error? That without it all is
+    healed is no sign."""
     whole = state.answer_to(region)
     part = state.answer_to(neighbour)
     share = whole.share.of_target
@@ -105,7 +119,8 @@ def _drop_components(state: SearchState, region: Items) -> Search[Items]:
     for smaller in smallers:
         component = tuple(sorted(smaller(region)))
         while (
-            len(component) < len(region) and (yield from state.region(Purpose.SHRINK, component)) is RegionOutcome.FAIL
+            len(component) < len(region)
+            and (yield from state.region(Purpose.SHRINK, component)) is RegionOutcome.FAIL
         ):
             region, component = component, tuple(sorted(smaller(component)))
     return region
@@ -138,7 +153,8 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
 def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Smallest]:
     """A failing region with one item less; if there is none, the same region with its certificate.
 
-    Inner items are tried first: a run of consecutive items has mostly been run without its first or last one.
+    Inner items are tried first: a run of consecutive items has mostly been run without its first or
+    last one.
     """
     if len(region) < 2:
         return Smallest(region)
@@ -164,8 +180,9 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
 
 
 def _in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
-    """A neighbour `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees together with items
-    outside of the region, since then each part of them would have agreed, unless masked; else UNRESOLVED."""
+    """A neighbour `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees
+    together with items outside of the region, since then each part of them would have agreed,
+    unless masked; else UNRESOLVED."""
     others = [k for k in _around(state, rest) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     passes = NOT_HERE if state.no_output else (RegionOutcome.AGREE,)

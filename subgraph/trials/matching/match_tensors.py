@@ -1,9 +1,10 @@
 """Tensors of the reference's model -> the same tensors in the candidate's own model.
 
-By name, as the user says, or by value on one captured sample. Converters keep most names. Where they do not (a fused
-node, another layout, a quantized tensor), the value decides: the same numbers, perhaps transposed, cast or quantized. A
-match by value must be unique both ways and keep the order of the graphs, since Identity, or a ReLU of positive values,
-makes equal tensors. A doubtful tensor is not matched, and the regions on its two sides are run as one.
+By name, as the user says, or by value on one captured sample. Converters keep most names. Where
+they do not (a fused node, another layout, a quantized tensor), the value decides: the same numbers,
+perhaps transposed, cast or quantized. A match by value must be unique both ways and keep the order
+of the graphs, since Identity, or a ReLU of positive values, makes equal tensors. A doubtful tensor
+is not matched, and the regions on its two sides are run as one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from subgraph.text import clean, nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
-NEAR = 0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
+NEAR = (
+    0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
+)
 CLEARER = 4.0  # a match must be so many times nearer than any rival
 DOUBTFUL = 1.5  # a neighbour at less than this times the own distance may as well be meant
 SURELY = 1e-6  # a distance of rounding alone
@@ -49,10 +52,16 @@ CALLED = {
     "AVERAGE_POOL_2D": "AveragePool",
     "CONCATENATION": "Concat",
 }
-ACTIVATIONS = frozenset("Relu Clip Tanh Sign".split())  # that an operator of TensorFlow Lite may hold
+ACTIVATIONS = frozenset(
+    "Relu Clip Tanh Sign".split()
+)  # that an operator of TensorFlow Lite may hold
 # Operators behind which an order of axes says nothing about the one before them.
 REARRANGING = frozenset("Reshape Flatten MatMul Gemm Gather Expand Einsum".split())
-SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")  # onnxruntime's quantizer
+SUFFIXES = (
+    "_quantized",
+    "_QuantizeLinear_Output",
+    "_DequantizeLinear_Output",
+)  # onnxruntime's quantizer
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,12 @@ def match_tensors(
     tensor_map: Mapping[str, str] | None = None,
     known: Mapping[str, MatchedTensor] | None = None,
 ) -> dict[str, MatchedTensor]:
-    """Tensors of the reference's model that depend on the inputs' values, and where they are in the candidate's.
+    """Tensors of the reference's model that depend on the inputs' values, and where they are in the
+    candidate's.
 
-    `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin with. Complexity:
-    linear in the values for names; values are compared only with those of the same sizes whose sorted values are
-    near.
+    `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin
+    with. Complexity: linear in the values for names; values are compared only with those of the
+    same sizes whose sorted values are near.
 
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
@@ -95,25 +105,40 @@ def match_tensors(
     for name in names:
         expected = reference.value(name)
         order = () if expected is None else _inherited(reference.graph, name, orders, expected.ndim)
-        for target, how in () if name in matches else _by_name(name, tensor_map, targets, reference, candidate):
-            match = MatchedTensor(target, how, scale=scales.get(target), reference_scale=own.get(name))
+        for target, how in (
+            () if name in matches else _by_name(name, tensor_map, targets, reference, candidate)
+        ):
+            match = MatchedTensor(
+                target, how, scale=scales.get(target), reference_scale=own.get(name)
+            )
             fitted = _fit(match, expected, candidate.value(target), order)
-            if target == name and name in reference.graph.outputs and name in candidate.graph.outputs:
-                matches[name] = fitted or match  # an output is the output, however far off its values are
+            if (
+                target == name
+                and name in reference.graph.outputs
+                and name in candidate.graph.outputs
+            ):
+                matches[name] = (
+                    fitted or match
+                )  # an output is the output, however far off its values are
                 break
             if fitted and not (how == "name" and _is_displaced(reference, candidate, name, fitted)):
                 matches[name] = fitted
                 break
         if expected is not None and (name in matches or order):
-            orders[name] = (matches[name].perm or tuple(range(expected.ndim))) if name in matches else order
+            orders[name] = (
+                (matches[name].perm or tuple(range(expected.ndim))) if name in matches else order
+            )
     used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
     near = _near_values(reference, [n for n in names if n not in matches], candidate, free, own)
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
-def is_far_off(reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]) -> bool:
-    """Does a matched tensor hold other values than the reference's? Not known of those without values."""
+def is_far_off(
+    reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]
+) -> bool:
+    """Does a matched tensor hold other values than the reference's? Not known of those without
+    values."""
     for name, match in matches.items():
         expected = reference.value(name)
         value = candidate.value(match.name)
@@ -125,7 +150,8 @@ def is_far_off(reference: ModelValues, candidate: ModelValues, matches: Mapping[
 
 
 def read_map(path: Path) -> dict[str, str]:
-    """A file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a remark.
+    """A file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a
+    remark.
 
     Raises:
         UsageError: it cannot be read, or a line has another form.
@@ -163,7 +189,9 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
         if name not in graph.maker and name not in graph.inputs:
             close = nearest(name, [*graph.inputs, *graph.maker])
             raise UnknownName(
-                f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close, code="map.unknown-name"
+                f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}",
+                nearest=close,
+                code="map.unknown-name",
             )
 
 
@@ -175,7 +203,11 @@ def value_tensors(graph: Graph) -> list[str]:
 
 
 def _by_name(
-    name: str, tensor_map: Mapping[str, str], targets: Collection[str], reference: ModelValues, candidate: ModelValues
+    name: str,
+    tensor_map: Mapping[str, str],
+    targets: Collection[str],
+    reference: ModelValues,
+    candidate: ModelValues,
 ) -> Iterator[tuple[str, str]]:
     """Names in the candidate's model that may mean this tensor, each with how it was found."""
     if name in tensor_map:
@@ -191,19 +223,25 @@ def _by_name(
             yield target, "name"
 
 
-# ---------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------ values
 
 
-def _real(value: Callable[[str], Array | None], scales: Mapping[str, Scale], name: str) -> Array | None:
+def _real(
+    value: Callable[[str], Array | None], scales: Mapping[str, Scale], name: str
+) -> Array | None:
     """A tensor's value as real numbers."""
     stored = value(name)
     return scales[name].dequantize(stored) if stored is not None and name in scales else stored
 
 
-def _inherited(graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], rank: int) -> tuple[int, ...]:
-    """The order of axes that a tensor has in the candidate's model if nothing but a Transpose changes it on the way.
+def _inherited(
+    graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], rank: int
+) -> tuple[int, ...]:
+    """The order of axes that a tensor has in the candidate's model if nothing but a Transpose
+    changes it on the way.
 
-    `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is known.
+    `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is
+    known.
     """
     maker = graph.maker.get(name)
     if not rank or maker is None or graph.ops[maker] in REARRANGING:
@@ -229,7 +267,9 @@ def _fit(
     if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
         return match
     unchanged = tuple(range(expected.ndim))
-    perms = [() if order == unchanged else order for order in axis_orders(expected.shape, value.shape)]
+    perms = [
+        () if order == unchanged else order for order in axis_orders(expected.shape, value.shape)
+    ]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None
@@ -245,11 +285,14 @@ def _fit(
     return match if same_shape else None
 
 
-def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor) -> bool:
+def _is_displaced(
+    reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor
+) -> bool:
     """Does the candidate's tensor of this name hold a neighbouring tensor's values?
 
-    A converter that drops a Relu, because the quantization behind it clips anyway, gives its name to the tensor that
-    the Relu read. Where this cannot be told, as behind a region that fails, the answer is yes.
+    A converter that drops a Relu, because the quantization behind it clips anyway, gives its name
+    to the tensor that the Relu read. Where this cannot be told, as behind a region that fails, the
+    answer is yes.
     """
     graph = reference.graph
     maker = reference.graph.maker.get(name)
@@ -265,7 +308,9 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
             return True
     if op == graph.ops[maker] or op.startswith("Fused"):
         return False  # a FusedConv holds its Relu
-    if not (activated and match.scale) and _is_same_operator(candidate.graph.nodes[target_maker], graph.nodes[maker]):
+    if not (activated and match.scale) and _is_same_operator(
+        candidate.graph.nodes[target_maker], graph.nodes[maker]
+    ):
         return False
     value = candidate.value(match.name)
     if value is None:
@@ -277,8 +322,13 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
         return math.inf if expected is None else relative_l2(expected, real)
 
     own = distance_from(name)
-    neighbours = {*graph.reads[maker], *(n for i in graph.successors(maker) for n in graph.makes[i])} - {name}
-    limit = own * DOUBTFUL if own > NEAR else own / CLEARER  # few values below 0: the own one is near as well
+    neighbours = {
+        *graph.reads[maker],
+        *(n for i in graph.successors(maker) for n in graph.makes[i]),
+    } - {name}
+    limit = (
+        own * DOUBTFUL if own > NEAR else own / CLEARER
+    )  # few values below 0: the own one is near as well
     return any(distance_from(n) < limit for n in neighbours if n in graph.maker)
 
 
@@ -287,23 +337,33 @@ def _is_same_operator(tflite: NodeProto, node: NodeProto) -> bool:
     if tflite.domain != TFLITE:
         return False
     if tflite.op_type in CALLED:
-        return node.op_type == CALLED[tflite.op_type] and len(list(filter(None, tflite.input))) == len(node.input)
+        return node.op_type == CALLED[tflite.op_type] and len(
+            list(filter(None, tflite.input))
+        ) == len(node.input)
     return bool(tflite.op_type.replace("_", "").lower() == node.op_type.lower())
 
 
 def _fused(graph: Graph, name: str) -> bool:
-    """Does the operator of TensorFlow Lite that makes a tensor end with an activation of its own?"""
+    """Does the operator of TensorFlow Lite that makes a tensor end with an activation of its
+    own?"""
     node = graph.nodes[graph.maker[name]] if name in graph.maker else None
-    return node is not None and node.domain == TFLITE and any(a.name == "activation" for a in node.attribute)
+    return (
+        node is not None
+        and node.domain == TFLITE
+        and any(a.name == "activation" for a in node.attribute)
+    )
 
 
 Near = tuple[float, MatchedTensor]  # a possible match and its distance
 
 
 def _near_values(
-    reference: ModelValues, names: Iterable[str], candidate: ModelValues, free: Iterable[MatchedTensor],
+    reference: ModelValues,
+    names: Iterable[str],
+    candidate: ModelValues,
+    free: Iterable[MatchedTensor],
     own: Mapping[str, Scale],
-) -> dict[str, list[Near]]:  # fmt: skip
+) -> dict[str, list[Near]]:
     """By tensor of the reference's model, the matches whose values are near."""
     by_sizes: dict[tuple[int, ...], list[MatchedTensor]] = {}
     profiles: dict[tuple[int, ...], list[Array]] = {}
@@ -323,7 +383,11 @@ def _near_values(
             match = by_sizes[sizes][k]
             value = candidate.value(match.name)
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
-            apart = relative_l2(expected, fitted.to_real(value)) if fitted and value is not None else math.inf
+            apart = (
+                relative_l2(expected, fitted.to_real(value))
+                if fitted and value is not None
+                else math.inf
+            )
             if fitted and apart <= NEAR:
                 near.setdefault(name, []).append((apart, fitted))
     return near
@@ -342,10 +406,12 @@ def _similar(profile: Array, others: Sequence[Array]) -> Iterator[int]:
 
 
 def profile_of(value: Array) -> Array:
-    """A few numbers whose distance from another tensor's is at most that of the two, whatever the order of axes.
+    """A few numbers whose distance from another tensor's is at most that of the two, whatever the
+    order of axes.
 
-    They are the means of runs of the sorted values, and the length of what is left beside them: to sort never takes
-    vectors apart, and these are lengths of parts at right angles. NaN where a value is not finite.
+    They are the means of runs of the sorted values, and the length of what is left beside them: to
+    sort never takes vectors apart, and these are lengths of parts at right angles. NaN where a
+    value is not finite.
     """
     flat = np.sort(value, axis=None).astype(np.float64)
     if not flat.size or not np.all(np.isfinite(flat[[0, -1]])):
@@ -357,24 +423,32 @@ def profile_of(value: Array) -> Array:
     return np.append(means * np.sqrt(lengths), rest)
 
 
-# ---------------------------------------------------------------------------------------------------- uniqueness
+# ------------------------------------------------------------ uniqueness
 
 
 def _mutual(
-    reference: Graph, candidate: Graph, near: Mapping[str, list[Near]], matches: Mapping[str, MatchedTensor]
+    reference: Graph,
+    candidate: Graph,
+    near: Mapping[str, list[Near]],
+    matches: Mapping[str, MatchedTensor],
 ) -> dict[str, MatchedTensor]:
-    """The matches by value that no rival on either side comes close to, and that keep the order of the graphs."""
+    """The matches by value that no rival on either side comes close to, and that keep the order of
+    the graphs."""
     back: dict[str, list[tuple[float, str]]] = {}
     for name, options in near.items():
         for apart, match in options:
             back.setdefault(match.name, []).append((apart, name))
     chosen: dict[str, MatchedTensor] = {}
     for name, options in near.items():
-        best = min(options, key=lambda option: (option[0], candidate.rank[candidate.maker[option[1].name]]))
+        best = min(
+            options, key=lambda option: (option[0], candidate.rank[candidate.maker[option[1].name]])
+        )
         original = _original(candidate, best[1].name)
         apart, match = next((option for option in options if option[1].name == original), best)
         rivals = [a for a, m in options if _original(candidate, m.name) != original]
-        rivals += [a for a, n in back[match.name] if _original(reference, n) != _original(reference, name)]
+        rivals += [
+            a for a, n in back[match.name] if _original(reference, n) != _original(reference, name)
+        ]
         unique = all(a > max(apart * CLEARER, SURELY) for a in rivals)
         unique = unique and _is_first_copy(reference, name, [n for _, n in back[match.name]])
         if unique and _keeps_order(reference, candidate, name, match, {**matches, **chosen}):
@@ -384,7 +458,11 @@ def _mutual(
 
 def _original(graph: Graph, name: str) -> str:
     """The tensor that this one is a copy of; the tensor itself where it is none."""
-    while (maker := graph.maker.get(name)) is not None and graph.ops[maker] in COPYING and graph.nodes[maker].input:
+    while (
+        (maker := graph.maker.get(name)) is not None
+        and graph.ops[maker] in COPYING
+        and graph.nodes[maker].input
+    ):
         name = graph.nodes[maker].input[0]
     return name
 
@@ -396,9 +474,14 @@ def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:
 
 
 def _keeps_order(
-    reference: Graph, candidate: Graph, name: str, match: MatchedTensor, matches: Mapping[str, MatchedTensor]
+    reference: Graph,
+    candidate: Graph,
+    name: str,
+    match: MatchedTensor,
+    matches: Mapping[str, MatchedTensor],
 ) -> bool:
-    """Is no tensor above this one matched with one that is only below its match, or the other way round?"""
+    """Is no tensor above this one matched with one that is only below its match, or the other way
+    round?"""
     above, below = _above_and_below(reference, name)
     higher, lower = _above_and_below(candidate, match.name)
     return not any(
@@ -408,7 +491,8 @@ def _keeps_order(
 
 
 def _above_and_below(graph: Graph, name: str) -> tuple[set[str], set[str]]:
-    """Tensors made by the ancestors and by the descendants of a tensor's node, both with the node itself."""
+    """Tensors made by the ancestors and by the descendants of a tensor's node, both with the node
+    itself."""
     nodes = [graph.maker[name]] if name in graph.maker else []
     above = graph.ancestors(nodes)
     below = graph.descendants(nodes)

@@ -1,4 +1,5 @@
-"""Where a tensor of the reference's model is in the candidate's, and its values from one form into the other."""
+"""Where a tensor of the reference's model is in the candidate's, and its values from one form into
+the other."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ class MatchedTensor:
 
     Attributes:
         name: its name there. how: "name", "map" or "value".
-        perm: candidate's value = reference's value.transpose(perm); () where the axes are in the same order.
+        perm: candidate's value = reference's value.transpose(perm); () where the axes are in the
+            same order.
         dtype: its element type there; "" if unknown.
-        scale: of quantized values there. reference_scale: of the reference's own, where they are quantized otherwise.
+        scale: of quantized values there. reference_scale: of the reference's own, where they are
+            quantized otherwise.
     """
 
     name: str = field(metadata={KEY: "other"})
@@ -32,8 +35,11 @@ class MatchedTensor:
     reference_scale: Scale | None = field(default=None, metadata={KEY: "own"})
 
     def of_type(self, dtype: str) -> MatchedTensor:
-        """With its element type; integers without a scale are the reference's own, as far as is known."""
-        same = self.reference_scale is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+        """With its element type; integers without a scale are the reference's own, as far as is
+        known."""
+        same = (
+            self.reference_scale is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+        )
         return replace(self, dtype=dtype, scale=self.reference_scale if same else self.scale)
 
     def reference_real(self, value: Array) -> Array:
@@ -47,22 +53,30 @@ class MatchedTensor:
         if self.scale and self.dtype:
             return self.scale.quantize(turned, self.dtype)
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(turned.astype(np_dtype(self.dtype)) if self.dtype else turned)
+            return np.ascontiguousarray(
+                turned.astype(np_dtype(self.dtype)) if self.dtype else turned
+            )
 
     def to_reference(self, value: Array, dtype: str) -> Array:
         """The inverse; `dtype`: the reference's."""
         real = self.to_real(value)
-        return self.reference_scale.quantize(real, dtype) if self.reference_scale else real.astype(np_dtype(dtype))
+        return (
+            self.reference_scale.quantize(real, dtype)
+            if self.reference_scale
+            else real.astype(np_dtype(dtype))
+        )
 
     def to_real(self, value: Array) -> Array:
-        """The candidate's value as real numbers in the reference's layout; a value of another rank keeps its axes."""
+        """The candidate's value as real numbers in the reference's layout; a value of another rank
+        keeps its axes."""
         real = self.scale.dequantize(value) if self.scale else value
         if not self.perm or len(self.perm) != real.ndim:
             return real
         return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))
 
     def converted(self, record: Record, folder: Path, stem: str) -> Record:
-        """A tensor of the reference's model as the candidate's takes it; its file goes to `folder` if it is another."""
+        """A tensor of the reference's model as the candidate's takes it; its file goes to `folder`
+        if it is another."""
         if self.plain and self.dtype in ("", record.dtype):
             return replace(record, name=self.name)
         return written(self.name, self.to_candidate(record.array()), folder, stem)

@@ -1,4 +1,5 @@
-"""The reference's model and the candidate's -> `CandidateModel`: which tensor of one is which of the other."""
+"""The reference's model and the candidate's -> `CandidateModel`: which tensor of one is which of
+the other."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.matching.match_tensors import ModelValues, is_far_off, match_tensors, value_tensors
+from subgraph.trials.matching.match_tensors import (
+    ModelValues,
+    is_far_off,
+    match_tensors,
+    value_tensors,
+)
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
@@ -40,15 +46,18 @@ def pair_models(
     tensor_map: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
 ) -> CandidateModel:
-    """Match tensors of the candidate's model `other` on the first sample. One run of each model on the reference.
+    """Match tensors of the candidate's model `other` on the first sample. One run of each model on
+    the reference.
 
-    Behind a fault values are not alike any more. So where some are far off, the candidate's model is run again from the
-    reference's value of each tensor that was matched, until no more are matched.
+    Behind a fault values are not alike any more. So where some are far off, the candidate's model
+    is run again from the reference's value of each tensor that was matched, until no more are
+    matched.
 
     `ignored`: outputs of `graph` that `other` need not have.
 
     Raises:
-        UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
+        UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names
+            no tensor.
     """
     other_values, unknown = _values_of(graph, other, reference, values, scratch)
     ours = _first_sample(graph, values)
@@ -56,7 +65,9 @@ def pair_models(
     matches = match_tensors(ours, theirs, tensor_map)
     for attempt in range(MAX_ATTEMPTS if is_far_off(ours, theirs, matches) else 0):
         pair = CandidateModel(graph, other, matches, other_values)
-        theirs = _first_sample(other, _from_matched(pair, values, scratch / f"other-again{attempt}"))
+        theirs = _first_sample(
+            other, _from_matched(pair, values, scratch / f"other-again{attempt}")
+        )
         more = match_tensors(ours, theirs, tensor_map, matches)
         if len(more) == len(matches):
             break
@@ -73,14 +84,19 @@ def pair_models(
 
 
 def _typed(other: Graph, matches: Mapping[str, MatchedTensor]) -> Mapping[str, MatchedTensor]:
-    """The matches, whose element types are those that the candidate's file declares where no value shows them."""
+    """The matches, whose element types are those that the candidate's file declares where no value
+    shows them."""
     declared = other.value_infos({m.name for m in matches.values() if not m.dtype})
     types = {name: declared_type(info.type)[1] for name, info in declared.items()}
-    return {n: m.of_type(types[m.name] or "") if not m.dtype and types.get(m.name) else m for n, m in matches.items()}
+    return {
+        n: m.of_type(types[m.name] or "") if not m.dtype and types.get(m.name) else m
+        for n, m in matches.items()
+    }
 
 
 def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
-    """Values of a model's tensors on the first sample; None for sequences, and where the model cannot be run."""
+    """Values of a model's tensors on the first sample; None for sequences, and where the model
+    cannot be run."""
     if values is None:
         return ModelValues(graph, lambda name: None)
     values.need(value_tensors(graph))
@@ -97,7 +113,8 @@ def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
 def _values_of(
     graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
 ) -> tuple[ReferenceValues | None, str]:
-    """The reference's values of `other` on the same inputs; None and why where it cannot run it: then names decide."""
+    """The reference's values of `other` on the same inputs; None and why where it cannot run it:
+    then names decide."""
     values.need(list(graph.inputs))
     samples = []
     try:
@@ -108,13 +125,20 @@ def _values_of(
         other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
         other_values.need(value_tensors(other))
     except SubcutError as e:
-        log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
+        log.info(
+            "%s cannot be run on the reference, so that names alone decide: %s",
+            other.path.name,
+            e.what,
+        )
         return None, e.what
     return other_values, ""
 
 
-def _from_matched(pair: CandidateModel, values: ReferenceValues, folder: Path) -> ReferenceValues | None:
-    """The candidate's values on the first sample, each computed from the reference's values of the tensors before it.
+def _from_matched(
+    pair: CandidateModel, values: ReferenceValues, folder: Path
+) -> ReferenceValues | None:
+    """The candidate's values on the first sample, each computed from the reference's values of the
+    tensors before it.
 
     None where the candidate's model does not take these.
     """
@@ -122,8 +146,13 @@ def _from_matched(pair: CandidateModel, values: ReferenceValues, folder: Path) -
     folder.mkdir()
     again = ReferenceValues(pair.graph, pair.values.reference, pair.values.samples[:1], folder)
     again.captured = pair.values.captured[:1]
-    known = [(m, r) for n, m in pair.matches.items() if (r := values.records[0][n]).form == "tensor"]
-    fed = {match.name: match.converted(record, folder, f"m{k}") for k, (match, record) in enumerate(known)}
+    known = [
+        (m, r) for n, m in pair.matches.items() if (r := values.records[0][n]).form == "tensor"
+    ]
+    fed = {
+        match.name: match.converted(record, folder, f"m{k}")
+        for k, (match, record) in enumerate(known)
+    }
     again.records = [{n: pair.values.records[0][n] for n in pair.graph.inputs} | fed]
     try:
         again.need(value_tensors(pair.graph), near=True)
@@ -133,8 +162,11 @@ def _from_matched(pair: CandidateModel, values: ReferenceValues, folder: Path) -
     return again
 
 
-def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path) -> list[str]:
-    """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position, transposed or cast.
+def _inputs_of(
+    graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path
+) -> list[str]:
+    """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position,
+    transposed or cast.
 
     An input that `graph` does not have gets none, and so random values.
     """
@@ -159,7 +191,8 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
 
 
 def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]:
-    """The order of axes that gives the declared dimensions; () where the present one does, or none, or several do.
+    """The order of axes that gives the declared dimensions; () where the present one does, or none,
+    or several do.
 
     Of several, NHWC is taken.
     """

@@ -1,8 +1,10 @@
-"""`subcut manual` with a scripted board: the result of the automatic bisection, in few rounds, and nothing gets lost.
+"""`subcut manual` with a scripted board: the result of the automatic bisection, in few rounds, and
+nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.sessions`, `bisection.manual.tasks`,
-`commands.manual_tasks`, `commands.manual_recorded` and `commands.next_on_device`.
+`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.sessions`,
+`bisection.manual.tasks`, `commands.manual_tasks`, `commands.manual_recorded` and
+`commands.next_on_device`.
 """
 
 from __future__ import annotations
@@ -56,12 +58,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Manual]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.resolve.Asked.reference", lambda *_, **__: contextlib.nullcontext(reference))
+    monkeypatch.setattr(
+        "subgraph.commands.resolve.Asked.reference",
+        lambda *_, **__: contextlib.nullcontext(reference),
+    )
 
     def call(*words: str | Path) -> Result:
         out = ["-o", str(Path("subcut_out").resolve())]
         args = ["-q", "--no-progress", "manual", *map(whole, words), *out]
-        result = typer.main.get_command(cli.app).main(args=args, prog_name="subcut", standalone_mode=False)
+        result = typer.main.get_command(cli.app).main(
+            args=args, prog_name="subcut", standalone_mode=False
+        )
         assert isinstance(result, Result)
         assert result.document["schema"] == "subcut.manual/1"
         json.dumps(result.document, allow_nan=False)
@@ -73,14 +80,20 @@ def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Ma
 def whole(word: str | Path) -> str:
     """The shared reference has another working directory: paths become absolute."""
     name, sep, file = str(word).rpartition("=")
-    return f"{name}{sep}{Path(file).resolve()}" if file in ("x.npy", "ids.npy", "samples") else str(word)
+    return (
+        f"{name}{sep}{Path(file).resolve()}"
+        if file in ("x.npy", "ids.npy", "samples")
+        else str(word)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ the board
+# ------------------------------------------------------------------------------------------------
+# the board
 
 
 def files(tensor: dict[str, Any], k: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A sample's tensor in the manifest: the file for the board, the .bin if there is one, and the .npy."""
+    """A sample's tensor in the manifest: the file for the board, the .bin if there is one, and the
+    .npy."""
     stored = tensor["samples"][k]["files"]
     own = next(f for f in stored if f["format"] == "npy")
     return next((f for f in stored if f["format"] == "bin"), own), own
@@ -93,7 +106,9 @@ def fed(place: Path, tensor: dict[str, Any], k: int) -> Any:
     if path.suffix == ".npy":
         return np.load(path)
     value = np.fromfile(path, handed["dtype"]).reshape(handed["shape"])
-    turned = value.transpose(0, 3, 1, 2) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    turned = (
+        value.transpose(0, 3, 1, 2) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    )
     return np.ascontiguousarray(turned.astype(own["dtype"]))
 
 
@@ -102,7 +117,9 @@ def give(place: Path, tensor: dict[str, Any], k: int, value: Any) -> None:
     handed, _ = files(tensor, k)
     target = place / FROM_DEVICE / Path(*Path(handed["file"]).parts[1:])
     target.parent.mkdir(parents=True, exist_ok=True)
-    turned = value.transpose(0, 2, 3, 1) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    turned = (
+        value.transpose(0, 2, 3, 1) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    )
     value = np.ascontiguousarray(turned.astype(handed["dtype"]))
     if target.suffix == ".npy":
         np.save(target, value)
@@ -148,13 +165,16 @@ def named(document: dict[str, Any]) -> list[list[str]]:
 START = ("start", "m.onnx", "-i", "x.npy", *QUICK)
 
 
-# ------------------------------------------------------------------------------------------------ the same search
+# ------------------------------------------------------------------------------------------------
+# the same search
 
 
 @pytest.mark.slow
 def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: Manual) -> None:
     spec = f"{fake_candidate.HERE}:nodes=n7"
-    auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
+    auto = subcut(
+        "bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here
+    ).document
     done = to_the_end(manual, manual(*START), nodes="n7")
     result = done["result"]
     assert named(result) == named(auto) == [["n7"]]
@@ -162,19 +182,31 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     keys = ("certified", "explains", "signature", "worst", "off", "edge")
     assert {k: result["findings"][0][k] for k in keys} == {k: auto["findings"][0][k] for k in keys}
     case = Path(result["findings"][0]["case"])
-    assert {p.name for p in case.iterdir()} >= {"model.onnx", "inputs", "outputs", "candidate", "repro.py"}
+    assert {p.name for p in case.iterdir()} >= {
+        "model.onnx",
+        "inputs",
+        "outputs",
+        "candidate",
+        "repro.py",
+    }
     assert (case.parent / "report.html").is_file() and case.parent.name == "bisect-device"
     assert any("nothing was repeated" in note for note in result["notes"])
     assert not list(TODO.iterdir()), "what is answered is cleared away"
-    assert manual("next").document["result"]["findings"] == result["findings"], "it can be seen again"
+    assert manual("next").document["result"]["findings"] == result["findings"], (
+        "it can be seen again"
+    )
     replayed = subcut("replay", case.parent, *QUICK, cwd=here)
     assert replayed.code == 2 and "device was run by hand: subcut cannot run it" in replayed.err
     assert "--recorded DIR" in replayed.err and "-c SPEC" in replayed.err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)])
-def test_four_at_once_take_at_most_half_the_trips(nodes: str, most: int, here: Path, manual: Manual) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)]
+)
+def test_four_at_once_take_at_most_half_the_trips(
+    nodes: str, most: int, here: Path, manual: Manual
+) -> None:
     """The automatic search takes 6 and 12 runs here."""
     done = to_the_end(manual, manual(*START, "--batch", "4"), nodes=nodes)
     assert named(done["result"]) == [nodes.split("+")]
@@ -193,8 +225,12 @@ def test_two_faults_that_nearly_cancel_are_both_found(here: Path, manual: Manual
 def test_a_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: Manual) -> None:
     done = to_the_end(manual, manual(*START, "--batch", "2"), add="n3:0.02+n15:0.8")
     result = done["result"]
-    assert sorted(named(result)) == [["n15"], ["n3"]] and all(f["certified"] for f in result["findings"])
-    assert done["trips"] <= 5 and any("with these regions on the reference" in note for note in result["notes"])
+    assert sorted(named(result)) == [["n15"], ["n3"]] and all(
+        f["certified"] for f in result["findings"]
+    )
+    assert done["trips"] <= 5 and any(
+        "with these regions on the reference" in note for note in result["notes"]
+    )
     assert headline(result).startswith("wrong: 2 of 24 nodes in 2 places: ")
 
 
@@ -206,10 +242,13 @@ def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
 
 @pytest.mark.slow
 def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) -> None:
-    """If a share is unclear, everything but that piece runs on the device, in turns with the reference: more trips."""
+    """If a share is unclear, everything but that piece runs on the device, in turns with the
+    reference: more trips."""
     faults = {"add": "n3:0.5+n9:0.5+n14:0.5+n21:0.5"}
     spec = f"{fake_candidate.HERE}:add={faults['add']}"
-    auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
+    auto = subcut(
+        "bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here
+    ).document
     for batch, most in (("1", auto["trials"]), ("4", auto["trials"] // 2)):
         done = to_the_end(manual, manual(*START, "--batch", batch, "--force"), **faults)
         assert named(done["result"]) == named(auto)
@@ -229,7 +268,9 @@ def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> 
     runs = sum(row.endswith(" run") for row in (here / "log" / "log").read_text().splitlines())
     assert named(auto) == [nodes] and runs >= auto["trials"]
     for batch, most in (("1", auto["trials"]), ("4", auto["trials"] // 2)):
-        done = to_the_end(manual, manual("start", resnet, "--batch", batch, "--force"), nodes=culprit)
+        done = to_the_end(
+            manual, manual("start", resnet, "--batch", batch, "--force"), nodes=culprit
+        )
         assert named(done["result"]) == [nodes]
         assert done["trips"] <= most
     half = manual("start", resnet, "--batch", "4", "--export", "bin:float16:NHWC", "--force")
@@ -238,7 +279,8 @@ def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> 
     assert done["result"]["candidate"]["precision"] == "fp16"
 
 
-# ------------------------------------------------------------------------------------------------ words alone
+# ------------------------------------------------------------------------------------------------
+# words alone
 
 
 def truth(place: Path, *guilty: str) -> str:
@@ -249,7 +291,11 @@ def truth(place: Path, *guilty: str) -> str:
 
 @pytest.mark.parametrize(
     "guilty",
-    [("n7",), pytest.param(("n0",), marks=pytest.mark.slow), pytest.param(("n22", "n23"), marks=pytest.mark.slow)],
+    [
+        ("n7",),
+        pytest.param(("n0",), marks=pytest.mark.slow),
+        pytest.param(("n22", "n23"), marks=pytest.mark.slow),
+    ],
 )
 def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manual: Manual) -> None:
     """No intermediate tensors are brought, so the search halves."""
@@ -257,13 +303,22 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
     said = 0
     while not result.document["ended"]:
         (one,) = result.document["open"]
-        word = "skip" if "intermediate tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
+        word = (
+            "skip"
+            if "intermediate tensor" in one["what"]
+            else truth(Path(one["folders"][0]), *guilty)
+        )
         result, said = manual(word, *([one["number"]] if said % 2 else [])), said + 1
         assert said < MAX
     document = result.document["result"]
     assert not problem(document)
     (one,) = document["findings"]
-    assert (one["nodes"], one["certified"], one["signature"], one["explains"]) == ([*guilty], True, "mismatch", None)
+    assert (one["nodes"], one["certified"], one["signature"], one["explains"]) == (
+        [*guilty],
+        True,
+        "mismatch",
+        None,
+    )
     assert said <= 14
     assert any("without outputs: bad" in note for note in document["notes"])
     assert "n22" not in guilty or one["nearest"]["nodes"]
@@ -286,11 +341,13 @@ def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
     assert (one["nodes"], one["signature"]) == (["n13"], "refused")
 
 
-# ------------------------------------------------------------------------------------------------ there and back
+# ------------------------------------------------------------------------------------------------
+# there and back
 
 
 def picture(path: Path) -> None:
-    """Conv and Relu on 1×3×4×6, then a Gather with ids as input: a layout to convert, integers to keep."""
+    """Conv and Relu on 1×3×4×6, then a Gather with ids as input: a layout to convert, integers to
+    keep."""
     value = helper.make_tensor_value_info
     rng = np.random.default_rng(0)
     nodes = [
@@ -310,13 +367,17 @@ def picture(path: Path) -> None:
         [value("y", TensorProto.FLOAT, [1, 2, 4, 6]), value("next", TensorProto.INT64, [2])],
         weights,
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
 
 
 def test_float16_nhwc_there_and_back(here: Path, manual: Manual) -> None:
     picture(here / "p.onnx")
     np.save(here / "ids.npy", np.array([4, 3], np.int64))
-    result = manual("start", "p.onnx", "-i", "ids=ids.npy", "--export", "bin:float16:NHWC", "--batch", "2")
+    result = manual(
+        "start", "p.onnx", "-i", "ids=ids.npy", "--export", "bin:float16:NHWC", "--batch", "2"
+    )
     first, _ = result.document["open"]
     assert first["outputs"] == [
         "y.bin (float16 1×4×6×2 NHWC, 96 bytes) or .npy",
@@ -325,7 +386,9 @@ def test_float16_nhwc_there_and_back(here: Path, manual: Manual) -> None:
     todo = (Path(first["folders"][0]) / "TODO.txt").read_text()
     assert "inputs/x.bin   float16  1×4×6×3 NHWC" in todo and "from_device/y.bin" in todo
     manifest = json.loads((Path(first["folders"][0]) / "manifest.json").read_text())
-    assert manifest["by_hand"]["number"] == 1 and not any("ids" in loss for loss in manifest["losses"])
+    assert manifest["by_hand"]["number"] == 1 and not any(
+        "ids" in loss for loss in manifest["losses"]
+    )
     trip(nodes="relu")
     done = to_the_end(manual, manual("take"), nodes="relu")
     assert named(done["result"]) == [["relu"]]
@@ -347,11 +410,20 @@ def test_outputs_from_another_folder(here: Path, manual: Manual) -> None:
 
 def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None:
     value = helper.make_tensor_value_info
-    nodes = [helper.make_node(op, [a], [b], name=op) for op, a, b in (("Abs", "x", "a"), ("Neg", "a", "y"))]
+    nodes = [
+        helper.make_node(op, [a], [b], name=op)
+        for op, a, b in (("Abs", "x", "a"), ("Neg", "a", "y"))
+    ]
     graph = helper.make_graph(
-        nodes, "g", [value("x", TensorProto.FLOAT, ["n", 3])], [value("y", TensorProto.FLOAT, ["n", 3])]
+        nodes,
+        "g",
+        [value("x", TensorProto.FLOAT, ["n", 3])],
+        [value("y", TensorProto.FLOAT, ["n", 3])],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "s.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        "s.onnx",
+    )
     Path("samples").mkdir()
     for k, rows in enumerate((2, 3, 2)):
         np.save(f"samples/{k}.npy", np.full((rows, 3), k + 1, np.float32))
@@ -392,7 +464,10 @@ def test_what_does_not_fit_is_told_and_nothing_is_taken(
         manual(*words)
     assert tree(HOME) == before
     path.unlink()
-    np.save(TODO / "1" / FROM_DEVICE / "out.npy", np.load(TODO / "1" / "outputs" / "out.npy").astype(np.float64))
+    np.save(
+        TODO / "1" / FROM_DEVICE / "out.npy",
+        np.load(TODO / "1" / "outputs" / "out.npy").astype(np.float64),
+    )
     assert manual("take").document["result"]["agree"] and not result.document["ended"]
 
 
@@ -440,7 +515,12 @@ def test_a_file_of_less_than_a_byte_per_value() -> None:
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [("png", UnknownName), ("bin:float17", UnknownName), ("npy:float16", UsageError), ("bin:NHWC:NCHW", UsageError)],
+    [
+        ("png", UnknownName),
+        ("bin:float17", UnknownName),
+        ("npy:float16", UsageError),
+        ("bin:NHWC:NCHW", UsageError),
+    ],
 )
 def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
     with pytest.raises(error):
@@ -448,7 +528,8 @@ def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
     assert TaskFormat.parse("bin:NHWC:float16").words == "bin:float16:NHWC"
 
 
-# ------------------------------------------------------------------------------------------------ back and forth
+# ------------------------------------------------------------------------------------------------
+# back and forth
 
 
 @pytest.mark.slow
@@ -459,7 +540,9 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
     asked = [row["number"] for row in result.document["open"]]
     manual("bad", str(asked[0]))
     back = manual("undo")
-    assert [row["number"] for row in back.document["open"]] == asked, "the same questions, with the same numbers"
+    assert [row["number"] for row in back.document["open"]] == asked, (
+        "the same questions, with the same numbers"
+    )
     assert len(manual("log").document["log"]) == 2
     assert manual("undo", "2").document["open"][0]["number"] == 1
     with pytest.raises(UsageError, match="undo 1: 0 answers so far"):
@@ -472,7 +555,14 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
 
 
 def test_the_wrong_order(here: Path, manual: Manual) -> None:
-    for words in (("next",), ("good",), ("take",), ("undo",), ("reset", "--yes"), ("log", "--name", "npu")):
+    for words in (
+        ("next",),
+        ("good",),
+        ("take",),
+        ("undo",),
+        ("reset", "--yes"),
+        ("log", "--name", "npu"),
+    ):
         with pytest.raises(UsageError, match="no manual session") as told:
             manual(*words)
         assert "subcut manual start" in told.value.hint
@@ -484,7 +574,9 @@ def test_the_wrong_order(here: Path, manual: Manual) -> None:
     assert "open: 1, 2" in told.value.hint
     with pytest.raises(UsageError, match="'one' is not a task number"):
         manual("good", "one")
-    with pytest.raises(ResultExists, match="holds a manual session: 0 answers so far, 2 tasks open"):
+    with pytest.raises(
+        ResultExists, match="holds a manual session: 0 answers so far, 2 tasks open"
+    ):
         manual(*START)
     assert manual("good", "1").document["ended"]
     with pytest.raises(UsageError, match="task 1 was answered: good"):
@@ -517,7 +609,10 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     left = manual("reset", "--yes", "--name", "device").document["left"]
     assert left == [str((TODO / "1").resolve())] and notes.read_text() == "mine"
     assert [p.name for p in HOME.iterdir()] == ["todo"]
-    with pytest.raises(UsageError, match="manual-npu holds a manual session: 1 answer of 1 round so far, 0 tasks open"):
+    with pytest.raises(
+        UsageError,
+        match="manual-npu holds a manual session: 1 answer of 1 round so far, 0 tasks open",
+    ):
         manual("reset")
     assert Path("subcut_out", "manual-npu").exists(), "without a terminal there is nobody to ask"
     manual("reset", "--yes")
@@ -526,7 +621,8 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     assert notes.exists()
 
 
-# ------------------------------------------------------------------------------------------------ several runs
+# ------------------------------------------------------------------------------------------------
+# several runs
 
 
 @pytest.mark.slow
@@ -549,7 +645,10 @@ def test_a_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manua
     manual("good", "1")
     result = manual("bad", "2")
     assert result.exit_code == 5 and not result.document["result"]["agree"]
-    says = "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); no conclusion rests on"
+    says = (
+        "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); no"
+        " conclusion rests on"
+    )
     assert any(says in note for note in result.document["result"]["notes"])
     with pytest.raises(UsageError, match="--repeat 0: expected 1 to 16"):
         manual(*START, "--force", "--repeat", "0")
@@ -564,7 +663,10 @@ def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: 
             break
         for task in list(result.document["open"]):
             wavers = task["what"].startswith(shaky) and "intermediate" not in task["what"]
-            board(Path(task["folders"][0]), **({} if wavers and "run 1" in task["what"] else {"nodes": "n7"}))
+            board(
+                Path(task["folders"][0]),
+                **({} if wavers and "run 1" in task["what"] else {"nodes": "n7"}),
+            )
             if wavers and task["what"].startswith("all but") and "run 2" in task["what"]:
                 board(Path(task["folders"][0]), nodes="n3")
         result = manual("take")
@@ -578,7 +680,8 @@ def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: 
     assert known is (shaky != "all but n7")
 
 
-# ------------------------------------------------------------------------------------------------ a recording
+# ------------------------------------------------------------ a
+# recording
 
 
 def recording(every: int, **faults: str) -> None:
@@ -586,7 +689,9 @@ def recording(every: int, **faults: str) -> None:
     model = onnx.load("m.onnx")
     names = [name for node in model.graph.node for name in node.output]
     kept = [n for k, n in enumerate(names) if k % every == every - 1 or n == "out"]
-    model.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in kept if n != "out")
+    model.graph.output.extend(
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in kept if n != "out"
+    )
     Path("dump").mkdir()
     onnx.save(model, "probed.onnx")
     given = fake_candidate.load(Path("probed.onnx"), faults)({"in": np.load("x.npy")})
@@ -597,19 +702,27 @@ def recording(every: int, **faults: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "trips"), [(1, 2), pytest.param(3, 3, marks=pytest.mark.slow)])
-def test_a_recording_says_where_to_look_and_spares_trips(every: int, trips: int, here: Path, manual: Manual) -> None:
+def test_a_recording_says_where_to_look_and_spares_trips(
+    every: int, trips: int, here: Path, manual: Manual
+) -> None:
     recording(every, nodes="n7")
     (here / "x.npy").unlink()
     begun = manual("start", "m.onnx", "--recorded", here / "dump", *QUICK)
-    assert "known from the recording, which only guides the search:" in begun.text and "n7" in begun.text
+    assert (
+        "known from the recording, which only guides the search:" in begun.text
+        and "n7" in begun.text
+    )
     first = begun.document["open"][0]["what"]
-    assert first == ("n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 intermediate tensors as outputs")
+    assert first == (
+        "n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 intermediate tensors as outputs"
+    )
     done = to_the_end(manual, begun, nodes="n7")
     result = done["result"]
     assert named(result) == [["n7"]] and result["findings"][0]["certified"]
     assert done["trips"] == done["answers"] == result["trials"] == trips
     assert any(
-        "the recording dump only guided the search: every reported node was run" in note for note in result["notes"]
+        "the recording dump only guided the search: every reported node was run" in note
+        for note in result["notes"]
     )
 
 
@@ -617,7 +730,9 @@ def test_a_recording_says_where_to_look_and_spares_trips(every: int, trips: int,
 def test_what_only_a_recording_says_is_never_certified(here: Path, manual: Manual) -> None:
     recording(1, nodes="n7")
     done = to_the_end(manual, manual("start", "m.onnx", "--recorded", here / "dump", *QUICK))
-    assert done["result"]["agree"] and done["trips"] <= 5, "the device is asked itself, and is right by now"
+    assert done["result"]["agree"] and done["trips"] <= 5, (
+        "the device is asked itself, and is right by now"
+    )
 
 
 @pytest.mark.slow
@@ -643,7 +758,8 @@ def test_a_recording_of_another_input(here: Path, manual: Manual) -> None:
     assert not HOME.exists()
 
 
-# ------------------------------------------------------------------------------------------------ mishaps
+# ------------------------------------------------------------------------------------------------
+# mishaps
 
 
 def test_a_model_that_has_changed(here: Path, manual: Manual) -> None:
@@ -714,7 +830,9 @@ def test_names_as_they_are_typed_and_another_folder_of_results(here: Path, manua
         manual("next")
     Path("subcut_out").rename("moved")
     shown = typer.main.get_command(cli.app).main(
-        args=["-q", "manual", "next", "--name", "device", "-o", "moved"], prog_name="subcut", standalone_mode=False
+        args=["-q", "manual", "next", "--name", "device", "-o", "moved"],
+        prog_name="subcut",
+        standalone_mode=False,
     )
     assert "then: subcut manual take -o moved" in shown.text
 
@@ -731,7 +849,9 @@ def test_damaged_outputs_are_asked_for_again(here: Path, manual: Manual) -> None
     assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
 
 
-def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(here: Path, manual: Manual) -> None:
+def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(
+    here: Path, manual: Manual
+) -> None:
     manual(*START)
     trip(nodes="n7")
     (TODO / "1" / "model.onnx").unlink()
@@ -751,7 +871,10 @@ def test_random_nodes_draw_once(here: Path, manual: Manual) -> None:
         helper.make_node("Neg", ["a"], ["y"], name="neg"),
     ]
     graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "d.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        "d.onnx",
+    )
     done = to_the_end(manual, manual("start", "d.onnx", *QUICK), nodes="neg")
     assert named(done["result"]) == [["neg"]]
 
@@ -792,7 +915,9 @@ def test_killed_before_each_rename_the_same_command_goes_on(here: Path, manual: 
                 board(place, nodes="n7")
         target = kill_before_rename(number, "manual", "take", cwd=here)
         number = number + 1 if target else 1
-        killed_before += [target.relative_to(here / HOME)] if target and here / HOME in target.parents else []
+        killed_before += (
+            [target.relative_to(here / HOME)] if target and here / HOME in target.parents else []
+        )
     moments = {path.parts[0] for path in killed_before}
     assert {"answers", "state.json", "todo"} <= moments, killed_before
     final = manual("next").document

@@ -1,4 +1,5 @@
-"""The default criterion: errors that rounding explains agree, others fail, and what is not known is unresolved.
+"""The default criterion: errors that rounding explains agree, others fail, and what is not known is
+unresolved.
 
 Covers `comparison.criteria.noise` and `comparison.criteria._indices`.
 """
@@ -120,11 +121,14 @@ def judged(
 X = f32([1, 2, 4])
 
 
-# -------------------------------------------------------------------------------------------------------- floats
+# ------------------------------------------------------------ floats
 
 
 @LAW
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6), st.sampled_from([FP32, FP16, INT8]))
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6),
+    st.sampled_from([FP32, FP16, INT8]),
+)
 def test_equal_values_agree_and_cost_nothing(values: list[float], claim: Precision) -> None:
     x = f32(values)
     noise = FakeNoise()
@@ -133,7 +137,9 @@ def test_equal_values_agree_and_cost_nothing(values: list[float], claim: Precisi
 
 @LAW
 @given(st.floats(1e-9, 10), st.floats(1, 100), st.sampled_from([FP32, FP16, BF16, INT8]))
-def test_where_an_error_fails_a_larger_one_does(error: float, times: float, claim: Precision) -> None:
+def test_where_an_error_fails_a_larger_one_does(
+    error: float, times: float, claim: Precision
+) -> None:
     noise = FakeNoise([X + np.float32(1e-4)], rounded_values=X)
     ratings = [judged(X, X + np.float32(e), noise, claim).status for e in (error, error * times)]
     assert ratings != [FAIL, AGREE]
@@ -147,14 +153,20 @@ MASKS = [-1e4, -1e9, float(np.finfo(np.float32).min)]
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("claim", [FP32, FP16, INT8])
 @pytest.mark.parametrize(
-    "wrong", [lambda x: x / 2, np.negative, np.zeros_like, np.roll], ids=["half", "sign", "0", "moved"]
+    "wrong",
+    [lambda x: x / 2, np.negative, np.zeros_like, np.roll],
+    ids=["half", "sign", "0", "moved"],
 )
-def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(mask: float, claim: Precision, wrong: Any) -> None:
+def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(
+    mask: float, claim: Precision, wrong: Any
+) -> None:
     """−10⁴ in a tensor must not excuse scores that are off by all that they are."""
 
     def masked(scores: Array) -> Array:
         with np.errstate(over="ignore"):
-            return np.where(LATER, np.maximum(scores + np.float32(mask), np.finfo(np.float32).min), scores)
+            return np.where(
+                LATER, np.maximum(scores + np.float32(mask), np.finfo(np.float32).min), scores
+            )
 
     right = masked(SCORES)
     bad = masked(wrong(SCORES, 1) if wrong is np.roll else wrong(SCORES))
@@ -181,7 +193,11 @@ def test_an_error_that_noise_explains_only_because_it_explains_anything_is_unres
     assert judged(X, -X, noise, INT8).status is UNRESOLVED
     for claim, output in ((FP32, False), (INT8, True)):
         found = judged(X, -X, noise, claim, output=output)
-        assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
+        assert (found.status, found.signature, found.label) == (
+            FAIL,
+            Signature.PRECISION,
+            "fail, precision",
+        )
 
 
 def test_within_the_floor_nothing_is_run() -> None:
@@ -195,19 +211,29 @@ def test_ten_times_the_noise_is_the_limit() -> None:
     inside, outside = (judged(X, X + np.float32(e), noise) for e in (0.0299, 0.0301))
     assert (inside.status, inside.label) == (AGREE, "agrees")
     assert (outside.status, outside.label, outside.signature) == (FAIL, "fail", Signature.MISMATCH)
-    assert inside.noise == pytest.approx(0.003, rel=1e-3) and 9.9 < inside.metrics["noise_ratio"] < 10
-    assert outside.why == "max error 0.03: 0.753 % of the largest value (4); limit 0.75 % (rounding alone: 0.075 %)"
+    assert (
+        inside.noise == pytest.approx(0.003, rel=1e-3) and 9.9 < inside.metrics["noise_ratio"] < 10
+    )
+    assert (
+        outside.why
+        == "max error 0.03: 0.753 % of the largest value (4); limit 0.75 % (rounding alone:"
+        " 0.075 %)"
+    )
 
 
 def test_ties_may_break_but_not_behind_a_choice() -> None:
     y = np.full(8, 0.125, np.float32)
     off = np.eye(8, dtype=np.float32)[0]
     noise = FakeNoise(runs=[y], broken_ties=[np.eye(8, dtype=np.float32)[3]])
-    assert judged(y, off, noise).status is Status.UNRESOLVED, "beyond the cap, such an excuse would hide any bug"
+    assert judged(y, off, noise).status is Status.UNRESOLVED, (
+        "beyond the cap, such an excuse would hide any bug"
+    )
     slight = FakeNoise(runs=[y], broken_ties=[y + np.eye(8, dtype=np.float32)[3] / 1000])
     assert judged(y, y + off / 1000, slight).label == "ties"
     assert judged(y, 2 * off, noise).status is Status.FAIL, "farther than broken ties move it"
-    assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
+    assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, (
+        "as far, but everywhere"
+    )
     assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
     assert judged(y, off, replace(noise, choice=True)).status is Status.FAIL
     for claim in (FP16, INT8):
@@ -216,7 +242,8 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
 
 
 def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
-    """They once made a wrong output "unresolved": NaN in a run that could only have excused the error."""
+    """They once made a wrong output "unresolved": NaN in a run that could only have excused the
+    error."""
 
     class Broken(FakeNoise):
         def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
@@ -226,7 +253,8 @@ def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
 
 
 def test_floats_of_operators_that_cannot_be_perturbed_are_judged_without_noise() -> None:
-    """They once were unresolved, however far off: a fault in a TensorFlow Lite model of floats was never found."""
+    """They once were unresolved, however far off: a fault in a TensorFlow Lite model of floats was
+    never found."""
 
     class Broken(FakeNoise):
         def perturbed(self, claim: Precision, count: int) -> list[Array]:
@@ -253,17 +281,23 @@ def test_without_the_floor_what_it_would_excuse_fails() -> None:
     found = judged(X, X + np.float32(0.002), quiet, options="floor=0")
     assert (found.status, found.label) == (FAIL, "approximate kernel")
     assert judged(X, X + np.float32(0.01), quiet, options="floor=0").label == "fail"
-    assert judged(X, X + np.float32(0.02), quiet, BF16).status is AGREE, "eps of bf16 is 4e-3 of the scale"
+    assert judged(X, X + np.float32(0.02), quiet, BF16).status is AGREE, (
+        "eps of bf16 is 4e-3 of the scale"
+    )
     assert judged(X, X + np.float32(0.1), FakeNoise([X], rounded_values=X), BF16).status is FAIL
 
 
 def test_reduced_precision_is_told_from_agreement() -> None:
     low = FakeNoise([X + np.float32(0.2)])
-    assert [judged(X, X + np.float32(e), low, FP16).label for e in (0.1, 0.007)] == ["precision", "agrees"]
+    assert [judged(X, X + np.float32(e), low, FP16).label for e in (0.1, 0.007)] == [
+        "precision",
+        "agrees",
+    ]
 
 
 def test_rounding_after_every_node_explains_what_relative_noise_does_not_and_limits_it() -> None:
-    """Underflow escapes relative noise; and noise that moves the output far beyond what rounding does is too much."""
+    """Underflow escapes relative noise; and noise that moves the output far beyond what rounding
+    does is too much."""
     near = FakeNoise([X], rounded_values=X + np.float32(0.1))
     assert judged(X, X + np.float32(0.29), near, FP16).label == "precision" and near.calls == 0
     assert judged(X, X + np.float32(0.29), near, FP32).status is FAIL
@@ -271,7 +305,9 @@ def test_rounding_after_every_node_explains_what_relative_noise_does_not_and_lim
     loud = FakeNoise([X + np.float32(1)], rounded_values=X + np.float32(0.01))
     assert [judged(X, X + np.float32(e), loud, FP16).status for e in (0.3, 0.4)] == [AGREE, FAIL]
     unknown = FakeNoise([X + np.float32(1)])
-    assert judged(X, X + np.float32(0.4), unknown, FP16).status is AGREE, "no model rounded after every node"
+    assert judged(X, X + np.float32(0.4), unknown, FP16).status is AGREE, (
+        "no model rounded after every node"
+    )
 
 
 def test_a_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
@@ -285,23 +321,32 @@ def test_a_float16_model_is_held_to_float16_though_the_candidate_claims_more() -
 def test_all_zeros_have_only_the_noise_of_perturbed_runs() -> None:
     zero = np.zeros(3, np.float32)
     assert judged(zero, zero + np.float32(1e-9), FakeNoise([zero])).status is FAIL
-    assert judged(zero, zero + np.float32(1e-9), FakeNoise([zero + np.float32(1e-9)])).status is AGREE
+    assert (
+        judged(zero, zero + np.float32(1e-9), FakeNoise([zero + np.float32(1e-9)])).status is AGREE
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- masks
+# ------------------------------------------------------------ masks
 
 
 @pytest.mark.parametrize("claim", [FP32, FP16, BF16, INT8])
 @pytest.mark.parametrize(("a", "b"), [(NAN, 1), (INF, 1), (INF, -INF), (NAN, INF), (INF, NAN)])
-def test_a_mask_of_the_reference_alone_is_never_excused(a: float, b: float, claim: Precision) -> None:
-    found = judged(f32([a, 1]), f32([b, 1]), FakeNoise([X[:2]], rounded_values=f32([INF, 1])), claim)
+def test_a_mask_of_the_reference_alone_is_never_excused(
+    a: float, b: float, claim: Precision
+) -> None:
+    found = judged(
+        f32([a, 1]), f32([b, 1]), FakeNoise([X[:2]], rounded_values=f32([INF, 1])), claim
+    )
     assert (found.status, found.signature) == (FAIL, Signature.NAN)
 
 
 def test_range_excuses_values_beyond_the_type() -> None:
     x = f32([1e5, 1])
     y = f32([INF, 1])
-    assert judged(x, y, FakeNoise(), FP16).label == "range" and judged(x, y, FakeNoise(), FP16).status is AGREE
+    assert (
+        judged(x, y, FakeNoise(), FP16).label == "range"
+        and judged(x, y, FakeNoise(), FP16).status is AGREE
+    )
     assert judged(x, y, None, FP16).label == "range"
     for claim in (FP32, BF16, INT8):
         assert judged(x, y, FakeNoise([x], rounded_values=x), claim).signature is Signature.NAN
@@ -321,15 +366,21 @@ def test_range_excuses_overflow_inside_the_region() -> None:
 
 @pytest.mark.parametrize("claim", [FP16, BF16, INT8])
 def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: Precision) -> None:
-    """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip that, and rounding
-    makes it infinite. The candidate is off where the rounded reference is not."""
+    """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip
+    that, and rounding makes it infinite. The candidate is off where the rounded reference is
+    not."""
     y = f32([9, 0, 5])
     off = f32([9, 40, 5])
     rounded = f32([9, 0, 0])
     found = judged(y, off, FakeNoise([y], rounded_values=rounded), claim, output=True)
     assert (found.label, found.signature) == (LOST, Signature.PRECISION)
-    assert found.why.endswith(f"× the largest value (9); {claim} itself moves the tensor by 56 % of its largest value")
-    for noise, output in ((FakeNoise([y], rounded_values=y), True), (FakeNoise([y], rounded_values=rounded), False)):
+    assert found.why.endswith(
+        f"× the largest value (9); {claim} itself moves the tensor by 56 % of its largest value"
+    )
+    for noise, output in (
+        (FakeNoise([y], rounded_values=y), True),
+        (FakeNoise([y], rounded_values=rounded), False),
+    ):
         found = judged(y, off, noise, claim, output=output)
         assert found.signature is Signature.MISMATCH, "it may be a bug"
 
@@ -337,10 +388,17 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
 def test_where_the_precision_overflows_any_error_is_explained() -> None:
     y = f32([5, 1])
     rounded = f32([NAN, 1])
-    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True).label == LOST
-    far = judged(f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), FP16, output=True)
+    assert (
+        judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True).label
+        == LOST
+    )
+    far = judged(
+        f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), FP16, output=True
+    )
     assert far.label == LOST
-    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16).status is UNRESOLVED
+    assert (
+        judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16).status is UNRESOLVED
+    )
     assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), FP16).status is FAIL
 
 
@@ -352,8 +410,12 @@ def test_rounding_after_every_node_counts_in_int8_too() -> None:
 
 def test_values_beside_an_overflow_are_still_judged() -> None:
     x = f32([1e5, 1])
-    assert judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16).status is FAIL
-    assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED, "nothing was ranked"
+    assert (
+        judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16).status is FAIL
+    )
+    assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED, (
+        "nothing was ranked"
+    )
 
 
 def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
@@ -362,7 +424,9 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
             raise ModelError("it does not run")
 
     assert judged(X, X, Broken()).status is AGREE
-    found = [judged(X, X * np.float32(1 + e), Broken(), options="floor=0") for e in (5e-6, 5e-3, 0.1)]
+    found = [
+        judged(X, X * np.float32(1 + e), Broken(), options="floor=0") for e in (5e-6, 5e-3, 0.1)
+    ]
     assert [ruling.status for ruling in found] == [AGREE, UNRESOLVED, FAIL]
     assert all("it does not run" in ruling.why for ruling in found[1:])
     halves = [judged(X, X * np.float32(1 + e), Broken(), FP16).status for e in (1e-4, 0.05, 0.5)]
@@ -375,14 +439,21 @@ def test_a_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
             raise ModelError("it does not run")
 
     logits, other = np.zeros((2, 1, 1000), np.float32)
-    logits[0, :2], other[0, :2] = (1.0, 1.0015), (1.0013, 1.0002)  # within three of float16's roundings
+    logits[0, :2], other[0, :2] = (
+        (1.0, 1.0015),
+        (1.0013, 1.0002),
+    )  # within three of float16's roundings
     found = judged(logits, other, Broken(), FP16, output=True, name="logits")
     assert found.status is UNRESOLVED, found
 
 
 def test_without_noise() -> None:
     assert judged(X, X + np.float32(0.1)).status is FAIL
-    assert [judged(X, X + np.float32(e), None, BF16).status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
+    assert [judged(X, X + np.float32(e), None, BF16).status for e in (0.01, 0.1, 5)] == [
+        AGREE,
+        UNRESOLVED,
+        FAIL,
+    ]
     lost = judged(X, X + np.float32(1), None, BF16, output=True)
     assert (
         lost.signature is Signature.PRECISION
@@ -395,10 +466,13 @@ def test_without_noise() -> None:
     assert judged(rows * 1j, (rows + f32([[0.1], [0]])) * 1j).why.startswith(
         "max error 0.1 in index 0 of axis 0: 2.5 % of the largest value (4);"
     )
-    assert [judged([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [UNRESOLVED, FAIL]
+    assert [judged([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [
+        UNRESOLVED,
+        FAIL,
+    ]
 
 
-# -------------------------------------------------------------------------------------------------------- no floats
+# ------------------------------------------------------------ no floats
 
 
 def test_values_without_rounding_must_be_equal() -> None:
@@ -414,7 +488,9 @@ def test_booleans_may_change_as_often_as_in_perturbed_runs() -> None:
     loud = FakeNoise([some < 10] * 8, choice=True)
     assert [judged(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
     assert [judged(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
-    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, "one of five is not rare"
+    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, (
+        "one of five is not rare"
+    )
 
 
 def test_quantized_values_may_be_a_step_off() -> None:
@@ -426,7 +502,9 @@ def test_quantized_values_may_be_a_step_off() -> None:
     assert judged(x, x + step * 3, noise).status is FAIL
     assert judged(x, x + np.uint8(1), noise).status is FAIL, "all of them"
     one = np.eye(1, 1000, dtype=np.uint8)[0]
-    assert [judged(x, x + one * np.uint8(k), FakeNoise([x] * 8, steps=True)).status for k in (1, 2, 90)] == [
+    assert [
+        judged(x, x + one * np.uint8(k), FakeNoise([x] * 8, steps=True)).status for k in (1, 2, 90)
+    ] == [
         AGREE,
         FAIL,
         FAIL,
@@ -436,9 +514,17 @@ def test_quantized_values_may_be_a_step_off() -> None:
 def test_indices_may_differ_where_noise_cannot_tell_the_values_apart() -> None:
     v = f32([[1, 1.0001, 5, 5]])
     noise = FakeNoise(ranked=Ranking(v, np.full(v.shape, 1e-4), 1), choice=True, op="TopK")
-    for index, status in (([[0]], AGREE), ([[1]], AGREE), ([[2]], FAIL), ([[-1]], FAIL), ([[4]], FAIL)):
+    for index, status in (
+        ([[0]], AGREE),
+        ([[1]], AGREE),
+        ([[2]], FAIL),
+        ([[-1]], FAIL),
+        ([[4]], FAIL),
+    ):
         assert judged(np.array([[1]]), np.array(index), noise).status is status
-    assert judged(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, "equal: ONNX takes the first"
+    assert judged(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, (
+        "equal: ONNX takes the first"
+    )
     assert judged(np.array([[1, 0]]), np.array([[0, 0]]), noise).status is FAIL, "twice the same"
     assert judged(np.array([1]), np.array([0]), noise).status is AGREE, "keepdims=0"
 
@@ -447,12 +533,15 @@ def test_suppressed_boxes_are_sets() -> None:
     x = np.array([[0, 0, k] for k in range(10)])
     other = np.r_[x[:9], [[0, 0, 77]]]
     noise = FakeNoise([other], choice=True, op="NonMaxSuppression")
-    assert judged(x, x[::-1].copy(), noise).status is AGREE and judged(x, other, noise).status is AGREE
+    assert (
+        judged(x, x[::-1].copy(), noise).status is AGREE and judged(x, other, noise).status is AGREE
+    )
     assert judged(x, np.r_[x[:7], other[9:], other[9:] + 1, other[9:] + 2], noise).status is FAIL
 
 
 def test_behind_a_choice_jumps_hide_no_bug() -> None:
-    """Perturbed runs exchange two of 1,000 values. So may a candidate, but not scale all of them, or jump further."""
+    """Perturbed runs exchange two of 1,000 values. So may a candidate, but not scale all of them,
+    or jump further."""
     x = normal(1000)
     swapped = x.copy()
     swapped[[0, 1]] = swapped[[1, 0]]
@@ -464,33 +553,60 @@ def test_behind_a_choice_jumps_hide_no_bug() -> None:
     assert judged(x, np.r_[x[500:], x[:500]], noise).status is FAIL
 
 
-# -------------------------------------------------------------------------------------------------------- networks
+# ------------------------------------------------------------ networks
 
 REGIONS: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
-    "softmax": ("g (float[8,64] x) => (float[8,64] y) { a = Mul(x, w) y = Softmax(a) }",
-                {"x": normal(8, 64)}, {"w": np.float32(9)}),
-    "layernorm": ("""g (float[8,64] x) => (float[8,64] y) {
+    "softmax": (
+        "g (float[8,64] x) => (float[8,64] y) { a = Mul(x, w) y = Softmax(a) }",
+        {"x": normal(8, 64)},
+        {"w": np.float32(9)},
+    ),
+    "layernorm": (
+        """g (float[8,64] x) => (float[8,64] y) {
         m = ReduceMean <axes=[1]> (x) d = Sub(x, m) s = Mul(d, d) v = ReduceMean <axes=[1]> (s) e = Add(v, eps)
-        q = Sqrt(e) n = Div(d, q) y = Mul(n, w) }""",
-                  {"x": normal(8, 64)}, {"w": normal(64), "eps": np.float32(1e-5)}),
-    "gelu": ("""g (float[8,64] x) => (float[8,64] y) {
+        q = Sqrt(e) n = Div(d, q) y = Mul(n, w) }""",  # noqa: E501
+        {"x": normal(8, 64)},
+        {"w": normal(64), "eps": np.float32(1e-5)},
+    ),
+    "gelu": (
+        """g (float[8,64] x) => (float[8,64] y) {
         a = Div(x, r) e = Erf(a) b = Add(e, one) c = Mul(x, b) y = Mul(c, half) }""",
-             {"x": normal(8, 64)}, {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}),
-    "lstm": ("g (float[7,2,5] x) => (float[7,1,2,6] y) { y, h, c = LSTM <hidden_size=6> (x, w, r) }",
-             {"x": normal(7, 2, 5)}, {"w": normal(1, 24, 5), "r": normal(1, 24, 6)}),
-    "conv": ("""g (float[1,3,9,9] x) => (float[1,4,9,9] y) {
+        {"x": normal(8, 64)},
+        {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)},
+    ),
+    "lstm": (
+        "g (float[7,2,5] x) => (float[7,1,2,6] y) { y, h, c = LSTM <hidden_size=6> (x, w, r) }",
+        {"x": normal(7, 2, 5)},
+        {"w": normal(1, 24, 5), "r": normal(1, 24, 6)},
+    ),
+    "conv": (
+        """g (float[1,3,9,9] x) => (float[1,4,9,9] y) {
         a = Conv <pads=[1,1,1,1]> (x, w) b = BatchNormalization(a, s, s, m, v) y = Relu(b) }""",
-             {"x": normal(1, 3, 9, 9)},
-             {"w": normal(4, 3, 3, 3), "s": np.abs(normal(4)), "m": normal(4), "v": np.abs(normal(4)) + 1}),
-    "cancelling": ("g (float[64] x) => (float[64] y) { a = Add(x, big) b = Sub(a, big) y = Mul(b, b) }",
-                   {"x": normal(64)}, {"big": np.float32(1e6)}),
-    "argmax": ("g (float[8,64] x) => (int64[8,1] y) { a = MatMul(x, w) y = ArgMax <axis=1> (a) }",
-               {"x": normal(8, 64)}, {"w": normal(64, 64, seed=1)}),
-}  # fmt: skip
+        {"x": normal(1, 3, 9, 9)},
+        {
+            "w": normal(4, 3, 3, 3),
+            "s": np.abs(normal(4)),
+            "m": normal(4),
+            "v": np.abs(normal(4)) + 1,
+        },
+    ),
+    "cancelling": (
+        "g (float[64] x) => (float[64] y) { a = Add(x, big) b = Sub(a, big) y = Mul(b, b) }",
+        {"x": normal(64)},
+        {"big": np.float32(1e6)},
+    ),
+    "argmax": (
+        "g (float[8,64] x) => (int64[8,1] y) { a = MatMul(x, w) y = ArgMax <axis=1> (a) }",
+        {"x": normal(8, 64)},
+        {"w": normal(64, 64, seed=1)},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REGIONS)
-def test_healthy_regions_agree_at_every_level_and_injected_errors_do_not(make: Make, name: str) -> None:
+def test_healthy_regions_agree_at_every_level_and_injected_errors_do_not(
+    make: Make, name: str
+) -> None:
     text, feeds, weights = REGIONS[name]
     region = make(text, feeds, **weights)
     for level in LEVELS:
@@ -520,8 +636,13 @@ def test_a_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) 
     for name, noise in (("y", 1e-6), ("z", 2e-4)):
         right = region.reference(name)
         off = np.abs(right).max() * normal(*right.shape)
-        assert region.judge(right + off * np.float32(1e-2), name, options="floor=1e-5").status is FAIL
-        assert region.judge(right + off * np.float32(noise / 2), name, options="floor=1e-5").status is AGREE
+        assert (
+            region.judge(right + off * np.float32(1e-2), name, options="floor=1e-5").status is FAIL
+        )
+        assert (
+            region.judge(right + off * np.float32(noise / 2), name, options="floor=1e-5").status
+            is AGREE
+        )
     y = region.reference("y")
     assert region.judge(y * np.float32(1.001), "y", options="floor=1e-5").status is FAIL
 
@@ -529,13 +650,19 @@ def test_a_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) 
 JOINTS = f32([[1, 0.6, 0.5, 0.4, 0.3, 0.15]])
 
 
-@pytest.mark.parametrize(("off", "status"), [(0.15, Status.UNRESOLVED), (0.07, AGREE), (0.0, AGREE)])
-def test_the_scale_of_others_excuses_no_number_that_may_be_wrong(off: float, status: Status) -> None:
+@pytest.mark.parametrize(
+    ("off", "status"), [(0.15, Status.UNRESOLVED), (0.07, AGREE), (0.0, AGREE)]
+)
+def test_the_scale_of_others_excuses_no_number_that_may_be_wrong(
+    off: float, status: Status
+) -> None:
     """It was right within int8 rounding: 15 % of the largest value."""
     noise = FakeNoise([JOINTS + 0.1, JOINTS - 0.1])
     found = judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8, output=True)
     assert found.status is status and (("6 numbers of one sample" in found.why) == bool(off)), found
-    assert judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8).status is AGREE, "inside"
+    assert (
+        judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8).status is AGREE
+    ), "inside"
 
 
 SMALL = f32([[1, 0.6, 0.3, 0.08, 0.07, -0.06]])
@@ -549,21 +676,37 @@ SMALL = f32([[1, 0.6, 0.3, 0.08, 0.07, -0.06]])
         ([0.92, 0.66, 0.37, 0.1, 0.09, -0.05], AGREE),  # each keeps more than half of itself
     ],
 )
-def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(candidate: list[float], status: Status) -> None:
-    """Three of a robot's six joints at 0 were right within int8 rounding: 8 % of the largest value."""
+def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(
+    candidate: list[float], status: Status
+) -> None:
+    """Three of a robot's six joints at 0 were right within int8 rounding: 8 % of the largest
+    value."""
     noise = FakeNoise([SMALL + 0.1, SMALL - 0.1])
     found = judged(SMALL, f32([candidate]), noise, Precision.INT8, output=True)
     assert found.status is status, found
-    said = "6 numbers of one sample, 3 of them off by more than half of themselves: element 3, 0.08 in size"
+    said = (
+        "6 numbers of one sample, 3 of them off by more than half of themselves: element 3, 0.08 in"
+        " size"
+    )
     assert (said in found.why) == (status is Status.UNRESOLVED), found
-    scores = f32([[0.98, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]])  # those that are as good as 0 may be anything as small
-    assert judged(scores, scores * 2 - f32([[0.98, 0, 0, 0, 0, 0]]), noise, Precision.INT8, output=True).status is AGREE
+    scores = f32(
+        [[0.98, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]]
+    )  # those that are as good as 0 may be anything as small
+    assert (
+        judged(
+            scores, scores * 2 - f32([[0.98, 0, 0, 0, 0, 0]]), noise, Precision.INT8, output=True
+        ).status
+        is AGREE
+    )
 
 
 @pytest.mark.parametrize(
-    ("off", "status"), [(0.0, AGREE), (0.01, AGREE), (0.1, AGREE), (0.4, Status.UNRESOLVED), (0.9, FAIL)]
+    ("off", "status"),
+    [(0.0, AGREE), (0.01, AGREE), (0.1, AGREE), (0.4, Status.UNRESOLVED), (0.9, FAIL)],
 )
-def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(off: float, status: Status) -> None:
+def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(
+    off: float, status: Status
+) -> None:
     """A step moves the first two by 6 % of their size, the others by 28 %, which is beyond use."""
     y = normal(4, 16)
     y /= np.abs(y).max()
@@ -582,7 +725,10 @@ def test_steps_may_be_off_by_one_anywhere_and_by_more_where_perturbed_runs_show_
     codes = np.arange(64, dtype=np.uint8)
     far = np.zeros(64, np.uint8)
     far[:2] = 2
-    calm, wild = (FakeNoise([codes + k], own_steps=True, steps=True, op="QuantizeLinear") for k in (far * 0, far))
+    calm, wild = (
+        FakeNoise([codes + k], own_steps=True, steps=True, op="QuantizeLinear")
+        for k in (far * 0, far)
+    )
     assert judged(codes, codes + 1, calm).status is AGREE
     assert judged(codes, codes + far, calm).status is FAIL
     assert judged(codes, codes + far, wild).status is AGREE
@@ -592,11 +738,12 @@ def test_steps_may_be_off_by_one_anywhere_and_by_more_where_perturbed_runs_show_
 
 QUANTIZED = """g (float[1,64] x) => (float[1,32] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, s, z) a = MatMul(d, v)
-    p = QuantizeLinear(a, t, z) y = DequantizeLinear(p, t, z) }"""
+    p = QuantizeLinear(a, t, z) y = DequantizeLinear(p, t, z) }"""  # noqa: E501
 
 
 def in_integers(x: Array, w: Array, s: Any, t: Any, saturates: bool = False) -> Array:
-    """The quantized region as onnxruntime's integer kernels compute it: by unsigned inputs, two products at a time.
+    """The quantized region as onnxruntime's integer kernels compute it: by unsigned inputs, two
+    products at a time.
 
     `saturates`: in 16 bits, as with AVX2 and no VNNI.
     """
@@ -623,7 +770,9 @@ def test_sums_of_integers_agree_and_saturated_ones_do_not(make: Make) -> None:
 
 @pytest.mark.parametrize("claim", [FP16, BF16])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "gelu", "lstm", "conv"])
-def test_a_candidate_of_low_precision_agrees_at_its_claim_only(make: Make, name: str, claim: Precision) -> None:
+def test_a_candidate_of_low_precision_agrees_at_its_claim_only(
+    make: Make, name: str, claim: Precision
+) -> None:
     text, feeds, weights = REGIONS[name]
     region = make(text, feeds, **weights)
     low = region.noise.of("y").rounded(claim)
@@ -638,7 +787,8 @@ TIES = """g (float[12] x) => (float[5] s, int64[5] y, float[5] b) {
 
 
 def test_a_wrong_order_of_ties_fails(make: Make) -> None:
-    """Saturated scores tie; a runtime that takes the last of them gives other boxes, and the same scores."""
+    """Saturated scores tie; a runtime that takes the last of them gives other boxes, and the same
+    scores."""
     x = f32([3, 1, 3, 2, -3, 1, 0, 3, 0, -2, 1, 1])
     boxes = normal(12)
     region = make(TIES, {"x": x}, k=np.array([5]), boxes=boxes)
@@ -663,7 +813,7 @@ def test_a_near_tie_may_fall_either_way(make: Make) -> None:
 
 def test_a_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
     text = """g (float[64] x) => (float[n] y) {
-        a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
+        a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""  # noqa: E501
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     region = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0]))
     assert region.judge(region.reference("y") * 2, claim=BF16).status is UNRESOLVED
@@ -679,7 +829,9 @@ def test_overflow_inside_is_range(make: Make) -> None:
 
 
 def test_a_float16_model_in_float32_agrees(make: Make) -> None:
-    text = "g (float16[8,64] x) => (float16[8,64] y) { a = MatMul(x, w) b = Tanh(a) y = Softmax(b) }"
+    text = (
+        "g (float16[8,64] x) => (float16[8,64] y) { a = MatMul(x, w) b = Tanh(a) y = Softmax(b) }"
+    )
     half = {"x": normal(8, 64).astype(np.float16)}
     weight = normal(64, 64, seed=1).astype(np.float16)
     region = make(text, half, w=weight)
@@ -691,23 +843,28 @@ def test_a_float16_model_in_float32_agrees(make: Make) -> None:
 
 
 def test_a_scalar_and_bfloat16(make: Make) -> None:
-    region = make("g (float[8] x) => (float y) { y = ReduceSum <keepdims=0> (x) }", {"x": normal(8)})
+    region = make(
+        "g (float[8] x) => (float y) { y = ReduceSum <keepdims=0> (x) }", {"x": normal(8)}
+    )
     y = region.reference("y")
     assert y.shape == () and region.judge(y * np.float32(1.01), options="floor=0").status is FAIL
     assert region.judge(y * np.float32(1.00001), options="floor=0").label == "approximate kernel"
-    region = make("g (float[8] x) => (bfloat16[8] y) { a = Exp(x) y = Cast <to=16> (a) }", {"x": normal(8)})
+    region = make(
+        "g (float[8] x) => (bfloat16[8] y) { a = Exp(x) y = Cast <to=16> (a) }", {"x": normal(8)}
+    )
     wide = region.reference("y").astype(np.float32)
     assert region.judge((wide * 1.008).astype(ml_dtypes.bfloat16)).status is AGREE
     assert region.judge((wide * 1.2).astype(ml_dtypes.bfloat16)).status is FAIL
 
 
-# -------------------------------------------------------------------------------------------------------- slices
+# ------------------------------------------------------------ slices
 
 RNG = np.random.default_rng(7)
 
 
 def detections() -> Array:
-    """As a YOLO head gives: [1, 84, 200], four rows of boxes in 0 … 320 and 80 of scores, a few of them high."""
+    """As a YOLO head gives: [1, 84, 200], four rows of boxes in 0 … 320 and 80 of scores, a few of
+    them high."""
     y = np.abs(RNG.standard_normal((1, 84, 200))).astype(np.float32) * 0.01
     y[:, :4] = RNG.uniform(0, 320, (1, 4, 200))
     y[0, 4 + np.arange(10), np.arange(10)] = 0.9
@@ -732,26 +889,74 @@ FEATURES = RNG.standard_normal((1, 16, 9, 9)).astype(np.float32)
 
 # what, reference, candidate, claim -> status, words of the reason
 CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
-    "class bias": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP32, FAIL,
-                   "index 9 of axis 1: 100 % of the largest value (0.9); limit"),
-    "class bias, fp16": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP16,
-                         FAIL, "index 9 of axis 1"),
-    "channel × 0.5": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), FP32, FAIL, "index 5 of axis 1"),
-    "channel × 0.5, int8": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), INT8, FAIL,
-                            "index 5 of axis 1"),
+    "class bias": (
+        detections(),
+        lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)),
+        FP32,
+        FAIL,
+        "index 9 of axis 1: 100 % of the largest value (0.9); limit",
+    ),
+    "class bias, fp16": (
+        detections(),
+        lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)),
+        FP16,
+        FAIL,
+        "index 9 of axis 1",
+    ),
+    "channel × 0.5": (
+        FEATURES,
+        lambda y: changed(y, np.s_[:, 5], lambda v: v / 2),
+        FP32,
+        FAIL,
+        "index 5 of axis 1",
+    ),
+    "channel × 0.5, int8": (
+        FEATURES,
+        lambda y: changed(y, np.s_[:, 5], lambda v: v / 2),
+        INT8,
+        FAIL,
+        "index 5 of axis 1",
+    ),
     "scale × 2": (FEATURES, lambda y: y * 2, BF16, FAIL, ""),
-    "small channel × 1.02": (changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3),
-                             lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02), FP32, FAIL, "index 5 of axis 1"),
-    "healthy": (detections(), lambda y: y * np.float32(1 + 1e-6), FP32, AGREE, "(320); limit 0.0001 %"),
-    "healthy, fp16": (detections(), lambda y: y.astype(np.float16).astype(np.float32), FP16, AGREE, ""),
+    "small channel × 1.02": (
+        changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3),
+        lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02),
+        FP32,
+        FAIL,
+        "index 5 of axis 1",
+    ),
+    "healthy": (
+        detections(),
+        lambda y: y * np.float32(1 + 1e-6),
+        FP32,
+        AGREE,
+        "(320); limit 0.0001 %",
+    ),
+    "healthy, fp16": (
+        detections(),
+        lambda y: y.astype(np.float16).astype(np.float32),
+        FP16,
+        AGREE,
+        "",
+    ),
     "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), FP32, AGREE, "max error"),
-    "[1, N]": (FEATURES.reshape(1, -1), lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1), FP32, FAIL,
-                "max error"),
+    "[1, N]": (
+        FEATURES.reshape(1, -1),
+        lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1),
+        FP32,
+        FAIL,
+        "max error",
+    ),
     "scalar": (f32(3), lambda y: y * np.float32(1.001), FP32, AGREE, "max error"),
     "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), FP32, FAIL, "max error"),
-    "row of a distribution": (PROBABILITIES, lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]), FP32, FAIL,
-                              "index 6 of axis 1"),
-}  # fmt: skip
+    "row of a distribution": (
+        PROBABILITIES,
+        lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]),
+        FP32,
+        FAIL,
+        "index 6 of axis 1",
+    ),
+}
 
 
 @pytest.mark.parametrize("output", [True, False])
@@ -764,14 +969,21 @@ def test_each_slice_is_judged_by_its_own_scale(case: str, output: bool) -> None:
 
 
 def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> None:
-    """Seen with int8: a noise of 120 on a tensor of boxes and scores, so that all scores 0 "agreed"."""
+    """Seen with int8: a noise of 120 on a tensor of boxes and scores, so that all scores 0
+    "agreed"."""
     y = detections()
     noise = FakeNoise([y + np.float32(120)], rounded_values=y + np.float32(40))
     blank = changed(y, np.s_[:, 4:], np.zeros_like)
     found = judged(y, blank, noise, INT8, output=True)
-    assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
+    assert (found.status, found.signature, found.label) == (
+        FAIL,
+        Signature.PRECISION,
+        "fail, precision",
+    )
     assert "rounding explains that, but values off by more than 20 % are useless" in found.why
-    assert judged(y, blank, noise, INT8).status is AGREE, "an intermediate tensor: what becomes of it is not known here"
+    assert judged(y, blank, noise, INT8).status is AGREE, (
+        "an intermediate tensor: what becomes of it is not known here"
+    )
 
 
 def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
@@ -781,24 +993,41 @@ def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> 
     near = FakeNoise([y], rounded_values=y + np.float32(0.02))
     found = judged(y, wrong, near, FP16, output=True)
     assert (found.status, found.signature) == (FAIL, Signature.MISMATCH)
-    assert "1 of 6 decisions along axis 2 changed: expected class 0, got 1 (4.0e-02 less)" in found.why
+    assert (
+        "1 of 6 decisions along axis 2 changed: expected class 0, got 1 (4.0e-02 less)" in found.why
+    )
     assert judged(y, wrong, near, FP16).status is AGREE, "no output of the model"
-    swaps = FakeNoise([changed(y, np.s_[0, 3], lambda v: v[np.r_[1, 0, 2:50]])], rounded_values=y + np.float32(0.02))
+    swaps = FakeNoise(
+        [changed(y, np.s_[0, 3], lambda v: v[np.r_[1, 0, 2:50]])],
+        rounded_values=y + np.float32(0.02),
+    )
     assert judged(y, wrong, swaps, FP16, output=True).signature is Signature.PRECISION
-    for values, other in ((np.log(y), np.log(wrong)), (np.log(y) + 9, np.log(wrong) + 9)):  # LogSoftmax, logits
-        padded = [np.pad(v, ((0, 0), (0, 0), (0, 950)), constant_values=-9) for v in (values, other)]
+    for values, other in (
+        (np.log(y), np.log(wrong)),
+        (np.log(y) + 9, np.log(wrong) + 9),
+    ):  # LogSoftmax, logits
+        padded = [
+            np.pad(v, ((0, 0), (0, 0), (0, 950)), constant_values=-9) for v in (values, other)
+        ]
         noise = FakeNoise([padded[0]], padded[0] + np.float32(0.2))
         found = judged(padded[0], padded[1], noise, FP16, output=True, name="logits")
         assert "decisions" in found.why and found.signature is Signature.MISMATCH
     tie = changed(y, np.s_[..., 1], lambda v: v + 0.04 - 1e-5)
-    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, FP16, output=True).status is AGREE, "a tie"
+    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, FP16, output=True).status is AGREE, (
+        "a tie"
+    )
 
 
 def test_scores_of_0_to_1_that_are_as_good_as_0_may_be_off_by_their_own_size() -> None:
     y = np.full((4, 200), 0.0004, np.float32)
     noise = FakeNoise([y + np.float32(1e-4)])
     assert judged(y, y + np.float32(2e-4), noise, output=True).status is AGREE
-    assert judged(y * 4e3, (y + np.float32(2e-4)) * 4e3, FakeNoise([(y + np.float32(1e-4)) * 4e3])).status is FAIL
+    assert (
+        judged(
+            y * 4e3, (y + np.float32(2e-4)) * 4e3, FakeNoise([(y + np.float32(1e-4)) * 4e3])
+        ).status
+        is FAIL
+    )
 
 
 def test_booleans_that_change_are_counted() -> None:
@@ -809,13 +1038,17 @@ def test_booleans_that_change_are_counted() -> None:
 
 
 def test_jumps_behind_a_choice_excuse_no_slice_that_does_not_jump() -> None:
-    """Rows may be exchanged as in perturbed runs; a column that is off everywhere is another matter."""
+    """Rows may be exchanged as in perturbed runs; a column that is off everywhere is another
+    matter."""
     y = np.c_[RNG.uniform(0, 640, (300, 4)), RNG.uniform(0.5, 1, 300)].astype(np.float32)
     swapped = y.copy()
     swapped[[7, 8]] = swapped[[8, 7]]
     noise = FakeNoise([swapped + np.float32(1e-6) * y] * 8, choice=True)
     assert judged(y, swapped, noise, output=True).status is AGREE
-    assert judged(y, changed(swapped, np.s_[:, 4], lambda v: v * 0.98), noise, output=True).status is FAIL
+    assert (
+        judged(y, changed(swapped, np.s_[:, 4], lambda v: v * 0.98), noise, output=True).status
+        is FAIL
+    )
 
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
@@ -825,20 +1058,25 @@ ORDER = {AGREE: 0, UNRESOLVED: 1, FAIL: 2}
 
 @st.composite
 def compared(draw: Any) -> tuple[Array, Array, FakeNoise, str, bool]:
-    """Values with slices of many scales, an error in them, noise, a claim, and whether it is a model's output."""
+    """Values with slices of many scales, an error in them, noise, a claim, and whether it is a
+    model's output."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shape = draw(SHAPES)
     y = rng.standard_normal(shape)
     for axis in range(len(shape)):
         y = y * 10.0 ** rng.integers(-2, 3, [n if a == axis else 1 for a, n in enumerate(shape)])
-    error, moved, rounded = (np.abs(y) * 10.0 ** rng.integers(-7, 1) * rng.uniform(-1, 1, shape) for _ in range(3))
+    error, moved, rounded = (
+        np.abs(y) * 10.0 ** rng.integers(-7, 1) * rng.uniform(-1, 1, shape) for _ in range(3)
+    )
     noise = FakeNoise([y + moved], rounded_values=y + rounded)
     return y, y + error, noise, draw(CLAIMS), draw(st.booleans())
 
 
 @LAW
 @given(compared(), st.floats(1, 1e4), st.integers(0, 3), st.integers(0, 4))
-def test_a_larger_error_in_one_slice_is_never_judged_milder(case: Any, times: float, axis: int, index: int) -> None:
+def test_a_larger_error_in_one_slice_is_never_judged_milder(
+    case: Any, times: float, axis: int, index: int
+) -> None:
     y, candidate, noise, claim, output = case
     axis %= y.ndim
     place = tuple(index % y.shape[axis] if a == axis else slice(None) for a in range(y.ndim))
@@ -853,27 +1091,38 @@ def test_the_order_of_axes_and_indices_does_not_matter(case: Any, seed: int, axi
     y, candidate, noise, claim, output = case
     order = np.random.default_rng(seed).permutation(y.shape[axis % y.ndim])
     first = judged(y, candidate, noise, claim, output=output)
-    for change in (lambda v: np.take(v, order, axis % y.ndim), np.transpose, lambda v: v[None, ..., None]):
-        runs = FakeNoise([change(v) for v in noise.runs], rounded_values=change(noise.rounded_values))
+    for change in (
+        lambda v: np.take(v, order, axis % y.ndim),
+        np.transpose,
+        lambda v: v[None, ..., None],
+    ):
+        runs = FakeNoise(
+            [change(v) for v in noise.runs], rounded_values=change(noise.rounded_values)
+        )
         found = judged(change(y), change(candidate), runs, claim, output=output)
         assert (found.status, found.label) == (first.status, first.label)
 
 
 @LAW
 @given(compared(), st.integers(0, 3), st.integers(0, 4))
-def test_an_output_with_a_destroyed_slice_agrees_at_no_claim(case: Any, axis: int, index: int) -> None:
+def test_an_output_with_a_destroyed_slice_agrees_at_no_claim(
+    case: Any, axis: int, index: int
+) -> None:
     y, candidate, noise, claim, _ = case
     axis %= y.ndim
     place = tuple(index % y.shape[axis] if a == axis else slice(None) for a in range(y.ndim))
     if y[place].size < 4 or y.shape[axis] == 1:
         return
-    wrong = changed(candidate, place, lambda v: y[place] + np.abs(y[place]).max() + np.abs(y).max() * 1e-5)
+    wrong = changed(
+        candidate, place, lambda v: y[place] + np.abs(y[place]).max() + np.abs(y).max() * 1e-5
+    )
     noise.runs = [y + np.abs(y).max() * 100]
     assert judged(y, wrong, noise, claim, output=True).status is FAIL
 
 
 @pytest.mark.parametrize(
-    ("steps", "status"), [(0, Status.AGREE), (1, Status.AGREE), (2, Status.UNRESOLVED), (200, Status.FAIL)]
+    ("steps", "status"),
+    [(0, Status.AGREE), (1, Status.AGREE), (2, Status.UNRESOLVED), (200, Status.FAIL)],
 )
 def test_codes_of_which_the_noise_is_not_known(steps: int, status: Status) -> None:
     """One step may be another rounding; more may be several, or a fault."""
@@ -908,7 +1157,9 @@ def test_codes_are_judged_by_what_moved_codes_before_them_do(
     candidate = reference.copy()
     run[3] += moved
     candidate[7] += steps
-    found = judged(reference, candidate, FakeNoise([run] * 8, codes=True, own_steps=True), output=output)
+    found = judged(
+        reference, candidate, FakeNoise([run] * 8, codes=True, own_steps=True), output=output
+    )
     assert found.status is status, found
     assert (found.label == "steps") == (status is Status.UNRESOLVED)
 

@@ -41,7 +41,9 @@ def test_of_other_shapes_or_values_they_are_not() -> None:
 def test_a_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Path) -> None:
     """It was right: within 3 % of the largest joint."""
     rng = np.random.default_rng(0)
-    weights = rng.normal(size=(8, 6)).astype(np.float32) * np.array([1, 1, 1, 1, 1, 0.03], np.float32)
+    weights = rng.normal(size=(8, 6)).astype(np.float32) * np.array(
+        [1, 1, 1, 1, 1, 0.03], np.float32
+    )
     text_models.save(tmp_path / "m.onnx", ARM, w=weights)
     (tmp_path / "still.py").write_text(STILL, encoding="utf-8")
     (tmp_path / "samples").mkdir()
@@ -49,6 +51,11 @@ def test_a_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Pa
         np.save(tmp_path / "samples" / f"{k}.npy", rng.normal(size=(1, 8)).astype(np.float32))
     words = ("compare", "m.onnx", "-c", "still.py", "--trust", "--json")
     one = subcut(*words, "-i", "samples/0.npy", cwd=tmp_path)
-    assert one.code == 0 and "6 numbers of one sample were judged together" in one.document["whole"]["why"], one.out
+    assert (
+        one.code == 0
+        and "6 numbers of one sample were judged together" in one.document["whole"]["why"]
+    ), one.out
     all_of_them = subcut(*words, "-i", "samples", cwd=tmp_path)
-    assert all_of_them.code == 1 and "index 5 of axis 1" in all_of_them.document["whole"]["why"], all_of_them.out
+    assert all_of_them.code == 1 and "index 5 of axis 1" in all_of_them.document["whole"]["why"], (
+        all_of_them.out
+    )

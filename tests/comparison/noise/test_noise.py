@@ -1,4 +1,5 @@
-"""Rounding noise: values that round are perturbed by one rounding, equal values alike; exact operations add nothing.
+"""Rounding noise: values that round are perturbed by one rounding, equal values alike; exact
+operations add nothing.
 
 Covers `comparison.noise.noise`, `comparison.noise.analysis`, `comparison.noise.perturb`,
 `comparison.noise.rounding_nodes`, `comparison.noise.sampler` and `comparison.precision`.
@@ -20,7 +21,12 @@ from onnx import helper
 
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.noise import Memo, RegionNoise
-from subgraph.comparison.noise.rounding_nodes import Constants, NodeWriter, noise_scale, write_perturbed
+from subgraph.comparison.noise.rounding_nodes import (
+    Constants,
+    NodeWriter,
+    noise_scale,
+    write_perturbed,
+)
 from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
@@ -68,7 +74,7 @@ def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
     return memo, labels
 
 
-# -------------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------ values
 
 
 Perturb = Callable[[Array, Precision, int], Array]
@@ -87,17 +93,24 @@ def perturbed(tmp_path_factory: pytest.TempPathFactory) -> Perturb:
             write_perturbed(write, "x", "y", dtype, claim, ("k", "scale"), None)
             number = TYPE_NUMBERS[dtype]
             ends = [helper.make_tensor_value_info(n, number, None) for n in "xy"]
-            fed = [helper.make_tensor_value_info(n, TYPE_NUMBERS["float32"], []) for n in ("k", "scale")]
+            fed = [
+                helper.make_tensor_value_info(n, TYPE_NUMBERS["float32"], [])
+                for n in ("k", "scale")
+            ]
             graph = helper.make_graph(
                 write.nodes, "g", [ends[0], *fed], [ends[1]], list(write.constants.tensors.values())
             )
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+            model = helper.make_model(
+                graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+            )
             path = folder / f"{dtype} {claim}.onnx"
             path.write_bytes(model.SerializeToString())
             runs[dtype, claim] = ort.load(path, {"opt": "disable", "threads": 1})
         factor = perturb.factor_of(key)
         scale = noise_scale(claim, dtype, factor)
-        y = runs[dtype, claim]({"x": x, "k": np.array(factor, np.float32), "scale": np.array(scale, np.float32)})["y"]
+        y = runs[dtype, claim](
+            {"x": x, "k": np.array(factor, np.float32), "scale": np.array(scale, np.float32)}
+        )["y"]
         assert isinstance(y, np.ndarray) and y.dtype == x.dtype and y.shape == x.shape
         return y
 
@@ -121,7 +134,9 @@ def test_equal_values_move_alike_and_by_no_more_than_rounding(
     eps = max(claim.eps, FLOATS[np.dtype(dtype).name])
     span = float(np.ptp(np.append(before[fits], 0)))
     limit = span / 255 if claim == INT8 else np.abs(before) * eps
-    own = np.abs(before) * FLOATS[np.dtype(dtype).name] * (2 if x.itemsize < 4 else 1) + 2.0**-24  # of its own type
+    own = (
+        np.abs(before) * FLOATS[np.dtype(dtype).name] * (2 if x.itemsize < 4 else 1) + 2.0**-24
+    )  # of its own type
     with np.errstate(invalid="ignore"):
         moved = np.abs(after - before)
     assert (moved[fits] <= (1.37 * limit + own + 1e-30 * np.abs(before))[fits]).all()
@@ -136,9 +151,14 @@ def test_random_numbers_have_the_mean_square_of_uniform_ones_and_are_independent
     """At bf16, whose eps is coarse enough to see them in all types but bfloat16 itself."""
     x = np.unique(np.abs(normal(40_000).astype(np.float16).astype(dtype)))
     x = x[x > 0.01]
-    keys = [perturb.key_of(*which) for which in (("t", 0, 0), ("t", 0, 1), ("t", 1, 0), ("s", 0, 0), ("t", 0, 0, 1))]
+    keys = [
+        perturb.key_of(*which)
+        for which in (("t", 0, 0), ("t", 0, 1), ("t", 1, 0), ("s", 0, 0), ("t", 0, 0, 1))
+    ]
     before = x.astype(np.float64)
-    runs = [(perturbed(x, BF16, key).astype(np.float64) - before) / before / BF16.eps for key in keys]
+    runs = [
+        (perturbed(x, BF16, key).astype(np.float64) - before) / before / BF16.eps for key in keys
+    ]
     for u in runs:
         assert np.abs(u).max() < 1.37 + (dtype is ml_dtypes.bfloat16)
         assert abs(u.mean()) < 8 / len(x) ** 0.5
@@ -169,7 +189,7 @@ def test_int8_leaves_the_plateau_of_a_mask_and_stays_within_the_range(perturbed:
         assert moved[rest].min() >= 0 and moved.max() <= scores.max()
 
 
-# -------------------------------------------------------------------------------------------------------- regions
+# ------------------------------------------------------------ regions
 
 EXACT = {
     "Reshape": "y = Reshape(x, shape)",
@@ -180,7 +200,7 @@ EXACT = {
     "Clip": "y = Clip(x, low)",
     "Pad": "y = Pad(x, pads, low)",
     "Concat": "y = Concat <axis=0> (x, x)",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("op", EXACT)
@@ -214,7 +234,8 @@ EQUAL = "g (float[1,64] x) => (float[1,64] y) { a = MatMul(x, w) y = Softmax(a) 
 
 
 def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
-    """All weights are one, so all sums are equal and large: rounded differently, their softmax may be anything."""
+    """All weights are one, so all sums are equal and large: rounded differently, their softmax may
+    be anything."""
     x = 1e6 * (2 + normal(1, 64))
     captured = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
     noise = captured.noise.of("y")
@@ -227,22 +248,31 @@ def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
 
 def test_ties_are_broken_where_the_reference_has_infinities_inside(make: Make) -> None:
     """Each perturbed run of it is asked once more without noise."""
-    text = "g (float[4] x) => (float[4] y) { a = MatMul(x, w) e = Exp(x) i = Reciprocal(e) y = Add(a, i) }"
-    noise = make(text, {"x": np.full(4, 100, np.float32)}, w=np.ones((4, 4), np.float32)).noise.of("y")
+    text = (
+        "g (float[4] x) => (float[4] y) { a = MatMul(x, w) e = Exp(x) i = Reciprocal(e) y = Add(a,"
+        " i) }"
+    )
+    noise = make(text, {"x": np.full(4, 100, np.float32)}, w=np.ones((4, 4), np.float32)).noise.of(
+        "y"
+    )
     assert len(noise.with_broken_ties(FP32, 2, 10.0)) == 2
 
 
 def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
     memo, made = stored_runs(tmp_path)
     for _ in range(2):
-        noise = make(EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo).noise.of("y")
+        noise = make(
+            EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo
+        ).noise.of("y")
         assert len(noise.with_broken_ties(FP32, 2, 10.0)) == 2
     assert len(made) == 3, "one run that shows the ties, and two that break them"
 
 
 @LAW
 @given(ANY, CLAIMS, st.integers(0, 2**64 - 1))
-def test_untied_shifts_are_finite_and_differ_for_equal_values(values: Array, claim: Precision, key: int) -> None:
+def test_untied_shifts_are_finite_and_differ_for_equal_values(
+    values: Array, claim: Precision, key: int
+) -> None:
     by = perturb.untied_shift(values, claim, key, 3.0)
     assert by.shape == values.shape and np.isfinite(by).all() and (by[values == 0] == 0).all()
     same = np.full(values.shape, 7, np.float32)
@@ -251,13 +281,19 @@ def test_untied_shifts_are_finite_and_differ_for_equal_values(values: Array, cla
 
 def test_noise_grows_with_eps(make: Make) -> None:
     captured = make(
-        "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Tanh(a) }", {"x": normal(8, 8)}, w=normal(8, 8)
+        "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Tanh(a) }",
+        {"x": normal(8, 8)},
+        w=normal(8, 8),
     )
     sizes = [
         largest_deviation(captured.noise.of("y").perturbed(claim, 4), captured.reference("y"))
         for claim in (FP32, FP16, BF16)
     ]
-    assert 1e-8 < sizes[0] < 1e-5 and 500 < sizes[1] / sizes[0] < 50_000 and 4 < sizes[2] / sizes[1] < 16
+    assert (
+        1e-8 < sizes[0] < 1e-5
+        and 500 < sizes[1] / sizes[0] < 50_000
+        and 4 < sizes[2] / sizes[1] < 16
+    )
 
 
 def test_parameters_and_exponents_stay(make: Make) -> None:
@@ -266,14 +302,16 @@ def test_parameters_and_exponents_stay(make: Make) -> None:
     captured = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
     for output in captured.noise.of("z").perturbed(BF16, 3):
         assert output[0] == 2 and output[1] == 5 and output[3] == 5
-    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed(BF16, 3)), "(-1) to a power of 2.01 is NaN"
+    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed(BF16, 3)), (
+        "(-1) to a power of 2.01 is NaN"
+    )
 
 
 def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
     """Shape → Cast → Mul → Floor → Resize: one bit less and another shape results."""
     text = """g (float[1,1,h,w] x) => (float[a,b,c,d] y) {
         s = Shape(x) f = Cast <to=1> (s) m = Mul(f, scale) l = Floor(m) n = Cast <to=7> (l) e = Cast <to=1> (n)
-        q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""
+        q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""  # noqa: E501
     weights = {"scale": f32([1, 1, 2, 3]), "roi": np.zeros(0, np.float32)}
     captured = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
     assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 9)] * 4
@@ -291,7 +329,9 @@ def test_a_weight_behind_a_constant_chain_moves(make: Make) -> None:
 def test_other_float_types(make: Make, kind: str) -> None:
     dtype = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "double": np.float64}[kind]
     to = {"float16": 10, "bfloat16": 16, "double": 11}[kind]
-    text = f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
+    text = (
+        f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
+    )
     captured = make(text, {"x": normal(32)}, w=normal(32, seed=1))
     assert captured.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
     (output,) = captured.noise.of("y").perturbed(FP32, 1)
@@ -300,7 +340,9 @@ def test_other_float_types(make: Make, kind: str) -> None:
 
 def test_float16_weights_and_nodes(make: Make) -> None:
     text = "g (float16[4,4] x) => (float16[4,4] y) { a = MatMul(x, w) y = Relu(a) }"
-    captured = make(text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16))
+    captured = make(
+        text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16)
+    )
     size = largest_deviation(captured.noise.of("y").perturbed(FP32, 4), captured.reference("y"))
     assert 2**-14 < size / np.abs(captured.reference("y")).max() < 2**-7
     assert captured.noise.of("y").rounded(BF16).dtype == np.float16
@@ -329,7 +371,9 @@ def test_rounded_is_what_the_type_holds(make: Make) -> None:
 def test_bfloat16_before_casts_made_it(make: Make) -> None:
     """Veltkamp's splitting gives the same as a Cast, but for exact ties; masks stay."""
     x = np.concatenate([normal(1000) * 1e3, f32([0, 1e-30, 1e29, -3.4e38])])
-    text = "g (float[1004] x) => (float[1004] y) { a = Relu(x) n = Neg(x) b = Relu(n) y = Sub(a, b) }"
+    text = (
+        "g (float[1004] x) => (float[1004] y) { a = Relu(x) n = Neg(x) b = Relu(n) y = Sub(a, b) }"
+    )
     old, new = (make(text, {"x": x}, opset=opset).noise.of("y").rounded(BF16) for opset in (9, 17))
     assert (old[:-1] == new[:-1]).all() and old[-1] < -1e38
 
@@ -337,7 +381,7 @@ def test_bfloat16_before_casts_made_it(make: Make) -> None:
 def test_outputs_behind_a_choice(make: Make) -> None:
     text = """g (float[8] x, int64[8] ids) => (float[2] v, int64[2] i, float[2] g, float[8] s, bool[8] m, float[8] w) {
         a = Exp(x) v, i = TopK(a, k) g = Gather(x, i) m = Greater(a, one)
-        s = Softmax(a) p = Equal(ids, zero) w = Where(p, a, x) }"""
+        s = Softmax(a) p = Equal(ids, zero) w = Where(p, a, x) }"""  # noqa: E501
     weights = {"k": np.array([2]), "one": np.float32(1), "zero": np.array(0)}
     noise = make(text, {"x": normal(8), "ids": np.arange(8)}, **weights).noise
     assert {n for n in "vigsmw" if noise.of(n).behind_choice()} == {"i", "g", "m"}
@@ -369,7 +413,9 @@ def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
     x = normal(4)
     first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 4)
     again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 8)
-    assert len(made) == 8 == len(set(made)) and all((a == b).all() for a, b in zip(first, again, strict=False))
+    assert len(made) == 8 == len(set(made)) and all(
+        (a == b).all() for a, b in zip(first, again, strict=False)
+    )
 
 
 def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference) -> None:
@@ -399,7 +445,7 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
 def test_a_shape_that_depends_on_values(make: Make) -> None:
     """It runs: tensors of unknown shape are not perturbed themselves."""
     text = """g (float[64] x) => (float[n] y) {
-        a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
+        a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""  # noqa: E501
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     noise = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0])).noise
     assert len({d.shape for d in noise.of("y").perturbed(BF16, 4)}) > 1
@@ -408,8 +454,10 @@ def test_a_shape_that_depends_on_values(make: Make) -> None:
 def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
     text = """g (float[4] x) => (float[n] y) {
         a = Exp(x) s = ReduceMax <keepdims=0> (a) f = Mul(s, one) c = Cast <to=7> (f) i = Reshape(c, flat)
-        o = ConstantOfShape(i) y = Add(o, x) }"""
-    captured = make(text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1]))
+        o = ConstantOfShape(i) y = Add(o, x) }"""  # noqa: E501
+    captured = make(
+        text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1])
+    )
     for _ in range(2):
         with pytest.raises(ModelError, match="does not run with noise"):
             captured.noise.of("y").perturbed(INT8, 8)
@@ -418,13 +466,19 @@ def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
 @pytest.mark.parametrize("opset", [10, 17])
 def test_a_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make) -> None:
     region = make(
-        "g (float[100, 100] x) => (uint8[100, 100] y) { y = QuantizeLinear (x, s, z) }", {"x": normal(100, 100)},
-        opset=opset, s=np.float32(0.1), z=np.uint8(100),
-    )  # fmt: skip
+        "g (float[100, 100] x) => (uint8[100, 100] y) { y = QuantizeLinear (x, s, z) }",
+        {"x": normal(100, 100)},
+        opset=opset,
+        s=np.float32(0.1),
+        z=np.uint8(100),
+    )
     right = region.reference("y").astype(int)
     runs = [run.astype(int) - right for run in region.noise.of("y").perturbed(Precision.FP32, 2)]
     for moved in runs:
         assert set(np.unique(moved)) == {-1, 0, 1}
         assert 0.005 < (moved != 0).mean() < 0.02 and abs(moved.mean()) < 0.005
     assert (runs[0] != runs[1]).any()
-    assert region.noise.of("y").quantizes() and (region.noise.of("y").rounded(Precision.FP16) == right).mean() > 0.98
+    assert (
+        region.noise.of("y").quantizes()
+        and (region.noise.of("y").rounded(Precision.FP16) == right).mean() > 0.98
+    )

@@ -1,4 +1,5 @@
-"""Steps that are added to what TensorFlow Lite's operators make: exactly these, and nothing else changes.
+"""Steps that are added to what TensorFlow Lite's operators make: exactly these, and nothing else
+changes.
 
 Covers `comparison.noise.tflite_steps`.
 """
@@ -34,7 +35,9 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array], kernels: str) -> dict[s
     from subgraph.origins.tflite import operators
 
     resolver = getattr(runtime.OpResolverType, kernels)
-    net = runtime.Interpreter(model_content=operators.to_tflite(model), experimental_op_resolver_type=resolver)
+    net = runtime.Interpreter(
+        model_content=operators.to_tflite(model), experimental_op_resolver_type=resolver
+    )
     net.allocate_tensors()
     for detail in net.get_input_details():
         net.set_tensor(detail["index"], feeds[detail["name"]])
@@ -51,10 +54,16 @@ def test_a_code_moves_by_the_step_that_is_fed_and_saturates(kernels: str) -> Non
     shapes = {n: [d.dim_value for d in infos[n].shape.dim] for n in graph.maker}
     first = graph.makes[0][0]
     last = graph.outputs[0]
-    made = add_steps(model, {n: ("int8", shape) for n, shape in shapes.items()}, [first, f"{first}{MARK}moved", last])
+    made = add_steps(
+        model,
+        {n: ("int8", shape) for n, shape in shapes.items()},
+        [first, f"{first}{MARK}moved", last],
+    )
     assert set(made.shifts.values()) == graph.maker.keys() - {last}
     rng = np.random.default_rng(0)
-    feeds = {n: rng.integers(-128, 128, shapes_of(v)).astype(np.int8) for n, v in graph.inputs.items()}
+    feeds = {
+        n: rng.integers(-128, 128, shapes_of(v)).astype(np.int8) for n, v in graph.inputs.items()
+    }
     still = {shift: np.zeros(shapes[n], np.int8) for shift, n in made.shifts.items()}
     plain = run(onnx.load(graph.path), feeds, kernels)
     given = run(model, feeds | still, kernels)
@@ -79,9 +88,15 @@ def test_a_hundredth_of_the_codes_moves() -> None:
 
 
 @pytest.mark.slow
-def test_a_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(tmp_path: Path) -> None:
-    """Two steps or more were unresolved, whatever made them: 61 of 64 tensors of a trained network."""
+def test_a_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
+    tmp_path: Path,
+) -> None:
+    """Two steps or more were unresolved, whatever made them: 61 of 64 tensors of a trained
+    network."""
     healthy = in_process("compare", MODEL, "-c", "litert")
     assert healthy.exit_code == 0 and "unresolved" not in healthy.text, healthy.text
     (tmp_path / "narrow.tflite").write_bytes(plant("int8", narrow, 9))
-    assert in_process("compare", MODEL, "-c", "litert", "--candidate-model", "narrow.tflite").exit_code == 1
+    assert (
+        in_process("compare", MODEL, "-c", "litert", "--candidate-model", "narrow.tflite").exit_code
+        == 1
+    )

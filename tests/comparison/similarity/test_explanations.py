@@ -1,7 +1,7 @@
 """Each transformation is recognised in random tensors; noise and flat tensors have no explanation.
 
-Covers `comparison.similarity.explanations`, `comparison.similarity.distance`, `comparison.similarity.quantized` and
-`comparison.similarity.rearranged`.
+Covers `comparison.similarity.explanations`, `comparison.similarity.distance`,
+`comparison.similarity.quantized` and `comparison.similarity.rearranged`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,15 @@ def any_tensors(draw: st.DrawFn) -> Array:
     """Also tensors with outliers, with many zeros, and smooth ones."""
     x = draw(tensors(ranks=(1, 4), shortest=2))
     kind = draw(st.sampled_from(["plain", "cube", "sparse", "smooth"]))
-    changed = {"cube": x**3, "sparse": np.maximum(x - x.mean(), 0), "smooth": x.cumsum(0).cumsum(-1)}
+    changed = {
+        "cube": x**3,
+        "sparse": np.maximum(x - x.mean(), 0),
+        "smooth": x.cumsum(0).cumsum(-1),
+    }
     return wide(changed.get(kind, x))
 
 
-# ---------------------------------------------------------------------------------------------------- places
+# ------------------------------------------------------------ places
 
 
 @few
@@ -72,28 +76,42 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
     [
         ((2, 3, 8, 8), lambda x: x[:, ::-1], "channels 0 and 2 of axis 1 exchanged: RGB for BGR"),
         ((8, 8, 3), lambda x: x[..., ::-1], "channels 0 and 2 of axis 2 exchanged: RGB for BGR"),
-        ((1, 4, 8, 8), lambda x: x[:, [2, 1, 0, 3]], "channels 0 and 2 of axis 1 exchanged: RGBA for BGRA"),
+        (
+            (1, 4, 8, 8),
+            lambda x: x[:, [2, 1, 0, 3]],
+            "channels 0 and 2 of axis 1 exchanged: RGBA for BGRA",
+        ),
         (
             (1, 3, 8, 9),
             lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
             "0,2,3,1 (NHWC for NCHW), but not shaped so",
         ),
-        ((1, 3, 8, 9), lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2), "read as if laid out"),
+        (
+            (1, 3, 8, 9),
+            lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2),
+            "read as if laid out",
+        ),
         ((7, 7), lambda x: x.T, "axes 0 and 1 exchanged: transposed"),
         ((3, 16), lambda x: x.reshape(48), "the right values in the shape 48"),
     ],
 )
-def test_places_have_names(shape: tuple[int, ...], change: Callable[[Array], Array], words: str) -> None:
+def test_places_have_names(
+    shape: tuple[int, ...], change: Callable[[Array], Array], words: str
+) -> None:
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     (found,) = explain(x, wide(change(x)))
     assert words in found
 
 
-# ---------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------ values
 
 
 @few
-@given(tensors(), st.sampled_from([-3.0, -1.0, 0.5, 1.02, 255.0]), st.sampled_from([0.0, -128.0, 127.5]))
+@given(
+    tensors(),
+    st.sampled_from([-3.0, -1.0, 0.5, 1.02, 255.0]),
+    st.sampled_from([0.0, -128.0, 127.5]),
+)
 def test_a_straight_line_is_recognised(x: Array, scale: float, offset: float) -> None:
     offset *= float(np.ptp(x)) / 100
     (words,) = explain(x, (scale * x + offset).astype(np.float32))
@@ -109,14 +127,16 @@ def test_values_that_are_cut_off_are_not_named() -> None:
 @given(tensors())
 def test_another_tensor_is_recognised(x: Array) -> None:
     rng = np.random.default_rng(3)
-    others: dict[str, Array] = {f"the values of sample {k}": np.asarray(rng.normal(size=x.shape)) for k in range(4)}
+    others: dict[str, Array] = {
+        f"the values of sample {k}": np.asarray(rng.normal(size=x.shape)) for k in range(4)
+    }
     changed: Array = wide(others["the values of sample 2"])
     assert explain(x, changed, others=others) == ["the values of sample 2"]
     assert [e.text for e in matching_tensors(x, changed, others)] == ["the values of sample 2"]
     assert matching_tensors(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
 
 
-# ---------------------------------------------------------------------------------------------------- rounding
+# ------------------------------------------------------------ rounding
 
 
 @pytest.mark.parametrize(("bits", "claim"), [(16, "bf16"), (13, "fp16")])
@@ -148,12 +168,14 @@ def test_overflow_of_float16_is_named() -> None:
     with np.errstate(over="ignore"):
         changed = x.astype(np.float16).astype(np.float32)
     assert not np.isfinite(changed).all()
-    assert "infinite where the reference is beyond 65504, float16's largest number" in explain(x, changed)
+    assert "infinite where the reference is beyond 65504, float16's largest number" in explain(
+        x, changed
+    )
     changed[0, 0] = np.inf if np.isfinite(changed[0, 0]) else 0.0
     assert "infinite" not in " ".join(explain(x, changed)) or np.isfinite(changed[0, 0])
 
 
-# ---------------------------------------------------------------------------------------------------- nothing
+# ------------------------------------------------------------ nothing
 
 
 @given(any_tensors(), st.sampled_from([1e-7, 1e-3, 0.1, 1.0, 30.0]), st.integers(0, 2**32))
@@ -173,11 +195,19 @@ def test_a_few_wrong_elements_have_no_explanation(x: Array, seed: int, count: in
 
 
 @few
-@given(st.integers(1, 7), st.lists(st.integers(2, 9), min_size=1, max_size=4), st.integers(0, 2**32))
+@given(
+    st.integers(1, 7), st.lists(st.integers(2, 9), min_size=1, max_size=4), st.integers(0, 2**32)
+)
 def test_few_different_values_have_no_explanation(values: int, shape: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.integers(0, values, shape).astype(np.float32)
-    for y in (x[..., ::-1], x.T.reshape(x.shape), x * 0.5 - 128, rng.permutation(x), np.zeros_like(x)):
+    for y in (
+        x[..., ::-1],
+        x.T.reshape(x.shape),
+        x * 0.5 - 128,
+        rng.permutation(x),
+        np.zeros_like(x),
+    ):
         assert explain(x, wide(y)) == []
 
 
@@ -190,7 +220,8 @@ def test_equal_and_nearly_constant_tensors_have_no_explanation(x: Array) -> None
 
 
 def test_many_explanations_count_as_none() -> None:
-    """Values that are the same along all but one axis: every order of the others would do as well."""
+    """Values that are the same along all but one axis: every order of the others would do as
+    well."""
     line = np.random.default_rng(0).normal(size=9)
     x = np.broadcast_to(line, (9, 9, 9, 9)).copy()
     assert explain(x, x.transpose(3, 0, 1, 2)) == []
@@ -225,6 +256,9 @@ def test_ten_million_elements_take_a_second_or_so() -> None:
     """CPU time of this thread alone; the limit is ten times that of where this was written."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 32, 500, 600)).astype(np.float32)
-    for y in (rng.normal(size=x.shape).astype(np.float32), wide(x.transpose(0, 2, 3, 1)).reshape(x.shape)):
+    for y in (
+        rng.normal(size=x.shape).astype(np.float32),
+        wide(x.transpose(0, 2, 3, 1)).reshape(x.shape),
+    ):
         with within(12):
             find_explanations(x, y)

@@ -1,4 +1,5 @@
-"""A caffemodel's blobs are found without reading them; a damaged one is refused by byte or layer."""
+"""A caffemodel's blobs are found without reading them; a damaged one is refused by byte or
+layer."""
 
 from __future__ import annotations
 
@@ -44,11 +45,23 @@ RIGHT = np.array([[1, 2], [3, 4]], np.float32)
         (model(SHAPE_2_2 + field(5, DATA)), (2, 2)),
         (model(field(7, b"\x08\x02\x08\x02") + field(5, DATA)), (2, 2)),  # dims that are not packed
         (model(SHAPE_2_2 + field(5, DATA[:4]) + field(5, DATA[4:])), (2, 2)),  # in two pieces
-        (model(SHAPE_2_2 + b"".join(b"\x2d" + DATA[k : k + 4] for k in range(0, 16, 4))), (2, 2)),  # floats not packed
-        (model(SHAPE_2_2 + field(8, struct.pack("<4d", 1, 2, 3, 4))), (2, 2)),  # in double precision
-        (model(varint(1, 1) + varint(2, 1) + varint(3, 2) + varint(4, 2) + field(5, DATA)), (1, 1, 2, 2)),
+        (
+            model(SHAPE_2_2 + b"".join(b"\x2d" + DATA[k : k + 4] for k in range(0, 16, 4))),
+            (2, 2),
+        ),  # floats not packed
+        (
+            model(SHAPE_2_2 + field(8, struct.pack("<4d", 1, 2, 3, 4))),
+            (2, 2),
+        ),  # in double precision
+        (
+            model(varint(1, 1) + varint(2, 1) + varint(3, 2) + varint(4, 2) + field(5, DATA)),
+            (1, 1, 2, 2),
+        ),
         (model(SHAPE_2_2 + field(5, DATA), layer=2, name=4, blobs=6), (2, 2)),  # V1
-        (model(SHAPE_2_2 + field(5, DATA) + field(6, DATA) + field(999, b"new")), (2, 2)),  # diff, unknown field
+        (
+            model(SHAPE_2_2 + field(5, DATA) + field(6, DATA) + field(999, b"new")),
+            (2, 2),
+        ),  # diff, unknown field
     ],
 )
 def test_all_forms_of_a_blob(tmp_path: Path, data: bytes, shape: tuple[int, ...]) -> None:
@@ -60,10 +73,16 @@ def test_all_forms_of_a_blob(tmp_path: Path, data: bytes, shape: tuple[int, ...]
 
 def test_what_is_written_is_read_again_and_copied_from_file_to_file(tmp_path: Path) -> None:
     arrays = {"a": [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)], "b": []}
-    blobs = {name: [WeightBlob(v.shape, values=v) for v in values] for name, values in arrays.items()}
-    caffemodel.write(tmp_path / "1", "net", [(name, "InnerProduct", given) for name, given in blobs.items()])
+    blobs = {
+        name: [WeightBlob(v.shape, values=v) for v in values] for name, values in arrays.items()
+    }
+    caffemodel.write(
+        tmp_path / "1", "net", [(name, "InnerProduct", given) for name, given in blobs.items()]
+    )
     once = caffemodel.read(tmp_path / "1")
-    caffemodel.write(tmp_path / "2", "net", [(name, "InnerProduct", given) for name, given in once.items()])
+    caffemodel.write(
+        tmp_path / "2", "net", [(name, "InnerProduct", given) for name, given in once.items()]
+    )
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     for name, values in arrays.items():
         for blob, value in zip(once[name], values, strict=True):
@@ -78,9 +97,15 @@ def assert_same(one: Array, other: Array) -> None:
 DAMAGED = [
     (b"", "holds no layers"),
     (b"\x0a\x03net", "holds no layers"),
-    (model(SHAPE_2_2 + field(5, DATA[:12])), "blob 0 of layer 'ip' has the shape [2, 2] and 3 values"),
+    (
+        model(SHAPE_2_2 + field(5, DATA[:12])),
+        "blob 0 of layer 'ip' has the shape [2, 2] and 3 values",
+    ),
     (model(SHAPE_2_2), "and 0 values"),
-    (model(field(7, field(1, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4)) + field(5, DATA)), "and 4 values"),
+    (
+        model(field(7, field(1, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4)) + field(5, DATA)),
+        "and 4 values",
+    ),
     (model(field(7, field(1, b"\xff" * 9 + b"\x01")) + field(5, DATA)), "[-1]"),
     (model(field(7, field(1, b"\x82")) + field(5, DATA)), "an integer does not end"),
     (model(varint(10, 1) + field(12, b"\0\0")), "half precision"),

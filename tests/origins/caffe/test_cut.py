@@ -20,7 +20,9 @@ from tests.helpers.run_command import in_process
 @pytest.fixture(scope="module")
 def prototxt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A narrow ResNet-50; the tests share its conversion as well."""
-    return write(resnet50(width=2, size=32, classes=3), tmp_path_factory.mktemp("caffe") / "net.prototxt")
+    return write(
+        resnet50(width=2, size=32, classes=3), tmp_path_factory.mktemp("caffe") / "net.prototxt"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,9 @@ def again(folder: Path) -> None:
         names = sorted(o.name for o in session.get_outputs())
         for i in session.get_inputs():
             feeds.setdefault(i.name, rng.standard_normal(i.shape).astype(np.float32))
-        answers.append((names, session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})))
+        answers.append(
+            (names, session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()}))
+        )
     (names, one), (others, two) = answers
     assert names == others
     for a, b in zip(one, two, strict=True):
@@ -69,7 +73,7 @@ def test_old_layers_and_a_bottom_whose_shape_alone_is_used(tmp_path: Path) -> No
         layers { name: "c" type: CONVOLUTION bottom: "x" top: "c" convolution_param { num_output: 2 kernel_size: 3 } }
         layers { name: "n" type: LRN bottom: "c" top: "n" lrn_param { alpha: 0.5 } }
         layers { name: "f" type: INNER_PRODUCT bottom: "n" top: "f" inner_product_param { num_output: 2 } }
-    """
+    """  # noqa: E501
     layers = [layer("ReLU", "a", "x"), layer("Pooling", "p", "x", pooling_param={"kernel_size": 2})]
     layers += [layer("Crop", "b", "a p", crop_param={"offset": 1}), layer("TanH", "c", "b")]
     for prototxt, start, end in ((old, "n", "f"), (net(*layers, x=(1, 2, 6, 6)), "b", "c")):

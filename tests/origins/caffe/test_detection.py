@@ -45,15 +45,26 @@ def test_prior_boxes() -> None:
                     (low * sqrt(2), low / sqrt(2)),
                     (low / sqrt(2), low * sqrt(2)),
                 ):
-                    boxes.append([(x - w / 2) / 60, (y - h / 2) / 50, (x + w / 2) / 60, (y + h / 2) / 50])
-    right = np.stack([np.clip(boxes, 0, 1).reshape(-1), np.tile([0.1, 0.1, 0.2, 0.2], len(boxes))])[None]
-    network = convert(net(layer("PriorBox", "p", "x data", prior_box_param=given), x=(1, 2, 3, 4), data=(1, 3, 50, 60)))
+                    boxes.append(
+                        [(x - w / 2) / 60, (y - h / 2) / 50, (x + w / 2) / 60, (y + h / 2) / 50]
+                    )
+    right = np.stack([np.clip(boxes, 0, 1).reshape(-1), np.tile([0.1, 0.1, 0.2, 0.2], len(boxes))])[
+        None
+    ]
+    network = convert(
+        net(
+            layer("PriorBox", "p", "x data", prior_box_param=given),
+            x=(1, 2, 3, 4),
+            data=(1, 3, 50, 60),
+        )
+    )
     (value,) = ort.InferenceSession(network.model.SerializeToString()).run(None, {})
     np.testing.assert_allclose(value, right, rtol=1e-6)
 
 
 def detect(location: Array, scores: Array, priors: Array, **p: Any) -> Array:
-    """detection_output_layer.cpp with shared locations: decode, suppress per class, keep the best."""
+    """detection_output_layer.cpp with shared locations: decode, suppress per class, keep the
+    best."""
     prior = priors[0, 0].reshape(-1, 4)
     variance = priors[0, 1].reshape(-1, 4)
     delta = location.reshape(-1, 4) * variance
@@ -64,7 +75,9 @@ def detect(location: Array, scores: Array, priors: Array, **p: Any) -> Array:
     rows = []
     for label in range(1, p["classes"]):
         score = scores.reshape(-1, p["classes"])[:, label]
-        order = [k for k in np.argsort(-score, kind="stable") if score[k] > p["threshold"]][: p["top_k"]]
+        order = [k for k in np.argsort(-score, kind="stable") if score[k] > p["threshold"]][
+            : p["top_k"]
+        ]
         kept: list[int] = []
         for k in order:
             if all(overlap(boxes[k], boxes[other]) <= p["nms"] for other in kept):
@@ -92,13 +105,22 @@ def test_detection_output(threshold: float) -> None:
         "conf": rng.uniform(0, 0.99, (1, count * classes)).astype(np.float32),
         "prior": np.stack([prior, np.tile([0.1, 0.1, 0.2, 0.2], count)])[None].astype(np.float32),
     }
-    given = {"num_classes": classes, "code_type": "CENTER_SIZE", "keep_top_k": 7, "confidence_threshold": threshold,
-             "nms_param": {"nms_threshold": 0.4, "top_k": 12}}  # fmt: skip
-    prototxt = net(layer("DetectionOutput", "detection", "loc conf prior", detection_output_param=given),
-                   **{name: value.shape for name, value in feeds.items()})  # fmt: skip
+    given = {
+        "num_classes": classes,
+        "code_type": "CENTER_SIZE",
+        "keep_top_k": 7,
+        "confidence_threshold": threshold,
+        "nms_param": {"nms_threshold": 0.4, "top_k": 12},
+    }
+    prototxt = net(
+        layer("DetectionOutput", "detection", "loc conf prior", detection_output_param=given),
+        **{name: value.shape for name, value in feeds.items()},
+    )
     (value,), _ = run(prototxt, feeds)
     loc, conf, priors = feeds.values()
-    right = detect(loc, conf, priors, classes=classes, threshold=threshold, nms=0.4, top_k=12, keep=7)
+    right = detect(
+        loc, conf, priors, classes=classes, threshold=threshold, nms=0.4, top_k=12, keep=7
+    )
     np.testing.assert_allclose(value[0, 0], right, rtol=1e-5, atol=1e-6)
 
 
@@ -106,7 +128,11 @@ def test_a_head_is_converted_and_a_batch_is_refused() -> None:
     assert convert(ssd_head()).model.graph.output[0].name == "detection"
     given: Any = {"detection_output_param": {"num_classes": 2}}
     with pytest.raises(ModelError, match="batch of 2"):
-        convert(net(layer("DetectionOutput", "d", "a b c", **given), a=(2, 8), b=(2, 4), c=(1, 2, 8)))
+        convert(
+            net(layer("DetectionOutput", "d", "a b c", **given), a=(2, 8), b=(2, 4), c=(1, 2, 8))
+        )
     with pytest.raises(ModelError, match="has 2 boxes and 3 classes"):
         given = {"detection_output_param": {"num_classes": 3}}
-        convert(net(layer("DetectionOutput", "d", "a b c", **given), a=(1, 8), b=(1, 4), c=(1, 2, 8)))
+        convert(
+            net(layer("DetectionOutput", "d", "a b c", **given), a=(1, 8), b=(1, 4), c=(1, 2, 8))
+        )

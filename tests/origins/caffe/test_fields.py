@@ -17,9 +17,17 @@ def read(name: str, data: str) -> Parameters:
 
 def test_defaults_and_values() -> None:
     p = read(
-        "convolution_param", "num_output: 8 kernel_size: 3 kernel_size: 5 bias_term: false weight_filler { type: 'x' }"
+        "convolution_param",
+        "num_output: 8 kernel_size: 3 kernel_size: 5 bias_term: false weight_filler { type: 'x' }",
     )
-    assert (p.num_output, p.kernel_size, p.bias_term, p.group, p.pad, p.kernel_h) == (8, [3, 5], False, 1, [], None)
+    assert (p.num_output, p.kernel_size, p.bias_term, p.group, p.pad, p.kernel_h) == (
+        8,
+        [3, 5],
+        False,
+        1,
+        [],
+        None,
+    )
     assert read("lrn_param", "alpha: 1e-4f").alpha == 1e-4
     assert read("elu_param", "alpha: inf").alpha == float("inf")
     assert read("reshape_param", "shape { dim: 0 dim: -1 }").shape.dim == [0, -1]
@@ -28,7 +36,12 @@ def test_defaults_and_values() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message", "hint"),
     [
-        ("convolution_param", "\nkernal_size: 3", "line 2: unknown field 'kernal_size'", "'kernel_size'"),
+        (
+            "convolution_param",
+            "\nkernal_size: 3",
+            "line 2: unknown field 'kernal_size'",
+            "'kernel_size'",
+        ),
         ("layer", "polling_param { }", "unknown field 'polling_param'", "'pooling_param'"),
         ("relu_param", "qqqqqqqqqqqqqqqqqq: 1", "unknown field", "may change the result"),
         (
@@ -59,4 +72,7 @@ def test_the_hint_of_an_unknown_field_is_said_once() -> None:
             read("convolution_param", data)
         said[data] = refusal.value.hint
     known = "what subcut does not know may change the result"
-    assert said == {"kernal_size: 3": f"did you mean 'kernel_size'? {known}", "qqqqqqqqqqqq: 1": known}
+    assert said == {
+        "kernal_size: 3": f"did you mean 'kernel_size'? {known}",
+        "qqqqqqqqqqqq: 1": known,
+    }

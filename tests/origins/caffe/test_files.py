@@ -1,4 +1,5 @@
-"""The halves of a Caffe model find each other; it is accepted wherever a model is, and kept converted."""
+"""The halves of a Caffe model find each other; it is accepted wherever a model is, and kept
+converted."""
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
-    wide = net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 300}), x=(1, 100))
+    wide = net(
+        layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 300}), x=(1, 100)
+    )
     path = write(wide, tmp_path / "a.prototxt")
     blob = files.find(path).convert().layers[0].weights[0]
     model = onnx.load(subgraph.load(path).path, format="protobuf")
@@ -107,29 +110,44 @@ def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
 
 
-def test_a_large_filter_repeats_its_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_filter_repeats_its_random_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """VGG-16 has 138 million weights: to look at names, drawing each of them is too much."""
     monkeypatch.setattr("subgraph.origins.caffe.builder.BLOCK", 1009)
     path = tmp_path / "a.prototxt"
-    path.write_text(net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 30}), x=(1, 100)))
+    path.write_text(
+        net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 30}), x=(1, 100))
+    )
     converted = files.to_onnx(path, "random:0")
     assert [p.name for p in converted.parent.iterdir()] == ["a.prototxt"]
     weight, _ = onnx.load(converted, format="protobuf").graph.initializer
     values = onnx.numpy_helper.to_array(weight)
     (fc,) = files.find(path, "random:0").convert().layers
     np.testing.assert_array_equal(values, fc.weights[0].array())
-    assert values.shape == (30, 100) and len(np.unique(values)) == 1009 and len(np.unique(values, axis=0)) == 30
+    assert (
+        values.shape == (30, 100)
+        and len(np.unique(values)) == 1009
+        and len(np.unique(values, axis=0)) == 30
+    )
     assert 0.8 < values.std() / 0.1 < 1.2
 
 
 @pytest.mark.slow
 def test_the_worked_example(tmp_path: Path) -> None:
-    """MindStudio's: ResNet-50 by its layers' names, pool1 to res2a_relu: 17 layers, the input 1×64×112×112."""
+    """MindStudio's: ResNet-50 by its layers' names, pool1 to res2a_relu: 17 layers, the input
+    1×64×112×112."""
     (tmp_path / "ResNet-50-deploy.prototxt").write_text(resnet50())
-    (case,) = in_process("--start", "pool1", "--end", "res2a_relu", "--weights", "random:0").document["results"]
+    (case,) = in_process(
+        "--start", "pool1", "--end", "res2a_relu", "--weights", "random:0"
+    ).document["results"]
     assert len(case["region"]["nodes"]) == 17
-    assert [(i["name"], i["shape"]) for i in case["inputs"]] == [("conv1_relu", [[1, 64, 112, 112]])]
-    assert [(i["name"], i["shape"]) for i in case["outputs"]] == [("res2a_relu", [[1, 256, 56, 56]])]
+    assert [(i["name"], i["shape"]) for i in case["inputs"]] == [
+        ("conv1_relu", [[1, 64, 112, 112]])
+    ]
+    assert [(i["name"], i["shape"]) for i in case["outputs"]] == [
+        ("res2a_relu", [[1, 256, 56, 56]])
+    ]
     assert case["check"]["status"] == "identical"
 
 
@@ -154,8 +172,14 @@ def test_the_worked_example(tmp_path: Path) -> None:
 )
 def test_each_command_takes_caffe(tmp_path: Path, words: list[str]) -> None:
     layers = [layer("ReLU", f"r{k}", f"r{k - 1}") for k in range(1, 4)]
-    write(net(layer("Pooling", "r0", "x", pooling_param={"kernel_size": 2, "stride": 2}), *layers, x=(1, 2, 5, 5)),
-          tmp_path / "net.prototxt")  # fmt: skip
+    write(
+        net(
+            layer("Pooling", "r0", "x", pooling_param={"kernel_size": 2, "stride": 2}),
+            *layers,
+            x=(1, 2, 5, 5),
+        ),
+        tmp_path / "net.prototxt",
+    )
     document = in_process(*words).document
     assert document["exit_code"] == (words[0] == "lint")  # which names the pooling that rounds up
     if words[0] == "cut":

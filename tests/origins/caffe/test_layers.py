@@ -1,6 +1,7 @@
 """Laws of layers: each gives what numpy gives in float64 by Caffe's formula.
 
-Covers `origins.caffe.layers`, `origins.caffe.shapes`, `origins.caffe.windows` and `origins.caffe.builder`.
+Covers `origins.caffe.layers`, `origins.caffe.shapes`, `origins.caffe.windows` and
+`origins.caffe.builder`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from subgraph.types import Array
 from tests.helpers.caffe_layers import X, check, convert, run
 
 
-def windows(x: Array, k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1)) -> Array:
+def windows(
+    x: Array, k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1)
+) -> Array:
     """(N, C, rows, columns, k0, k1) of the padded picture."""
     padded = np.pad(x, ((0, 0), (0, 0), (p[0],) * 2, (p[1],) * 2))
     reach = [di * (ki - 1) + 1 for ki, di in zip(k, d, strict=True)]
@@ -25,7 +28,9 @@ def windows(x: Array, k: Sequence[int], s: Sequence[int], p: Sequence[int], d: S
     return all_of[:, :, :: s[0], :: s[1], :: d[0], :: d[1]]
 
 
-def conv(k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1), groups: int = 1) -> Any:
+def conv(
+    k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1), groups: int = 1
+) -> Any:
     def expected(x: Array, w: Array, *bias: Array) -> Any:
         parts = [
             np.einsum("nchwij,ocij->nohw", windows(part, k, s, p, d), filters)
@@ -53,7 +58,9 @@ def deconv(k: int, s: int, p: int, groups: int = 1) -> Any:
     return expected
 
 
-def pool(method: str, k: Sequence[int], s: Sequence[int], p: Sequence[int], round_up: bool = True) -> Any:
+def pool(
+    method: str, k: Sequence[int], s: Sequence[int], p: Sequence[int], round_up: bool = True
+) -> Any:
     """Caffe's own loop: pooling_layer.cpp."""
 
     def expected(x: Array) -> Any:
@@ -66,10 +73,16 @@ def pool(method: str, k: Sequence[int], s: Sequence[int], p: Sequence[int], roun
         for i in range(sizes[0]):
             for j in range(sizes[1]):
                 starts = [i * s[0] - p[0], j * s[1] - p[1]]
-                ends = [min(a + ki, n + pi) for a, ki, n, pi in zip(starts, k, x.shape[2:], p, strict=True)]
+                ends = [
+                    min(a + ki, n + pi)
+                    for a, ki, n, pi in zip(starts, k, x.shape[2:], p, strict=True)
+                ]
                 area = (ends[0] - starts[0]) * (ends[1] - starts[1])
                 part = x[
-                    :, :, max(starts[0], 0) : min(ends[0], x.shape[2]), max(starts[1], 0) : min(ends[1], x.shape[3])
+                    :,
+                    :,
+                    max(starts[0], 0) : min(ends[0], x.shape[2]),
+                    max(starts[1], 0) : min(ends[1], x.shape[3]),
                 ]
                 out[:, :, i, j] = part.max((2, 3)) if method == "MAX" else part.sum((2, 3)) / area
         return out
@@ -79,10 +92,13 @@ def pool(method: str, k: Sequence[int], s: Sequence[int], p: Sequence[int], roun
 
 @pytest.mark.parametrize("method", ["MAX", "AVE"])
 @pytest.mark.parametrize(
-    "window", [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (2, 1, 1), (3, 3, 1), (9, 2, 1)]
+    "window",
+    [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (2, 1, 1), (3, 3, 1), (9, 2, 1)],
 )
 @pytest.mark.parametrize("size", [(5, 6), (7, 8), (11, 9)])
-def test_pooling_at_odd_and_even_sizes(method: str, window: tuple[int, int, int], size: tuple[int, int]) -> None:
+def test_pooling_at_odd_and_even_sizes(
+    method: str, window: tuple[int, int, int], size: tuple[int, int]
+) -> None:
     k, s, p = window
     if k - min(size) - 2 * p >= s:
         k = min(size) + 2 * p + s - 1  # the largest that gives a size of one
@@ -93,22 +109,47 @@ def test_pooling_at_odd_and_even_sizes(method: str, window: tuple[int, int, int]
 def test_other_pooling() -> None:
     uneven = {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 1, "pad_h": 1, "pad_w": 0}
     for method in ("MAX", "AVE"):
-        check("Pooling", pool(method, (3, 2), (2, 1), (1, 0)), pooling_param={"pool": method, **uneven})
+        check(
+            "Pooling",
+            pool(method, (3, 2), (2, 1), (1, 0)),
+            pooling_param={"pool": method, **uneven},
+        )
         for down in ({"round_mode": "FLOOR"}, {"ceil_mode": False}):
             floor = {"pool": method, "kernel_size": 2, "stride": 2, **down}
-            check("Pooling", pool(method, (2, 2), (2, 2), (0, 0), round_up=False), pooling_param=floor)
-    check("Pooling", lambda x: x.mean((2, 3), keepdims=True), pooling_param={"pool": "AVE", "global_pooling": True})
+            check(
+                "Pooling", pool(method, (2, 2), (2, 2), (0, 0), round_up=False), pooling_param=floor
+            )
+    check(
+        "Pooling",
+        lambda x: x.mean((2, 3), keepdims=True),
+        pooling_param={"pool": "AVE", "global_pooling": True},
+    )
     check("Pooling", lambda x: x.max((2, 3), keepdims=True), pooling_param={"global_pooling": True})
 
 
 CONVOLUTIONS: list[tuple[Any, dict[str, Any]]] = [
     (conv((3, 3), (1, 1), (0, 0)), {"num_output": 4, "kernel_size": 3}),
-    (conv((3, 3), (2, 2), (1, 1)), {"num_output": 4, "kernel_size": 3, "stride": 2, "pad": 1, "bias_term": False}),
-    (conv((3, 3), (1, 1), (2, 2), (2, 2)), {"num_output": 4, "kernel_size": 3, "dilation": 2, "pad": 2}),
-    (conv((3, 3), (1, 1), (1, 1), groups=2), {"num_output": 4, "kernel_size": 3, "pad": 1, "group": 2}),
-    (conv((1, 3), (2, 1), (0, 1)), {"num_output": 2, "kernel_h": 1, "kernel_w": 3, "stride_h": 2, "pad_w": 1}),
-    (conv((2, 3), (1, 2), (1, 0)), {"num_output": 2, "kernel_size": [2, 3], "stride": [1, 2], "pad": [1, 0]}),
-]  # fmt: skip
+    (
+        conv((3, 3), (2, 2), (1, 1)),
+        {"num_output": 4, "kernel_size": 3, "stride": 2, "pad": 1, "bias_term": False},
+    ),
+    (
+        conv((3, 3), (1, 1), (2, 2), (2, 2)),
+        {"num_output": 4, "kernel_size": 3, "dilation": 2, "pad": 2},
+    ),
+    (
+        conv((3, 3), (1, 1), (1, 1), groups=2),
+        {"num_output": 4, "kernel_size": 3, "pad": 1, "group": 2},
+    ),
+    (
+        conv((1, 3), (2, 1), (0, 1)),
+        {"num_output": 2, "kernel_h": 1, "kernel_w": 3, "stride_h": 2, "pad_w": 1},
+    ),
+    (
+        conv((2, 3), (1, 2), (1, 0)),
+        {"num_output": 2, "kernel_size": [2, 3], "stride": [1, 2], "pad": [1, 0]},
+    ),
+]
 
 
 @pytest.mark.parametrize(("expected", "parameters"), CONVOLUTIONS)
@@ -118,10 +159,18 @@ def test_convolution(expected: Any, parameters: dict[str, Any]) -> None:
 
 def test_depthwise_convolution_and_deconvolution() -> None:
     depthwise = conv((3, 3), (1, 1), (1, 1), groups=6)
-    check("DepthwiseConvolution", depthwise, convolution_param={"num_output": 6, "kernel_size": 3, "pad": 1})
+    check(
+        "DepthwiseConvolution",
+        depthwise,
+        convolution_param={"num_output": 6, "kernel_size": 3, "pad": 1},
+    )
     given = {"num_output": 4, "kernel_size": 4, "stride": 2, "pad": 1}
     check("Deconvolution", deconv(4, 2, 1), convolution_param=given)
-    check("Deconvolution", deconv(4, 2, 1, 2), convolution_param=given | {"group": 2, "bias_term": False})
+    check(
+        "Deconvolution",
+        deconv(4, 2, 1, 2),
+        convolution_param=given | {"group": 2, "bias_term": False},
+    )
 
 
 def lrn(n: int, alpha: float, beta: float, k: float) -> Any:
@@ -134,7 +183,9 @@ def lrn(n: int, alpha: float, beta: float, k: float) -> Any:
 
 
 def within(n: int, alpha: float, beta: float) -> Any:
-    return lambda x: x * (1 + alpha * windows(x * x, (n, n), (1, 1), (n // 2,) * 2).mean((4, 5))) ** -beta
+    return lambda x: (
+        x * (1 + alpha * windows(x * x, (n, n), (1, 1), (n // 2,) * 2).mean((4, 5))) ** -beta
+    )
 
 
 def mvn(axes: tuple[int, ...], eps: float) -> Any:
@@ -163,7 +214,11 @@ ELEMENTWISE: list[tuple[str, Any, dict[str, Any]]] = [
     ("AbsVal", np.abs, {}),
     ("BNLL", lambda x: np.log1p(np.exp(x)), {}),
     ("Swish", lambda x: x / (1 + np.exp(-2 * x)), {"swish_param": {"beta": 2}}),
-    ("Power", lambda x: (0.5 + 2 * x) ** 2, {"power_param": {"power": 2, "scale": 2, "shift": 0.5}}),
+    (
+        "Power",
+        lambda x: (0.5 + 2 * x) ** 2,
+        {"power_param": {"power": 2, "scale": 2, "shift": 0.5}},
+    ),
     ("Power", lambda x: x, {}),
     ("Exp", lambda x: 2 ** (1 + 0.5 * x), {"exp_param": {"base": 2, "scale": 0.5, "shift": 1}}),
     ("Exp", np.exp, {}),
@@ -171,19 +226,35 @@ ELEMENTWISE: list[tuple[str, Any, dict[str, Any]]] = [
     ("Dropout", lambda x: 0.7 * x, {"dropout_param": {"dropout_ratio": 0.3, "scale_train": False}}),
     ("Threshold", lambda x: (x > 0.25) * 1.0, {"threshold_param": {"threshold": 0.25}}),
     ("LRN", lrn(5, 0.5, 0.75, 2), {"lrn_param": {"alpha": 0.5, "k": 2}}),
-    ("LRN", within(3, 0.5, 0.75), {"lrn_param": {"local_size": 3, "alpha": 0.5, "norm_region": "WITHIN_CHANNEL"}}),
+    (
+        "LRN",
+        within(3, 0.5, 0.75),
+        {"lrn_param": {"local_size": 3, "alpha": 0.5, "norm_region": "WITHIN_CHANNEL"}},
+    ),
     ("MVN", mvn((2, 3), 1e-9), {}),
     ("MVN", mvn((1, 2, 3), 0.5), {"mvn_param": {"across_channels": True, "eps": 0.5}}),
-    ("MVN", lambda x: x - x.mean((2, 3), keepdims=True), {"mvn_param": {"normalize_variance": False}}),
+    (
+        "MVN",
+        lambda x: x - x.mean((2, 3), keepdims=True),
+        {"mvn_param": {"normalize_variance": False}},
+    ),
     ("Softmax", softmax(1), {}),
     ("Softmax", softmax(3), {"softmax_param": {"axis": -1}}),
-    ("BatchNorm", lambda x, m, v, f: (x - m[C] / f) / np.sqrt(v[C] / f + 1e-3), {"batch_norm_param": {"eps": 1e-3}}),
+    (
+        "BatchNorm",
+        lambda x, m, v, f: (x - m[C] / f) / np.sqrt(v[C] / f + 1e-3),
+        {"batch_norm_param": {"eps": 1e-3}},
+    ),
     ("Scale", lambda x, g: x * g[C], {}),
     ("Scale", lambda x, g, b: x * g[C] + b[C], {"scale_param": {"bias_term": True}}),
-    ("Scale", lambda x, g, b: x * g + b, {"scale_param": {"bias_term": True, "axis": 2, "num_axes": -1}}),
+    (
+        "Scale",
+        lambda x, g, b: x * g + b,
+        {"scale_param": {"bias_term": True, "axis": 2, "num_axes": -1}},
+    ),
     ("Scale", lambda x, g: x * g, {"scale_param": {"num_axes": 0}}),
     ("Bias", lambda x, b: x + b[C], {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "expected", "parameters"), ELEMENTWISE)
@@ -204,12 +275,20 @@ def test_two_bottoms_that_are_spread() -> None:
 
 
 def test_inner_products() -> None:
-    flat: Any = lambda x: x.reshape(x.shape[0], -1)  # noqa: E731
+    def flat(x):
+        return x.reshape(x.shape[0], -1)
+
     check("InnerProduct", lambda x, w, b: flat(x) @ w.T + b, inner_product_param={"num_output": 3})
     transposed = {"num_output": 3, "transpose": True, "bias_term": False}
     check("InnerProduct", lambda x, w: flat(x) @ w, inner_product_param=transposed)
-    check("InnerProduct", lambda x, w, b: x @ w.T + b, inner_product_param={"num_output": 3, "axis": -1})
-    check("InnerProduct", lambda x, w, b: x @ w.T + b, [(2, 6)], inner_product_param={"num_output": 3})
+    check(
+        "InnerProduct",
+        lambda x, w, b: x @ w.T + b,
+        inner_product_param={"num_output": 3, "axis": -1},
+    )
+    check(
+        "InnerProduct", lambda x, w, b: x @ w.T + b, [(2, 6)], inner_product_param={"num_output": 3}
+    )
 
 
 def last_of_equal(x: Array, axis: int, k: int) -> tuple[Array, Array]:
@@ -224,7 +303,8 @@ def _spread(values: Array) -> Array:
 
 
 def reorg(x: Array, s: int, *, reverse: bool) -> Any:
-    """Darknet's loop over the bottom's places: one side is read in order, the other at (c % few, …)."""
+    """Darknet's loop over the bottom's places: one side is read in order, the other at (c % few,
+    …)."""
     n, c, h, w = x.shape
     few = c // (s * s)
     flat = x.reshape(-1)
@@ -255,65 +335,188 @@ def test_roi_pooling() -> None:
             want[r, :, i, j] = cell.max((1, 2)) if cell.size else 0
     sizes = {"pooled_h": 2, "pooled_w": 3, "spatial_scale": 0.5}
     for shape in ((3, 5), (3, 5, 1, 1)):
-        prototxt = net(layer("ROIPooling", "y", "x boxes", roi_pooling_param=sizes), x=x.shape, boxes=shape)
+        prototxt = net(
+            layer("ROIPooling", "y", "x boxes", roi_pooling_param=sizes), x=x.shape, boxes=shape
+        )
         values, _ = run(prototxt, {"x": x, "boxes": boxes.reshape(shape)})
         np.testing.assert_array_equal(values[0], want)
 
 
 MOVES: list[tuple[str, Any, Sequence[tuple[int, ...]], str, dict[str, Any]]] = [
     ("Concat", lambda a, b: np.concatenate([a, b], 1), [X, X], "y", {}),
-    ("Concat", lambda a, b: np.concatenate([a, b], 2), [X, (2, 6, 1, 5)], "y", {"concat_param": {"axis": -2}}),
+    (
+        "Concat",
+        lambda a, b: np.concatenate([a, b], 2),
+        [X, (2, 6, 1, 5)],
+        "y",
+        {"concat_param": {"axis": -2}},
+    ),
     ("Slice", lambda x: tuple(np.split(x, 3, 1)), [X], "a b c", {}),
-    ("Slice", lambda x: tuple(np.split(x, [2, 5], 2)), [X], "a b c",
-     {"slice_param": {"axis": 2, "slice_point": [2, 5]}}),
+    (
+        "Slice",
+        lambda x: tuple(np.split(x, [2, 5], 2)),
+        [X],
+        "a b c",
+        {"slice_param": {"axis": 2, "slice_point": [2, 5]}},
+    ),
     ("Split", lambda x: (x, x), [X], "a b", {}),
     ("Crop", lambda x, _: x[:, :, 2:5, 2:4], [X, (2, 6, 3, 2)], "y", {"crop_param": {"offset": 2}}),
-    ("Crop", lambda x, _: x[:, 1:3, 2:5, 3:5], [X, (2, 2, 3, 2)], "y",
-     {"crop_param": {"axis": 1, "offset": [1, 2, 3]}}),
+    (
+        "Crop",
+        lambda x, _: x[:, 1:3, 2:5, 3:5],
+        [X, (2, 2, 3, 2)],
+        "y",
+        {"crop_param": {"axis": 1, "offset": [1, 2, 3]}},
+    ),
     ("Flatten", lambda x: x.reshape(2, -1), [X], "y", {}),
     ("Flatten", lambda x: x.reshape(2, 42, 5), [X], "y", {"flatten_param": {"end_axis": 2}}),
-    ("Permute", lambda x: x.transpose(0, 2, 3, 1), [X], "y", {"permute_param": {"order": [0, 2, 3, 1]}}),
+    (
+        "Permute",
+        lambda x: x.transpose(0, 2, 3, 1),
+        [X],
+        "y",
+        {"permute_param": {"order": [0, 2, 3, 1]}},
+    ),
     ("Permute", lambda x: x.transpose(1, 0, 2, 3), [X], "y", {"permute_param": {"order": 1}}),
-    ("Reshape", lambda x: x.reshape(2, 2, -1), [X], "y", {"reshape_param": {"shape": {"dim": [0, 2, -1]}}}),
-    ("Reshape", lambda x: x.reshape(2, 3, 2, 7, 5), [X], "y",
-     {"reshape_param": {"axis": 1, "num_axes": 1, "shape": {"dim": [3, -1]}}}),
+    (
+        "Reshape",
+        lambda x: x.reshape(2, 2, -1),
+        [X],
+        "y",
+        {"reshape_param": {"shape": {"dim": [0, 2, -1]}}},
+    ),
+    (
+        "Reshape",
+        lambda x: x.reshape(2, 3, 2, 7, 5),
+        [X],
+        "y",
+        {"reshape_param": {"axis": 1, "num_axes": 1, "shape": {"dim": [3, -1]}}},
+    ),
     ("Axpy", lambda a, x, y: a[:, :, None, None] * x + y, [(2, 6), X, X], "y", {}),
     ("Axpy", lambda a, x, y: a * x + y, [(2, 6, 1, 1), X, X], "y", {}),
-    ("BN", lambda x, s, b, m, v: _spread(s) * (x - _spread(m)) / np.sqrt(_spread(v) + 1e-3) + _spread(b), [X], "y",
-     {"bn_param": {"frozen": True, "eps": 1e-3}}),
-    ("BN", lambda x, s, b: _spread(s) * x + _spread(b), [X], "y", {"bn_param": {"bn_mode": "INFERENCE"}}),
-    ("ShuffleChannel", lambda x: x[:, [0, 3, 1, 4, 2, 5]], [X], "y", {"shuffle_channel_param": {"group": 2}}),
-    ("Reorg", lambda x: reorg(x, 2, reverse=False), [(2, 8, 4, 6)], "y", {"reorg_param": {"stride": 2}}),
-    ("Reorg", lambda x: reorg(x, 2, reverse=True), [(2, 8, 4, 6)], "y",
-     {"reorg_param": {"stride": 2, "reverse": True}}),
+    (
+        "BN",
+        lambda x, s, b, m, v: (
+            _spread(s) * (x - _spread(m)) / np.sqrt(_spread(v) + 1e-3) + _spread(b)
+        ),
+        [X],
+        "y",
+        {"bn_param": {"frozen": True, "eps": 1e-3}},
+    ),
+    (
+        "BN",
+        lambda x, s, b: _spread(s) * x + _spread(b),
+        [X],
+        "y",
+        {"bn_param": {"bn_mode": "INFERENCE"}},
+    ),
+    (
+        "ShuffleChannel",
+        lambda x: x[:, [0, 3, 1, 4, 2, 5]],
+        [X],
+        "y",
+        {"shuffle_channel_param": {"group": 2}},
+    ),
+    (
+        "Reorg",
+        lambda x: reorg(x, 2, reverse=False),
+        [(2, 8, 4, 6)],
+        "y",
+        {"reorg_param": {"stride": 2}},
+    ),
+    (
+        "Reorg",
+        lambda x: reorg(x, 2, reverse=True),
+        [(2, 8, 4, 6)],
+        "y",
+        {"reorg_param": {"stride": 2, "reverse": True}},
+    ),
     ("Upsample", lambda x: x.repeat(3, 2).repeat(3, 3), [X], "y", {"upsample_param": {"scale": 3}}),
     ("Tile", lambda x: np.tile(x, (1, 1, 3, 1)), [X], "y", {"tile_param": {"axis": 2, "tiles": 3}}),
     ("Eltwise", lambda a, b: a + b, [X, X], "y", {}),
-    ("Eltwise", lambda a, b, c: a - 2 * b + c, [X] * 3, "y", {"eltwise_param": {"coeff": [1, -2, 1]}}),
-    ("Eltwise", lambda a, b, c: np.maximum(a, np.maximum(b, c)), [X] * 3, "y", {"eltwise_param": {"operation": "MAX"}}),
+    (
+        "Eltwise",
+        lambda a, b, c: a - 2 * b + c,
+        [X] * 3,
+        "y",
+        {"eltwise_param": {"coeff": [1, -2, 1]}},
+    ),
+    (
+        "Eltwise",
+        lambda a, b, c: np.maximum(a, np.maximum(b, c)),
+        [X] * 3,
+        "y",
+        {"eltwise_param": {"operation": "MAX"}},
+    ),
     ("Eltwise", lambda a, b, c: a * b * c, [X] * 3, "y", {"eltwise_param": {"operation": "PROD"}}),
     ("Reduction", lambda x: x.sum(), [X], "y", {}),
-    ("Reduction", lambda x: 3 * x.mean((2, 3)), [X], "y",
-     {"reduction_param": {"operation": "MEAN", "axis": 2, "coeff": 3}}),
-    ("Reduction", lambda x: np.abs(x).sum(3), [X], "y", {"reduction_param": {"operation": "ASUM", "axis": -1}}),
-    ("Reduction", lambda x: (x * x).sum((1, 2, 3)), [X], "y", {"reduction_param": {"operation": "SUMSQ", "axis": 1}}),
-    ("ArgMax", lambda x: last_of_equal(x.reshape(2, -1), 1, 1)[0].reshape(2, 1, 1, 1), [X], "y", {}),
-    ("ArgMax", lambda x: np.stack(last_of_equal(x, 1, 3), 1), [(2, 9)], "y",
-     {"argmax_param": {"top_k": 3, "out_max_val": True}}),
-    ("ArgMax", lambda x: last_of_equal(x, 1, 2)[0], [X], "y", {"argmax_param": {"top_k": 2, "axis": 1}}),
-    ("ArgMax", lambda x: x.max(1, keepdims=True), [X], "y", {"argmax_param": {"axis": 1, "out_max_val": True}}),
-]  # fmt: skip
+    (
+        "Reduction",
+        lambda x: 3 * x.mean((2, 3)),
+        [X],
+        "y",
+        {"reduction_param": {"operation": "MEAN", "axis": 2, "coeff": 3}},
+    ),
+    (
+        "Reduction",
+        lambda x: np.abs(x).sum(3),
+        [X],
+        "y",
+        {"reduction_param": {"operation": "ASUM", "axis": -1}},
+    ),
+    (
+        "Reduction",
+        lambda x: (x * x).sum((1, 2, 3)),
+        [X],
+        "y",
+        {"reduction_param": {"operation": "SUMSQ", "axis": 1}},
+    ),
+    (
+        "ArgMax",
+        lambda x: last_of_equal(x.reshape(2, -1), 1, 1)[0].reshape(2, 1, 1, 1),
+        [X],
+        "y",
+        {},
+    ),
+    (
+        "ArgMax",
+        lambda x: np.stack(last_of_equal(x, 1, 3), 1),
+        [(2, 9)],
+        "y",
+        {"argmax_param": {"top_k": 3, "out_max_val": True}},
+    ),
+    (
+        "ArgMax",
+        lambda x: last_of_equal(x, 1, 2)[0],
+        [X],
+        "y",
+        {"argmax_param": {"top_k": 2, "axis": 1}},
+    ),
+    (
+        "ArgMax",
+        lambda x: x.max(1, keepdims=True),
+        [X],
+        "y",
+        {"argmax_param": {"axis": 1, "out_max_val": True}},
+    ),
+]
 
 
 @pytest.mark.parametrize(("kind", "expected", "shapes", "top", "parameters"), MOVES)
 def test_moves(
-    kind: str, expected: Any, shapes: Sequence[tuple[int, ...]], top: str, parameters: dict[str, Any]
+    kind: str,
+    expected: Any,
+    shapes: Sequence[tuple[int, ...]],
+    top: str,
+    parameters: dict[str, Any],
 ) -> None:
     check(kind, expected, shapes, top, **parameters)
 
 
 def test_argmax_takes_the_later_of_equal_values() -> None:
-    values, _ = run(net(layer("ArgMax", "y", "x"), x=(1, 4)), {"x": np.array([[1, 5, 5, 2]], np.float32)})
+    values, _ = run(
+        net(layer("ArgMax", "y", "x"), x=(1, 4)), {"x": np.array([[1, 5, 5, 2]], np.float32)}
+    )
     assert values[0].item() == 2
 
 
@@ -336,7 +539,10 @@ def test_interp() -> None:
     check("Interp", bilinear(13, 9), interp_param={"zoom_factor": 2})
     check("Interp", bilinear(4, 3), interp_param={"shrink_factor": 2})
     check("Interp", bilinear(20, 11), interp_param={"height": 20, "width": 11})
-    cropped = lambda x: bilinear(9, 8)(x[:, :, 1:-1, 1:-1])  # noqa: E731
+
+    def cropped(x):
+        return bilinear(9, 8)(x[:, :, 1:-1, 1:-1])
+
     check("Interp", cropped, interp_param={"height": 9, "width": 8, "pad_beg": -1, "pad_end": -1})
 
 
@@ -346,7 +552,9 @@ def test_lstm_begins_anew_where_cont_is_zero() -> None:
     width = 3
     size = 4
     prototxt = net(
-        layer("LSTM", "y", "x cont", recurrent_param={"num_output": size}), x=(steps, batch, width), cont=(steps, batch)
+        layer("LSTM", "y", "x cont", recurrent_param={"num_output": size}),
+        x=(steps, batch, width),
+        cont=(steps, batch),
     )
     rng = np.random.default_rng(0)
     x = rng.standard_normal((steps, batch, width)).astype(np.float32)
@@ -363,16 +571,46 @@ def test_lstm_begins_anew_where_cont_is_zero() -> None:
 
 
 REFUSED: list[tuple[str, Sequence[tuple[int, ...]], dict[str, Any], str]] = [
-    ("Pooling", [X], {"pooling_param": {"pool": "STOCHASTIC", "kernel_size": 2}}, "pools by STOCHASTIC"),
+    (
+        "Pooling",
+        [X],
+        {"pooling_param": {"pool": "STOCHASTIC", "kernel_size": 2}},
+        "pools by STOCHASTIC",
+    ),
     ("Pooling", [X], {"pooling_param": {"kernel_size": 2, "pad": 2}}, "less than its kernel"),
     ("Pooling", [X], {"pooling_param": {"kernel_size": 1, "stride": 5}}, "outside"),
-    ("Pooling", [X], {"pooling_param": {"kernel_size": 9, "pad": 1, "stride": 2}}, "would have the shape 2×6×1×0"),
+    (
+        "Pooling",
+        [X],
+        {"pooling_param": {"kernel_size": 9, "pad": 1, "stride": 2}},
+        "would have the shape 2×6×1×0",
+    ),
     ("Pooling", [X], {"pooling_param": {"kernel_size": 0}}, "kernel_size of 0"),
     ("Convolution", [X], {"convolution_param": {"num_output": 4}}, "gives kernel_size for 0 of 2"),
-    ("Convolution", [X], {"convolution_param": {"num_output": 4, "kernel_size": 9}}, "would have the shape"),
-    ("Convolution", [X], {"convolution_param": {"num_output": 5, "kernel_size": 1, "group": 2}}, "into 2 groups"),
-    ("Convolution", [X], {"convolution_param": {"num_output": 4000000000, "kernel_size": 3}}, "random weights"),
-    ("BatchNorm", [X], {"batch_norm_param": {"use_global_stats": False}}, "statistics of the batch"),
+    (
+        "Convolution",
+        [X],
+        {"convolution_param": {"num_output": 4, "kernel_size": 9}},
+        "would have the shape",
+    ),
+    (
+        "Convolution",
+        [X],
+        {"convolution_param": {"num_output": 5, "kernel_size": 1, "group": 2}},
+        "into 2 groups",
+    ),
+    (
+        "Convolution",
+        [X],
+        {"convolution_param": {"num_output": 4000000000, "kernel_size": 3}},
+        "random weights",
+    ),
+    (
+        "BatchNorm",
+        [X],
+        {"batch_norm_param": {"use_global_stats": False}},
+        "statistics of the batch",
+    ),
     ("LRN", [X], {"lrn_param": {"local_size": 4}}, "even local_size"),
     ("Eltwise", [X, (2, 6, 7, 4)], {}, "other shapes"),
     ("Eltwise", [X, X], {"eltwise_param": {"operation": "MIN"}}, "operation MIN"),
@@ -391,12 +629,22 @@ REFUSED: list[tuple[str, Sequence[tuple[int, ...]], dict[str, Any], str]] = [
     ("Tile", [X], {}, "would have the shape"),
     ("Reorg", [(1, 8, 4, 4)], {}, "needs a reorg_param with a stride"),
     ("Reorg", [(1, 6, 4, 4)], {"reorg_param": {"stride": 2}}, "cannot part"),
-    ("ShuffleChannel", [X], {"shuffle_channel_param": {"group": 4}}, "cannot part 6 channels into 4"),
+    (
+        "ShuffleChannel",
+        [X],
+        {"shuffle_channel_param": {"group": 4}},
+        "cannot part 6 channels into 4",
+    ),
     ("BN", [X], {"bn_param": {"scale_filler": {"value": 1}}}, "takes the statistics of the batch"),
     ("Axpy", [(2, 6), X, (2, 6, 7, 4)], {}, "two bottoms of one shape"),
-    ("Upsample", [X], {"upsample_param": {"upsample_h": 8}}, "unknown field 'upsample_h' in upsample_param"),
+    (
+        "Upsample",
+        [X],
+        {"upsample_param": {"upsample_h": 8}},
+        "unknown field 'upsample_h' in upsample_param",
+    ),
     ("LSTM", [(5, 2, 3), (5, 3)], {"recurrent_param": {"num_output": 2}}, "cont, of 5×2"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "shapes", "parameters", "why"), REFUSED)

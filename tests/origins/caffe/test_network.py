@@ -1,4 +1,5 @@
-"""A prototxt becomes a graph: names of tensors, inputs, phases, old forms; the rest is refused by name."""
+"""A prototxt becomes a graph: names of tensors, inputs, phases, old forms; the rest is refused by
+name."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from subgraph.origins.caffe.network import CONVERTERS, CaffeNetwork
 from tests.helpers.runs import evaluate
 
 
-def convert(prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None = None) -> CaffeNetwork:
+def convert(
+    prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None = None
+) -> CaffeNetwork:
     converted = network.convert(text.parse(prototxt, Path("n")), "n", weights)
     onnx.checker.check_model(converted.model, full_check=True)
     return converted
@@ -27,7 +30,11 @@ def convert(prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None 
 def graph(prototxt: str) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Inputs, outputs, and (node, its tensor)."""
     g = convert(prototxt).model.graph
-    return [i.name for i in g.input], [o.name for o in g.output], [(n.name, n.output[0]) for n in g.node]
+    return (
+        [i.name for i in g.input],
+        [o.name for o in g.output],
+        [(n.name, n.output[0]) for n in g.node],
+    )
 
 
 X = {"x": (1, 4, 5, 5)}
@@ -42,13 +49,27 @@ def test_a_layer_in_place_makes_a_tensor_with_its_own_name() -> None:
         layer("Pooling", "p", "conv", "pool", pooling_param={"kernel_size": 2}),
         **X,
     )
-    assert graph(chain) == (["x"], ["pool"], [("conv", "conv"), ("relu", "relu"), ("scale", "scale"), ("p", "pool")])
+    assert graph(chain) == (
+        ["x"],
+        ["pool"],
+        [("conv", "conv"), ("relu", "relu"), ("scale", "scale"), ("p", "pool")],
+    )
 
 
 def test_names_that_two_tensors_would_have() -> None:
-    both = net(layer("ReLU", "b", "x", "a"), layer("ReLU", "a", "a", "b"), layer("ReLU", "c", "b", "b"), **X)
+    both = net(
+        layer("ReLU", "b", "x", "a"),
+        layer("ReLU", "a", "a", "b"),
+        layer("ReLU", "c", "b", "b"),
+        **X,
+    )
     assert graph(both)[2] == [("b", "a"), ("a", "b"), ("c", "c")]
-    taken = net(layer("ReLU", "r", "x", "relu"), layer("TanH", "relu", "x", "x"), layer("AbsVal", "end", "x"), **X)
+    taken = net(
+        layer("ReLU", "r", "x", "relu"),
+        layer("TanH", "relu", "x", "x"),
+        layer("AbsVal", "end", "x"),
+        **X,
+    )
     assert graph(taken)[2] == [("r", "relu"), ("relu", "x@relu"), ("end", "end")]
 
 
@@ -59,14 +80,24 @@ def test_inputs_in_all_forms() -> None:
     for front in (
         f'input: "data" {dims}',
         'input: "data" input_shape { dim: [1, 3, 4, 5] }',
-        f'layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ {shape} {shape} }} }}',
+        (
+            f'layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ {shape}'
+            f" {shape} }} }}"
+        ),
         f'layer {{ name: "in" type: "DummyData" top: "data" dummy_data_param {{ {shape} }} }}',
-        'layer { name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 1 channels: 3 '
-        "height: 4 width: 5 } }",
+        (
+            'layer { name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param {'
+            " batch_size: 1 channels: 3 height: 4 width: 5 } }"
+        ),
     ):
         converted = convert(f"{front} {relu}")
-        assert [(i.name, converted.shapes[i.name]) for i in converted.model.graph.input] == [("data", (1, 3, 4, 5))]
-    data = 'layer { name: "d" type: "Data" top: "data" top: "l" data_param { batch_size: 2 crop_size: 7 } }'
+        assert [(i.name, converted.shapes[i.name]) for i in converted.model.graph.input] == [
+            ("data", (1, 3, 4, 5))
+        ]
+    data = (
+        'layer { name: "d" type: "Data" top: "data" top: "l" data_param { batch_size: 2 crop_size:'
+        " 7 } }"
+    )
     assert convert(f"{data} {relu}").shapes["data"] == (2, 3, 7, 7)
 
 
@@ -89,7 +120,7 @@ def test_layers_as_before_2014() -> None:
                  convolution_param { num_output: 2 kernel_size: 3 } }
         layers { name: "r" type: RELU bottom: "c" top: "c" }
         layers { name: "f" type: INNER_PRODUCT bottom: "c" top: "f" inner_product_param { num_output: 2 } }
-    """
+    """  # noqa: E501
     weights: Any = {  # four dims, as old files have
         "c": (blob(2, 3, 3, 3), blob(1, 1, 1, 2)),
         "f": (blob(1, 1, 2, 32), blob(1, 1, 1, 2)),
@@ -108,7 +139,10 @@ def test_weights_that_do_not_fit() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "layer 'conv' (Convolution) has no weights in the caffemodel"),
         ({"conv": (blob(4, 4, 1, 1),)}, "has only 1 blobs in the caffemodel"),
-        ({"conv": (blob(4, 3, 1, 1), blob(4))}, "needs 4×4×1×1 as blob 0, the caffemodel has 4×3×1×1"),
+        (
+            {"conv": (blob(4, 3, 1, 1), blob(4))},
+            "needs 4×4×1×1 as blob 0, the caffemodel has 4×3×1×1",
+        ),
     ]
     for weights, message in cases:
         with pytest.raises(ModelError) as refusal:
@@ -120,24 +154,49 @@ def test_weights_that_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("lines", "message", "hint"),
     [
-        ([layer("Convolutoin", "c", "x")], "line 4: layer 'c' is of the type 'Convolutoin'", "Convolution"),
-        ([layer("Python", "p", "x")], "'Python', which subcut does not convert", ", ".join(sorted(CONVERTERS))),
+        (
+            [layer("Convolutoin", "c", "x")],
+            "line 4: layer 'c' is of the type 'Convolutoin'",
+            "Convolution",
+        ),
+        (
+            [layer("Python", "p", "x")],
+            "'Python', which subcut does not convert",
+            ", ".join(sorted(CONVERTERS)),
+        ),
         ([layer("SoftmaxWithLoss", "loss", "x x")], "which is for training", "deploy.prototxt"),
         ([layer("ReLU", "r", "y")], "no layer makes 'y', the bottom of 'r'", "did you mean 'x'"),
-        ([layer("ReLU", "r", "x"), layer("TanH", "r", "x", "t")], "two layers are called 'r'", "rename one"),
+        (
+            [layer("ReLU", "r", "x"), layer("TanH", "r", "x", "t")],
+            "two layers are called 'r'",
+            "rename one",
+        ),
         ([layer("Data", "d", "", "data")], "declares no shape", "input_param"),
         (['layer { type: "ReLU" bottom: "x" }'], "a layer without a name or a top", ""),
         (['layer { name: "v0" layers { } }'], "unknown field 'layers'", ""),
-        (['layer { name: "u" type: "PSROIPooling" bottom: "x" top: "u" reorg_param { stride: 2 } }'],
-         "line 4: layer 'u' is of the type 'PSROIPooling', which subcut does not convert", "known: "),
-        (['layers { layer { name: "c" type: "conv" num_output: 4 } bottom: "x" top: "c" }'],
-         "line 4: a network in Caffe's first form (V0)", "upgrade_net_proto_text"),
+        (
+            [
+                'layer { name: "u" type: "PSROIPooling" bottom: "x" top: "u" reorg_param { stride:'
+                " 2 } }"
+            ],
+            "line 4: layer 'u' is of the type 'PSROIPooling', which subcut does not convert",
+            "known: ",
+        ),
+        (
+            ['layers { layer { name: "c" type: "conv" num_output: 4 } bottom: "x" top: "c" }'],
+            "line 4: a network in Caffe's first form (V0)",
+            "upgrade_net_proto_text",
+        ),
         ([], "has no layers", "deploy.prototxt"),
         (["net_speed: 3"], "line 4: unknown field 'net_speed'", ""),
         (['input: "z"', layer("ReLU", "r", "x")], "2 inputs, 1 shape", "input_shape"),
-        (['layers { name: "r" type: RELU }', layer("ReLU", "s", "x")], "both `layer` and `layers`", ""),
+        (
+            ['layers { name: "r" type: RELU }', layer("ReLU", "s", "x")],
+            "both `layer` and `layers`",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(lines: list[str], message: str, hint: str) -> None:
     with pytest.raises(ModelError) as refusal:
         convert(net(*lines, **X))

@@ -27,9 +27,17 @@ def test_all_forms_of_a_value() -> None:
         name: "a \\"b\\" \\x41\\101" 'c' dim: [1, -2, 0x10]; scale: 1.5e-3f, flag: true
         inner { x: 1 } other: { y: MAX }  third < z: 'q' >
     """)
-    expected = [("name", 'a "b" AAc'), ("dim", "1"), ("dim", "-2"), ("dim", "0x10"), ("scale", "1.5e-3f"),
-                ("flag", "true"), ("inner", [("x", "1")]), ("other", [("y", "MAX")]),
-                ("third", [("z", "q")])]  # fmt: skip
+    expected = [
+        ("name", 'a "b" AAc'),
+        ("dim", "1"),
+        ("dim", "-2"),
+        ("dim", "0x10"),
+        ("scale", "1.5e-3f"),
+        ("flag", "true"),
+        ("inner", [("x", "1")]),
+        ("other", [("y", "MAX")]),
+        ("third", [("z", "q")]),
+    ]
     assert flat(tree) == expected
 
 

@@ -1,9 +1,9 @@
 """Models of other formats, converted and checked.
 
-Covers `origins.converters.conversion`, `origins.converters.script_main`, `origins.converters.tensorflow_script`,
-`origins.converters.paddle_script` and `commands.convert`. The scripts themselves run where TensorFlow and Paddle are:
-`make recipes` does that. Here a script of their kind converts JSON to ONNX, right or wrong, and numpy is the runtime of
-the original.
+Covers `origins.converters.conversion`, `origins.converters.script_main`,
+`origins.converters.tensorflow_script`, `origins.converters.paddle_script` and `commands.convert`.
+The scripts themselves run where TensorFlow and Paddle are: `make recipes` does that. Here a script
+of their kind converts JSON to ONNX, right or wrong, and numpy is the runtime of the original.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ def opened(model, tensors):
         return outputs | said.get("more", {}), {"a": a, "b": b, **said.get("inner", {})}
     inputs = {said.get("input", "x"): ("float32", [2, None])}
     yield inputs | {name: ("float32", [2, 3]) for name in said.get("inputs", [])}, compute
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model of a format that a script here converts; `subcut convert` runs it with this Python."""
+    """A model of a format that a script here converts; `subcut convert` runs it with this
+    Python."""
     (tmp_path / "script.py").write_text(SCRIPT)
     ours = Converter("json2onnx", str(tmp_path / "script.py"), ("nothing",))
     monkeypatch.setattr(converters, "converter_of", lambda path: ("a test's model", ours))
@@ -92,11 +93,17 @@ def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
     assert done.text.startswith("right: 3 recorded tensors agree")
     assert (done.document["checked"], done.document["converter"]) == (True, "json2onnx")
     onnx.checker.check_model(onnx.load("net.onnx"))
-    assert {p.name for p in model.parent.iterdir()} == {"net.json", "net.onnx", "script.py", "subcut_out"}
+    assert {p.name for p in model.parent.iterdir()} == {
+        "net.json",
+        "net.onnx",
+        "script.py",
+        "subcut_out",
+    }
 
 
 def test_a_name_with_another_shape_decides_nothing(model: Path) -> None:
-    """What the original calls so is another tensor: a converter gave its name to another one. The recording stays."""
+    """What the original calls so is another tensor: a converter gave its name to another one. The
+    recording stays."""
     model.write_text(json.dumps({"factor": 2.0, "inner": {"b": [1.0, 2.0]}}))
     done = converted(model, "--force")
     assert (done.exit_code, done.document["checked"]) == (0, True), done.text
@@ -133,11 +140,15 @@ def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> Non
         pytest.param(
             {"output": "a:0", "more": {"b:0": [[1, 2, 3], [4, 5, 6]]}},
             ["y"],
-            "y: outputs cannot be paired by name: y of the ONNX model with a:0, b:0 of the original",
+            "y: outputs cannot be paired by name: y of the ONNX model with a:0, b:0 of the"
+            " original",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"more": {"b:0": [1]}}, ["y"], "paired by name: none of the ONNX model with b:0", marks=pytest.mark.slow
+            {"more": {"b:0": [1]}},
+            ["y"],
+            "paired by name: none of the ONNX model with b:0",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -146,7 +157,11 @@ def test_it_agrees_only_if_all_outputs_were_compared(
 ) -> None:
     model.write_text(json.dumps({"factor": 2.0, **said}))
     done = converted(model)
-    assert (done.exit_code, done.document["checked"], done.document["uncompared"]) == (5, False, names)
+    assert (done.exit_code, done.document["checked"], done.document["uncompared"]) == (
+        5,
+        False,
+        names,
+    )
     assert done.text.startswith("unresolved: ")
     assert words in done.text
     assert not done.document["agree"]
@@ -184,7 +199,9 @@ N = ("int64", (1, 3))
         ({"a": F}, {"a": F, "b": F}, None),
     ],
 )
-def test_what_is_paired(ours: dict[str, Declared], theirs: dict[str, Declared], pairs: dict[str, str] | None) -> None:
+def test_what_is_paired(
+    ours: dict[str, Declared], theirs: dict[str, Declared], pairs: dict[str, str] | None
+) -> None:
     if pairs is not None:
         assert paired("input", ours, theirs) == pairs
         return
@@ -196,13 +213,22 @@ def test_what_is_paired(ours: dict[str, Declared], theirs: dict[str, Declared], 
 def test_a_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> None:
     """An operator that no runtime has; --no-check asks for nothing but the file."""
     model.write_text(json.dumps({"factor": 2.0, "operator": "Nowhere"}))
-    words = [] if own else ["--with", f"{sys.executable} {model.parent / 'script_main.py'} {{model}} {{output}}"]
+    words = (
+        []
+        if own
+        else ["--with", f"{sys.executable} {model.parent / 'script_main.py'} {{model}} {{output}}"]
+    )
     if not own:
-        code = "import sys; from script import convert; convert(__import__('pathlib').Path(sys.argv[1]), sys.argv[2])"
+        code = (
+            "import sys; from script import convert;"
+            " convert(__import__('pathlib').Path(sys.argv[1]), sys.argv[2])"
+        )
         (model.parent / "script_main.py").write_text(code)
     done = converted(model, *words)
     assert done.exit_code == 1 and not done.document["checked"]
-    assert done.text.startswith("written, and no runtime here loads it: ") and "Nowhere" in done.text
+    assert (
+        done.text.startswith("written, and no runtime here loads it: ") and "Nowhere" in done.text
+    )
     assert converted(model, *words, "--no-check", "--force").exit_code == 5
 
 
@@ -217,7 +243,9 @@ def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
 
 def test_a_converter_that_fails_says_why(model: Path) -> None:
     model.write_text(json.dumps({"fails": "unsupported operator"}))
-    with pytest.raises(ModelError, match=r"(?s)json2onnx cannot convert net\.json.*unsupported operator"):
+    with pytest.raises(
+        ModelError, match=r"(?s)json2onnx cannot convert net\.json.*unsupported operator"
+    ):
         converted(model)
     assert not Path("net.onnx").exists()
 
@@ -225,7 +253,8 @@ def test_a_converter_that_fails_says_why(model: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: Path) -> None:
-    """Neither the converter's processes nor its files; what a killed command leaves, the next one removes."""
+    """Neither the converter's processes nor its files; what a killed command leaves, the next one
+    removes."""
     code = "import os, sys, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     Path("slow.py").write_text(code)
     words = ["convert", "net.json", "--with", f"{sys.executable} slow.py {{model}} {{output}}"]
@@ -236,7 +265,10 @@ def test_a_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: P
     process.send_signal(number)
     process.wait()
     converter = Path("pid").read_text()
-    while Path(f"/proc/{converter}").exists() and "Z" not in Path(f"/proc/{converter}/stat").read_text().split()[2]:
+    while (
+        Path(f"/proc/{converter}").exists()
+        and "Z" not in Path(f"/proc/{converter}/stat").read_text().split()[2]
+    ):
         time.sleep(0.01)
     assert bool(list(Path().glob(".*"))) == (number == signal.SIGKILL)
     assert converted(model).exit_code == 0
@@ -251,7 +283,8 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
     assert converted(model, "--force", "--no-check").exit_code == 5
 
 
-# ------------------------------------------------------------------------------------------------ --with
+# ------------------------------------------------------------------------------------------------
+# --with
 
 
 @pytest.mark.parametrize(
@@ -285,21 +318,34 @@ def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) 
     (tmp_path / "mine.py").write_text(textwrap.dedent(code))
     (tmp_path / "a net.xyz").write_text("?")
     command = f"{sys.executable} {tmp_path / 'mine.py'} {{model}} {{output}}"
-    done = subcut("convert", tmp_path / "a net.xyz", "-o", "out.onnx", "--with", command, cwd=tmp_path)
+    done = subcut(
+        "convert", tmp_path / "a net.xyz", "-o", "out.onnx", "--with", command, cwd=tmp_path
+    )
     assert (done.code, "not checked" in done.out) == (5, True), done
     onnx.checker.check_model(str(tmp_path / "out.onnx"))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a net.xyz", "mine.py", "out.data", "out.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a net.xyz",
+        "mine.py",
+        "out.data",
+        "out.onnx",
+    ]
 
 
-def test_only_a_model_and_its_weights_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_model_and_its_weights_are_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def written() -> Graph:
         (tmp_path / "work").mkdir()
         monkeypatch.chdir(tmp_path / "work")  # onnx looks there for a file of that name
         weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
         x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in "xy")
-        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight]
+        )
         model = helper.make_model(graph)
-        onnx.save(model, "net.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+        onnx.save(
+            model, "net.onnx", save_as_external_data=True, location="w.data", size_threshold=0
+        )
         Path("convert.log").touch()
         return load(tmp_path / "work" / "net.onnx")
 
@@ -321,7 +367,9 @@ def test_only_a_model_and_its_weights_are_put_in_place(tmp_path: Path, monkeypat
     onnx.checker.check_model(str(target))
 
 
-@pytest.mark.parametrize("template", ["python x.py {model}", "python {output}", "python 'x {model} {output}"])
+@pytest.mark.parametrize(
+    "template", ["python x.py {model}", "python {output}", "python 'x {model} {output}"]
+)
 def test_a_command_that_cannot_be_filled_in(template: str) -> None:
     with pytest.raises(UsageError, match="--with"):
         command_of(template, Path("m"), Path("o"))
@@ -332,13 +380,16 @@ def test_no_shell_reads_a_name() -> None:
     assert words == ["conv", "a; rm -rf b", "-o=o'o.onnx"]
 
 
-# ------------------------------------------------------------------------------------------------ which
+# ------------------------------------------------------------------------------------------------
+# which
 
 
 def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "saved_model.pb").touch()
-    (tmp_path / "inference.pdmodel").write_bytes(b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20")
+    (tmp_path / "inference.pdmodel").write_bytes(
+        b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20"
+    )
     (tmp_path / "k").write_bytes(b"\x89HDF\r\n\x1a\n")
     (tmp_path / "t").write_bytes(b"\x20\0\0\0TFL3")
     (tmp_path / "g").write_bytes(b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype")
@@ -353,10 +404,17 @@ def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
     assert converter_of(tmp_path / "text") is None
     assert (converter_of(tmp_path / "t") or pytest.fail())[0] == "a TensorFlow Lite model"
     (tmp_path / "g.pbtxt").write_text('node {\n  name: "input"\n}\n')
-    with pytest.raises(UsageError, match=r"is a TensorFlow graph as text .*, which subcut does not convert") as refusal:
+    with pytest.raises(
+        UsageError, match=r"is a TensorFlow graph as text .*, which subcut does not convert"
+    ) as refusal:
         in_process("convert", tmp_path / "g.pbtxt")
     assert "as_text=False" in refusal.value.hint
-    assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [SAVED_MODEL, KERAS, TFLITE, GRAPH]
+    assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [
+        SAVED_MODEL,
+        KERAS,
+        TFLITE,
+        GRAPH,
+    ]
 
 
 def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
@@ -377,7 +435,9 @@ def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
         ("nothing", None, "no such file or folder"),
     ],
 )
-def test_what_is_not_converted(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+def test_what_is_not_converted(
+    name: str, content: bytes | None, words: str, tmp_path: Path
+) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     done = subcut("convert", name, "-o", "other.onnx", cwd=tmp_path)
@@ -388,7 +448,14 @@ def test_what_is_not_converted(name: str, content: bytes | None, words: str, tmp
 def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> None:
     (tmp_path / "m.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subcut("convert", "m.h5", "--index-url", "https://me:secret@example.invalid/simple", cwd=tmp_path, env=cache)
+    done = subcut(
+        "convert",
+        "m.h5",
+        "--index-url",
+        "https://me:secret@example.invalid/simple",
+        cwd=tmp_path,
+        env=cache,
+    )
     assert (done.code, done.out) == (2, "")
     assert "tf2onnx==" in done.err and ", about 1.3 GB:" in done.err
     assert "****@example.invalid/simple" in done.err
@@ -399,8 +466,8 @@ def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> Non
 
 def test_caffe_is_read_by_subcut_itself(tmp_path: Path) -> None:
     (tmp_path / "n.prototxt").write_text(
-        'name: "n" layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 } } }'
-        'layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }'
+        'name: "n" layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim:'
+        ' 4 } } }layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }'
     )
     done = subcut("convert", "n.prototxt", "--weights", "random:0", cwd=tmp_path)
     assert done.code == 5, done

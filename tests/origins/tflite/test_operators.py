@@ -1,4 +1,5 @@
-"""A .tflite, cut in its own format: bit-equal to the whole, smaller, and what cannot be cut is named.
+"""A .tflite, cut in its own format: bit-equal to the whole, smaller, and what cannot be cut is
+named.
 
 Covers `origins.tflite.files` and `origins.tflite.child` as well, and the backend.
 """
@@ -38,7 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def run(model: bytes, feeds: dict[str, Array] | None = None, every: bool = False) -> dict[str, Array]:
+def run(
+    model: bytes, feeds: dict[str, Array] | None = None, every: bool = False
+) -> dict[str, Array]:
     """The outputs of a .tflite, or every tensor, on `feeds` or on random values."""
     net = runtime.Interpreter(
         model_content=model,
@@ -54,7 +57,9 @@ def run(model: bytes, feeds: dict[str, Array] | None = None, every: bool = False
         net.set_tensor(t["index"], values[t["name"]])
     net.invoke()
     details = net.get_tensor_details() if every else net.get_output_details()
-    return values | {t["name"]: net.get_tensor(t["index"]) for t in details if t["shape"].size and t["name"]}
+    return values | {
+        t["name"]: net.get_tensor(t["index"]) for t in details if t["shape"].size and t["name"]
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,7 +89,9 @@ def test_any_cut_gives_the_same_bits(kind: str, data: st.DataObject) -> None:
     inputs = dict.fromkeys(n for node in nodes for n in node.input if n and n not in made | weights)
     outputs = [n for n in made if n in later or n in {o.name for o in model.graph.output}]
     infos = {v.name: v for v in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
-    graph = onnx.helper.make_graph(nodes, "cut", [infos[n] for n in inputs], [infos[n] for n in outputs])
+    graph = onnx.helper.make_graph(
+        nodes, "cut", [infos[n] for n in inputs], [infos[n] for n in outputs]
+    )
     read = {n for node in nodes for n in node.input}
     graph.initializer.extend(t for t in model.graph.initializer if t.name in read)
     cut = operators().to_tflite(onnx.helper.make_model(graph))
@@ -110,12 +117,16 @@ def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
     case = Path(document["results"][0]["path"])
     assert document["results"][0]["check"]["status"] == "identical"
     assert document["results"][0]["reference"]["runtime"] == "litert"
-    done = subprocess.run([sys.executable, case / "repro.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, case / "repro.py"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert family_of(case / "model.tflite") is Family.TFLITE and is_of_tflite(case / "model.onnx")
     assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
     subprocess.run([sys.executable, "-m", "zipfile", "-e", pack(case), "sent"], check=True)
-    done = subprocess.run([sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert "pip install ai-edge-litert numpy" in Path("sent/b/README.txt").read_text()
     assert in_process("replay", "b.zip").exit_code == 0
@@ -134,13 +145,19 @@ def pack(case: Path) -> str:
 @pytest.mark.rare
 @pytest.mark.slow
 def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None:
-    """It rounds some codes the other way, no fault. A dump of all tensors is compared, and begins a loop."""
+    """It rounds some codes the other way, no fault. A dump of all tensors is compared, and begins a
+    loop."""
     model = str(FILES / "int8.tflite")
     result = in_process("compare", model)
-    assert result.exit_code == 0 and "29 tensors: 0 of 29 wrong in place" in result.text, result.text
+    assert result.exit_code == 0 and "29 tensors: 0 of 29 wrong in place" in result.text, (
+        result.text
+    )
     assert in_process("dump", model, "--all", "-o", "dump").exit_code == 0
     assert "0 of 29 tensors wrong" in in_process("compare", model, "--recorded", "dump").text
-    assert in_process("manual", "start", model, "--recorded", "dump", "-o", "loop").exit_code in (0, 5)
+    assert in_process("manual", "start", model, "--recorded", "dump", "-o", "loop").exit_code in (
+        0,
+        5,
+    )
     assert (tmp_path / "loop" / "manual-device" / "todo" / "1" / "model.tflite").is_file()
 
 
@@ -169,7 +186,7 @@ from subgraph.runtime.backends import litert
 def load(model, options):
     run = litert.load(model, {})
     return lambda feeds: {k: v / np.float32(2) if k == options["tensor"] else v for k, v in run(feeds).items()}
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.rare
@@ -178,7 +195,9 @@ def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_pa
     (tmp_path / "halved.py").write_text(HALVED)
     model = FILES / "float.tflite"
     (output,) = subgraph.load(model).outputs
-    done = in_process("bisect", model, "-c", f"{tmp_path / 'halved.py'}:tensor={output}", "--repeat", "1")
+    done = in_process(
+        "bisect", model, "-c", f"{tmp_path / 'halved.py'}:tensor={output}", "--repeat", "1"
+    )
     (finding,) = done.document["findings"]
     assert (finding["kind"], finding["ops"]) == ("culprit", ["SOFTMAX"])
 
@@ -189,12 +208,21 @@ def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
     (tmp_path / "device.py").write_text(DEVICE)
     (tmp_path / "faulty.tflite").write_bytes(plant("float", rolled, 9))
     device = f"cmd:{sys.executable} {tmp_path / 'device.py'}"
-    words = ["bisect", str(FILES / "float.onnx"), "--candidate-model", str(tmp_path / "faulty.tflite"), "-c", device]
+    words = [
+        "bisect",
+        str(FILES / "float.onnx"),
+        "--candidate-model",
+        str(tmp_path / "faulty.tflite"),
+        "-c",
+        device,
+    ]
     (finding,) = in_process(*words, "--repeat", "1").document["findings"]
     assert finding["nodes"] == ["functional_1/block1_point_1/convolution1"]
     assert (Path(finding["case"]) / "candidate" / "model.tflite").is_file()
     model = str(tmp_path / "faulty.tflite")
-    with pytest.raises(UsageError, match=r"ort takes ONNX; faulty\.tflite has TensorFlow Lite's operators"):
+    with pytest.raises(
+        UsageError, match=r"ort takes ONNX; faulty\.tflite has TensorFlow Lite's operators"
+    ):
         in_process("bisect", model, "-c", "ort")
     with pytest.raises(UsageError, match="cut and run, but not edited"):
         in_process("remove", model, "functional_1/leaky_1/LeakyRelu")
@@ -209,7 +237,9 @@ def test_only_what_a_cut_needs_is_in_it() -> None:
     nodes = [n for n in model.graph.node if n.name == JOIN]
     infos = {v.name: v for v in model.graph.value_info}
     alone = onnx.helper.make_graph(nodes, "m", [infos[n] for n in nodes[0].input], [infos[JOIN]])
-    read = operators().schema.ModelT.InitFromPackedBuf(operators().to_tflite(onnx.helper.make_model(alone)), 0)
+    read = operators().schema.ModelT.InitFromPackedBuf(
+        operators().to_tflite(onnx.helper.make_model(alone)), 0
+    )
     assert [len(read.subgraphs[0].tensors), len(read.operatorCodes), len(read.buffers)] == [3, 1, 1]
     assert read.metadata is None and read.signatureDefs is None
 
@@ -221,7 +251,8 @@ def test_recognised_by_content(tmp_path: Path) -> None:
 
 
 def test_a_loop_is_carried_whole_and_alone() -> None:
-    """Its condition and body travel with it; in the cut it has other numbers of buffers, codes and subgraphs."""
+    """Its condition and body travel with it; in the cut it has other numbers of buffers, codes and
+    subgraphs."""
     data = (FILES / "while.tflite").read_bytes()
     model = operators().to_onnx(data, "while")
     assert [node.op_type for node in model.graph.node] == ["RESHAPE", "WHILE", "STRIDED_SLICE"]
@@ -237,7 +268,9 @@ def test_a_loop_is_carried_whole_and_alone() -> None:
     del model.graph.node[0], model.graph.input[:]
     model.graph.input.extend(infos[n] for n in read)
     alone = run(operators().to_tflite(model), values)
-    assert all(alone[name].tobytes() == values[name].tobytes() == one[name].tobytes() for name in ends)
+    assert all(
+        alone[name].tobytes() == values[name].tobytes() == one[name].tobytes() for name in ends
+    )
 
 
 def test_two_loops_in_one_model_do_not_share_subgraphs() -> None:
@@ -250,7 +283,9 @@ def test_two_loops_in_one_model_do_not_share_subgraphs() -> None:
     model.graph.node.insert(2, other)
     written = operators().schema.ModelT.InitFromPackedBuf(operators().to_tflite(model), 0)
     loops = [
-        op.builtinOptions for op in written.subgraphs[0].operators if hasattr(op.builtinOptions, "bodySubgraphIndex")
+        op.builtinOptions
+        for op in written.subgraphs[0].operators
+        if hasattr(op.builtinOptions, "bodySubgraphIndex")
     ]
     numbers = [k for loop in loops for k in (loop.condSubgraphIndex, loop.bodySubgraphIndex)]
     assert sorted(numbers) == [1, 2, 3, 4] == list(range(1, len(written.subgraphs)))
@@ -269,9 +304,14 @@ def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
         assert graph.ops == ops and graph.path.name == "m.tflite"
         value = rng.standard_normal(SHAPES[signature]).astype(np.float32)
         (right,) = net.get_signature_runner(signature)(**{fed: value}).values()
-        assert run(operators().to_tflite(onnx.load(graph.path)), {fed: value})[made].tobytes() == right.tobytes()
+        assert (
+            run(operators().to_tflite(onnx.load(graph.path)), {fed: value})[made].tobytes()
+            == right.tobytes()
+        )
     for wrong, why in (("", "which signature"), (":encod", "no signature 'encod'")):
-        with pytest.raises(UsageError, match=f"m.tflite: {why}.* it has 'encode', 'decode'") as raised:
+        with pytest.raises(
+            UsageError, match=f"m.tflite: {why}.* it has 'encode', 'decode'"
+        ) as raised:
             subgraph.load(tmp_path / f"m.tflite{wrong}")
         assert raised.value.hint == "name one: m.tflite:SIGNATURE"
     with pytest.raises(UsageError, match="no signature 'x'; it has 'serving_default'"):
@@ -322,7 +362,8 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.rare
 @pytest.mark.slow
 def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> None:
-    """float.tflite as what the device runs; int8.tflite as well, whose `block1_add` was calibrated too narrow."""
+    """float.tflite as what the device runs; int8.tflite as well, whose `block1_add` was calibrated
+    too narrow."""
     onnx_model = str(FILES / "float.onnx")
     np.save(tmp_path / "x.npy", np.random.default_rng(5).random((1, 16, 16, 3), np.float32))
     words = ["compare", onnx_model, "-i", str(tmp_path / "x.npy"), "--candidate-model"]
@@ -338,8 +379,8 @@ def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> Non
 def test_right_conversions_are_not_blamed(one: str, other: str, tmp_path: Path) -> None:
     """Also where the ONNX model is quantized itself: then its tensors are codes as well.
 
-    The network is not trained: another input moves its output no more than int8 does, so that an agreement within int8
-    tells nothing.
+    The network is not trained: another input moves its output no more than int8 does, so that an
+    agreement within int8 tells nothing.
     """
     image = np.random.default_rng(5).random((1, 16, 16, 3), np.float32)
     scale = 0.003921555820852518 if one == "int8" else 0
@@ -379,7 +420,9 @@ FAULTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "number", "fault", "name"), FAULTS, ids=lambda v: getattr(v, "__name__", None))
+@pytest.mark.parametrize(
+    ("kind", "number", "fault", "name"), FAULTS, ids=lambda v: getattr(v, "__name__", None)
+)
 def test_a_planted_fault_is_named(
     kind: str, number: int, fault: Callable[[Any, Any], None], name: str, tmp_path: Path
 ) -> None:
@@ -394,5 +437,7 @@ def test_a_planted_fault_is_named(
 
 @pytest.mark.slow
 def test_onnx_is_refused_with_what_converts_it(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"candidate litert runs nothing, .*: litert takes no ONNX"):
+    with pytest.raises(
+        BackendError, match=r"candidate litert runs nothing, .*: litert takes no ONNX"
+    ):
         in_process("compare", str(FILES / "float.onnx"), "-c", "litert", "--align", "output")

@@ -1,4 +1,5 @@
-"""A module in pieces between the tensors of the model that was exported from it; covers `runtime.backends.torch`."""
+"""A module in pieces between the tensors of the model that was exported from it; covers
+`runtime.backends.torch`."""
 
 from __future__ import annotations
 
@@ -56,7 +57,10 @@ def test_what_is_no_piece_is_refused(tiny: tuple[ExportedModel, Any, Any]) -> No
         exported.piece([name], [inner])
     with pytest.raises(Refused, match="lies across"):
         exported.piece([], [last])
-    with pytest.raises(Refused, match=r"is float32 \[2, 1, 6, 6\], but float32 \[1, 1, 6, 6\] in the exported module"):
+    with pytest.raises(
+        Refused,
+        match=r"is float32 \[2, 1, 6, 6\], but float32 \[1, 1, 6, 6\] in the exported module",
+    ):
         exported.run(exported.piece([name], [last]), {name: np.zeros((2, 1, 6, 6), np.float32)})
     with pytest.raises(Refused, match="float64"):
         exported.run(exported.piece([name], [last]), {name: args[0].numpy().astype(np.float64)})
@@ -68,8 +72,14 @@ def test_what_is_no_piece_is_refused(tiny: tuple[ExportedModel, Any, Any]) -> No
         ("net = None", "no function build"),
         ("def build(): raise ValueError('dead')", "failed: ValueError: dead"),
         ("def build(): return 1, 2", "something else than a module"),
-        ("import torch\ndef build(): return torch.nn.Linear(6, 6), torch.zeros(1, 1, 6, 6)", "training mode"),
-        ("import torch\ndef build(): return torch.nn.Linear(7, 7).eval(), torch.zeros(1)", "cannot export the module"),
+        (
+            "import torch\ndef build(): return torch.nn.Linear(6, 6), torch.zeros(1, 1, 6, 6)",
+            "training mode",
+        ),
+        (
+            "import torch\ndef build(): return torch.nn.Linear(7, 7).eval(), torch.zeros(1)",
+            "cannot export the module",
+        ),
     ],
 )
 def test_a_file_that_makes_no_module(tmp_path: Path, code: str, says: str) -> None:
@@ -85,7 +95,9 @@ def test_a_module_alone_is_fed_zeros(tmp_path: Path) -> None:
     from subgraph.runtime.backends import torch as backend
 
     file = tmp_path / "net.py"
-    file.write_text("from fixtures.torch_networks import tiny\n\ndef build():\n    return tiny()[0]\n")
+    file.write_text(
+        "from fixtures.torch_networks import tiny\n\ndef build():\n    return tiny()[0]\n"
+    )
     options = {"file": str(file), "build": "build"}
     assert {*load(MODEL).inputs, *load(MODEL).outputs} <= {*backend.tensors(MODEL, options)}
     with pytest.raises(BackendError, match="runs the module of a Python file"):

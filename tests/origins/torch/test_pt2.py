@@ -23,7 +23,8 @@ from tests.helpers.run_command import in_process
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch uses its own deprecated functions
 TINY = Path(__file__).parents[3] / "fixtures" / "torch" / "tiny_dynamo.onnx"
 needs_torch = pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("onnxscript")), reason="torch and onnxscript are not installed"
+    not (find_spec("torch") and find_spec("onnxscript")),
+    reason="torch and onnxscript are not installed",
 )
 
 
@@ -59,7 +60,9 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
     return ran
 
 
-def test_without_torch_it_says_what_to_install(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_it_says_what_to_install(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pt2, "find_spec", lambda name: None)
     with pytest.raises(BackendError, match="needs torch and onnxscript") as refused:
         in_process("inspect", program)
@@ -71,7 +74,11 @@ def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="would run code"):
         in_process("inspect", program, "--no-run")
     assert not ran
-    assert in_process("inspect", program, "--no-run", "--trust").document["model"]["path"].endswith("it's.pt2")
+    assert (
+        in_process("inspect", program, "--no-run", "--trust")
+        .document["model"]["path"]
+        .endswith("it's.pt2")
+    )
     assert "torch.export.load(" in ran[0][-1]
     compile(ran[0][-1], "command", "exec")  # whatever the file is called
     assert len(subgraph.load(program).nodes) == 23 and len(ran) == 1  # trusted and converted
@@ -123,11 +130,15 @@ class Choosing:
 
 @needs_torch
 @pytest.mark.slow
-def test_a_module_that_cannot_be_exported_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_cannot_be_exported_is_one_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The first cause and the user's line; not the graphs that PyTorch shows."""
     import torch
 
     module = type("Choosing", (Choosing, torch.nn.Module), {})()
-    with pytest.raises(ModelError, match=r"data-dependent .* at torch/test_pt2\.py:\d+: return x \* 2 if x\.sum"):
+    with pytest.raises(
+        ModelError, match=r"data-dependent .* at torch/test_pt2\.py:\d+: return x \* 2 if x\.sum"
+    ):
         subgraph.load(module, args=(torch.ones(2),))
     assert "def forward" not in capsys.readouterr().err

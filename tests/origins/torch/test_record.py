@@ -1,6 +1,8 @@
-"""`subgraph.torch.record`: a module's values under the names of the exported model, and what `compare` says of them.
+"""`subgraph.torch.record`: a module's values under the names of the exported model, and what
+`compare` says of them.
 
-Covers `torch`, `origins.torch.program` and `origins.torch.scopes`. What needs torch is skipped without it.
+Covers `torch`, `origins.torch.program` and `origins.torch.scopes`. What needs torch is skipped
+without it.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from tests.helpers.run_command import in_process
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch uses its own deprecated functions
 TORCH = Path(__file__).parents[3] / "fixtures" / "torch"
 needs_torch = pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("onnxscript")), reason="torch and onnxscript are not installed"
+    not (find_spec("torch") and find_spec("onnxscript")),
+    reason="torch and onnxscript are not installed",
 )
 
 
-def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(BackendError, match="PyTorch is not installed"):
         subgraph.torch.record(None, (), TORCH / "tiny_dynamo.onnx", tmp_path / "dump")
@@ -49,7 +54,10 @@ def test_statements_of_nodes_tell_whether_a_program_is_the_one() -> None:
     graph = load(TORCH / "tiny_dynamo.onnx")
     texts = [text for i in range(len(graph.nodes)) if (text := statement(graph, i))]
     assert len(texts) == len(graph.nodes) - 1 and "linear" in map(name_in, texts)
-    nodes = [SimpleNamespace(name=name_in(text), format_node=lambda text=text: text) for text in dict.fromkeys(texts)]
+    nodes = [
+        SimpleNamespace(name=name_in(text), format_node=lambda text=text: text)
+        for text in dict.fromkeys(texts)
+    ]
     nodes[0].format_node = lambda: "%another : [num_users=1] = call_function[…]"
     changed = sum(text == texts[0] for text in texts)
     assert same_program(graph, SimpleNamespace(graph=SimpleNamespace(nodes=nodes))) == (
@@ -60,13 +68,19 @@ def test_statements_of_nodes_tell_whether_a_program_is_the_one() -> None:
 
 def test_scopes_of_the_older_exporter() -> None:
     scopes = ScopedTensors(load(TORCH / "tiny_script.onnx"))
-    assert scopes.result("mix/qkv") == "/mix/qkv/Add_output_0" and scopes.result("stem/stem.0").endswith(
-        "Conv_output_0"
+    assert scopes.result("mix/qkv") == "/mix/qkv/Add_output_0" and scopes.result(
+        "stem/stem.0"
+    ).endswith("Conv_output_0")
+    assert scopes.has("stem") and not scopes.has(
+        "stem/stem.1"
+    )  # the normalisation is in the convolution
+    assert scopes.is_foldable("/stem/stem.0/Conv_output_0") and not scopes.is_foldable(
+        "/mix/qkv/Add_output_0"
     )
-    assert scopes.has("stem") and not scopes.has("stem/stem.1")  # the normalisation is in the convolution
-    assert scopes.is_foldable("/stem/stem.0/Conv_output_0") and not scopes.is_foldable("/mix/qkv/Add_output_0")
     value = np.zeros((1, 2, 9, 9), np.float32)
-    assert [name for name, _ in scopes.of_calls("mix", "Softmax", [value])] == ["/mix/Softmax_output_0"]
+    assert [name for name, _ in scopes.of_calls("mix", "Softmax", [value])] == [
+        "/mix/Softmax_output_0"
+    ]
     assert not list(scopes.of_calls("mix", "Softmax", [value, value]))  # one node, two calls
     assert not list(scopes.of_calls("mix", "Softmax", [None]))
 
@@ -76,7 +90,7 @@ def test_scopes_of_metadata() -> None:
     assert scopes.result("mix.qkv") == "linear" and scopes.result("norm") == "layer_norm"
 
 
-# ---------------------------------------------------------------------------------------------------- with torch
+# ------------------------------------------------------------ with torch
 
 
 @pytest.fixture(scope="module")
@@ -94,15 +108,24 @@ def compared(model: Path, dump: Path, out: Path) -> tuple[int, int, Any]:
 
 # The least number of tensors that are compared, of those of the model that carry values.
 HEALTHY = {
-    ("resnet18", True): 49, ("resnet18", False): 49, ("transformer", True): 70, ("transformer", False): 50,
-    ("lstm", True): 5, ("lstm", False): 3, ("detector", True): 30, ("tiny", True): 20, ("tiny", False): 12,
-}  # fmt: skip
+    ("resnet18", True): 49,
+    ("resnet18", False): 49,
+    ("transformer", True): 70,
+    ("transformer", False): 50,
+    ("lstm", True): 5,
+    ("lstm", False): 3,
+    ("detector", True): 30,
+    ("tiny", True): 20,
+    ("tiny", False): 12,
+}
 
 
 @needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dynamo"), HEALTHY)
-def test_nothing_is_wrong_with_a_right_export(networks: Any, name: str, dynamo: bool, tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_a_right_export(
+    networks: Any, name: str, dynamo: bool, tmp_path: Path
+) -> None:
     model = tmp_path / "model.onnx"
     dump = tmp_path / "dump"
     networks.export(name, model, dynamo)
@@ -137,7 +160,10 @@ def test_half_precision(networks: Any, dtype: str, tmp_path: Path) -> None:
     import torch
 
     module, args = networks.tiny()
-    module, args = module.to(getattr(torch, dtype)), tuple(a.to(getattr(torch, dtype)) for a in args)
+    module, args = (
+        module.to(getattr(torch, dtype)),
+        tuple(a.to(getattr(torch, dtype)) for a in args),
+    )
     model = tmp_path / "model.onnx"
     torch.onnx.export(module, args, str(model), dynamo=True, verbose=False)
     done = record(module, args, model, tmp_path / "dump")
@@ -147,7 +173,9 @@ def test_half_precision(networks: Any, dtype: str, tmp_path: Path) -> None:
 
 @needs_torch
 @pytest.mark.slow
-def test_what_does_not_export_is_recorded_by_hooks_and_says_why(networks: Any, tmp_path: Path) -> None:
+def test_what_does_not_export_is_recorded_by_hooks_and_says_why(
+    networks: Any, tmp_path: Path
+) -> None:
     import torch
 
     module, args = networks.tiny()

@@ -1,4 +1,5 @@
-"""A recorded array as the tensor that it holds: alignments, print rounding, arrays that may be near."""
+"""A recorded array as the tensor that it holds: alignments, print rounding, arrays that may be
+near."""
 
 from __future__ import annotations
 
@@ -10,10 +11,15 @@ from subgraph.recordings.matching import align
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())
-def test_law_the_right_way_is_among_those_that_fit(seed: int, shape: list[int], loose: bool) -> None:
-    """However an array was turned or flattened, one of the ways brings it back; its own shape is believed."""
+def test_law_the_right_way_is_among_those_that_fit(
+    seed: int, shape: list[int], loose: bool
+) -> None:
+    """However an array was turned or flattened, one of the ways brings it back; its own shape is
+    believed."""
     dice = np.random.default_rng(seed)
-    shape = shape if loose else list(dict.fromkeys(shape))  # where two axes are alike, nothing tells them apart
+    shape = (
+        shape if loose else list(dict.fromkeys(shape))
+    )  # where two axes are alike, nothing tells them apart
     value = dice.normal(size=shape)
     turned = value.transpose(dice.permutation(len(shape)))
     ways = (
@@ -30,7 +36,9 @@ def test_law_the_right_way_is_among_those_that_fit(seed: int, shape: list[int], 
 
 def test_block_sums_leave_out_nothing_that_is_near() -> None:
     dice = np.random.default_rng(0)
-    arrays = {f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)}
+    arrays = {
+        f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)
+    }
     sums = align.BlockSums(arrays.items())
     for name, value in arrays.items():
         near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)

@@ -1,4 +1,5 @@
-"""A Dask cluster of this machine; skipped where `distributed` is not installed. Covers `runtime.executors`."""
+"""A Dask cluster of this machine; skipped where `distributed` is not installed. Covers
+`runtime.executors`."""
 
 from __future__ import annotations
 
@@ -55,14 +56,16 @@ def refuse(thread):
 if __name__ == "__main__":
     executors.connected("ends:Pool", {})
     atexit.register(setattr, threading.Thread, "start", refuse)  # runs before what was registered earlier
-"""
+"""  # noqa: E501
 
 
 def test_a_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text(ENDS)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     words = [sys.executable, "ends.py"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "shut down True\n", "")
 
 
@@ -110,7 +113,9 @@ def test_workers_that_cannot_do_it_end_the_command() -> None:
     with pytest.raises(BackendError, match=r"^dask://b1:8786 has had no worker for 60 s$"):
         require(FakeClient(), "b1:8786", {})
     lacking = FakeClient(a=None, b=ModuleNotFoundError("No module named 'subgraph'"))
-    with pytest.raises(BackendError, match=r"the worker b of dask://b1:8786 cannot load subcut: .*No module named"):
+    with pytest.raises(
+        BackendError, match=r"the worker b of dask://b1:8786 cannot load subcut: .*No module named"
+    ):
         require(lacking, "b1:8786", {})
     with pytest.raises(BackendError, match="no worker of dask://b1:8786 has npu=1"):
         require(FakeClient(a=None), "b1:8786", {"npu": 1})
@@ -119,7 +124,12 @@ def test_workers_that_cannot_do_it_end_the_command() -> None:
 @pytest.mark.slow  # a cluster starts in seconds
 def test_a_resource_that_no_worker_has() -> None:
     distributed = pytest.importorskip("distributed")
-    workers = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    workers = {
+        "n_workers": 1,
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": None,
+    }
     with distributed.LocalCluster(**workers, resources={"npu": 1}, protocol="tcp") as cluster:
         spec = cluster.scheduler_address.replace("tcp", "dask")
         executor = executors.connected(spec, {"npu": 1.0})

@@ -1,4 +1,5 @@
-"""Runs as tasks of an executor: the results of one machine, by path or by content; lost workers decide nothing.
+"""Runs as tasks of an executor: the results of one machine, by path or by content; lost workers
+decide nothing.
 
 Covers `runtime.remote.task`.
 """
@@ -50,7 +51,9 @@ def load(model, options):
 class Cluster(Executor):
     """Threads that lose some tasks."""
 
-    def __init__(self, lost: int = 0, error: Callable[[], Exception] = lambda: OSError("gone")) -> None:
+    def __init__(
+        self, lost: int = 0, error: Callable[[], Exception] = lambda: OSError("gone")
+    ) -> None:
         self.threads = ThreadPoolExecutor(2)
         self.lost = lost
         self.error = error
@@ -69,7 +72,9 @@ class Cluster(Executor):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     made = Cluster()
-    monkeypatch.setattr(executors, "connected", lambda *_: executors.Connection("cluster.py:make", made))
+    monkeypatch.setattr(
+        executors, "connected", lambda *_: executors.Connection("cluster.py:make", made)
+    )
     yield made
     made.threads.shutdown()
     for workers in task._pools.values():
@@ -83,19 +88,26 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "model").mkdir()
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [300_000]) for n in "xy")
-    w = helper.make_tensor("w", TensorProto.FLOAT, [300_000], np.full(300_000, 2, np.float32).tobytes(), raw=True)
+    w = helper.make_tensor(
+        "w", TensorProto.FLOAT, [300_000], np.full(300_000, 2, np.float32).tobytes(), raw=True
+    )
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [x], [y], [w])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    save_model(model, tmp_path / "model" / "model.onnx", save_as_external_data=True, location="weights.bin")
+    save_model(
+        model, tmp_path / "model" / "model.onnx", save_as_external_data=True, location="weights.bin"
+    )
     return tmp_path
 
 
 def run_in(
     folder: Path, cancel: Cancel | None = None, asked: dict[str, str] | None = None, **options: str
 ) -> np.ndarray[Any, Any] | Signature | None:
-    """The output, or how the candidate fails; `asked`: options of one run in place of the candidate's."""
+    """The output, or how the candidate fails; `asked`: options of one run in place of the
+    candidate's."""
     candidate = Candidate("c", str(folder / "backend.py"), options, executor="cluster.py:make")
-    fed = tensors.save("x", np.ones(300_000, np.float32), "tensor(float)", folder, "x").within(str(folder))
+    fed = tensors.save("x", np.ones(300_000, np.float32), "tensor(float)", folder, "x").within(
+        str(folder)
+    )
     into = folder / "out"
     into.mkdir()
     with open_workers(candidate) as workers:
@@ -104,25 +116,34 @@ def run_in(
             with cancel:
                 result = workers.run(Job(folder / "model" / "model.onnx", [[fed]], ["y"], into))
         else:
-            result = workers.run(Job(folder / "model" / "model.onnx", [[fed]], ["y"], into, options=asked))
+            result = workers.run(
+                Job(folder / "model" / "model.onnx", [[fed]], ["y"], into, options=asked)
+            )
     assert not list(into.glob(".leash*"))
     if result.failure:
         return result.failure.signature
-    assert result.sources == {str(folder / "backend.py"): result.sources[str(folder / "backend.py")]}
+    assert result.sources == {
+        str(folder / "backend.py"): result.sources[str(folder / "backend.py")]
+    }
     value = tensors.load(result.tensors[0]["y"], into)
     assert isinstance(value, np.ndarray)
     return value
 
 
 @pytest.mark.usefixtures("cluster")
-def test_files_go_by_path_where_the_worker_sees_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_by_path_where_the_worker_sees_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task, "_place", None)
     assert np.all(run_in(folder) == 2)
 
 
 @pytest.mark.slow  # 0.5 s for the runtime's start
-def test_files_go_by_content_elsewhere(folder: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first task says that nothing is seen, the second that large files lack, the third has them."""
+def test_files_go_by_content_elsewhere(
+    folder: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first task says that nothing is seen, the second that large files lack, the third has
+    them."""
     monkeypatch.setattr(task, "has_files", lambda _: False)
     assert np.all(run_in(folder) == 2)
     assert cluster.submitted == 3
@@ -130,7 +151,9 @@ def test_files_go_by_content_elsewhere(folder: Path, cluster: Cluster, monkeypat
 
 @pytest.mark.usefixtures("cluster")
 def test_no_worker_elsewhere_is_lent(folder: Path) -> None:
-    workers = open_workers(Candidate("c", str(folder / "backend.py"), {}, executor="cluster.py:make"))
+    workers = open_workers(
+        Candidate("c", str(folder / "backend.py"), {}, executor="cluster.py:make")
+    )
     with workers, pytest.raises(BackendError, match="takes a process of c on this machine"):
         workers.borrow()
     with pytest.raises(WorkerDied, match="were stopped"):
@@ -170,7 +193,9 @@ def test_a_worker_without_subcut(folder: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_another_version_or_another_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_or_another_file_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task, "__version__", "0.0")
     with pytest.raises(BackendError, match=r"subcut 0\.0 runs on"):
         run_in(folder)

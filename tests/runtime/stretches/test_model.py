@@ -38,12 +38,16 @@ def small() -> Any:
         yield shared
 
 
-def captured(reference: Any, g: Graph, names: list[str], into: Path, given: tuple[str, ...] = ()) -> Captured:
+def captured(
+    reference: Any, g: Graph, names: list[str], into: Path, given: tuple[str, ...] = ()
+) -> Captured:
     above = region.above(g, names)
     shapes = {"x": (4, 8)} if "width" in str(g.model.graph.input) else {}
     samples = Feeding(given, shapes, 0).plan(g, inputs_needed(g, above, names))
     into.mkdir()
-    return capture_samples(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)[0]
+    return capture_samples(
+        reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into
+    )[0]
 
 
 def values(reference: Any, g: Graph, names: list[str], into: Path, *given: str) -> Values:
@@ -59,31 +63,42 @@ def same(one: Any, other: Any) -> bool:
         return one is other
     as_bytes = [a.astype(str) if a.dtype == object else a for a in (one, other)]
     return bool(
-        one.dtype == other.dtype and one.shape == other.shape and as_bytes[0].tobytes() == as_bytes[1].tobytes()
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and as_bytes[0].tobytes() == as_bytes[1].tobytes()
     )
 
 
-# ---------------------------------------------------------------------------------------------------- same bits
+# ------------------------------------------------------------ same bits
 
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("title", RUNNABLE)
-def test_the_bytes_of_the_plain_run(title: str, tmp_path: Path, reference: Reference, small: Reference) -> None:
-    """Bodies, functions, sequences, optionals, shapes, sparse and external weights: every tensor that nodes make."""
+def test_the_bytes_of_the_plain_run(
+    title: str, tmp_path: Path, reference: Reference, small: Reference
+) -> None:
+    """Bodies, functions, sequences, optionals, shapes, sparse and external weights: every tensor
+    that nodes make."""
     g = graph.load(RUNNABLE[title].build(tmp_path / "model"))
     if g.random_nodes:
         pytest.skip("another run draws other numbers")
     names = [n for i in region.above(g, g.outputs).nodes for n in g.makes[i]] or g.outputs
-    plain, found = (values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small)))
+    plain, found = (
+        values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small))
+    )
     assert [n for n in names if not same(plain[n], found[n])] == []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_outputs_of_any_graph(seed: int, tmp_path: Path, reference: Reference, small: Reference) -> None:
+def test_the_outputs_of_any_graph(
+    seed: int, tmp_path: Path, reference: Reference, small: Reference
+) -> None:
     """Nothing inside is asked for, so that values live on disk only between two stretches."""
     g = text_models.read(tmp_path, random_dag(np.random.default_rng(seed), 30))
     names = [n for n in g.outputs if n in g.maker]
-    plain, found = (values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small)))
+    plain, found = (
+        values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small))
+    )
     assert [n for n in names if not same(plain[n], found[n])] == []
 
 
@@ -97,7 +112,7 @@ def test_random_numbers_are_drawn_once(tmp_path: Path, small: Reference) -> None
     assert np.array_equal(found["y"], found["x"] + found["r"])
 
 
-# ---------------------------------------------------------------------------------------------------- on disk
+# ------------------------------------------------------------ on disk
 
 
 class Watched:
@@ -124,15 +139,22 @@ def chain(folder: Path) -> Graph:
     """Eight nodes in a row; the weights in a file beside the model."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(rng.standard_normal((128, 128)).astype(np.float32), f"w{k}") for k in range(8)]
-    nodes = [helper.make_node("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"], f"n{k}") for k in range(8)]
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((128, 128)).astype(np.float32), f"w{k}")
+        for k in range(8)
+    ]
+    nodes = [
+        helper.make_node("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"], f"n{k}") for k in range(8)
+    ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 128]) for n in ("h0", "h8")]
     made = helper.make_model(
         helper.make_graph(nodes, "g", ends[:1], ends[1:], weights),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    onnx.save(made, folder / "model.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    onnx.save(
+        made, folder / "model.onnx", save_as_external_data=True, location="w.data", size_threshold=0
+    )
     return graph.load(folder / "model.onnx")
 
 
@@ -159,13 +181,14 @@ def test_a_file_that_changes_meanwhile_is_an_error(
         values(watch.real, g, ["h8"], tmp_path / "out")
 
 
-# ---------------------------------------------------------------------------------------------------- too large
+# ------------------------------------------------------------ too large
 
 
 def test_a_stretch_that_takes_too_much_is_halved(
     watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sizes are not known before the run: what the process does not manage is tried in shorter stretches."""
+    """Sizes are not known before the run: what the process does not manage is tried in shorter
+    stretches."""
     g = text_models.load(tmp_path, LINE)
     monkeypatch.setattr(watch.real, "limit", 1 << 40)
     run = watch.real.run_held
@@ -192,7 +215,9 @@ def test_a_node_that_is_too_large_is_named(tmp_path: Path) -> None:
             [s] s = Tanh(x)  [big] b = Expand(s, many)  [end] y = ReduceSum(b) }""",
     )
     with Reference(limit=200 << 20) as one:
-        with pytest.raises(ModelError, match=r"node big \(Expand\) alone does not run within 88 MiB") as failure:
+        with pytest.raises(
+            ModelError, match=r"node big \(Expand\) alone does not run within 88 MiB"
+        ) as failure:
             values(one, g, ["y"], tmp_path / "out")
         assert "--memory" in failure.value.hint
         assert values(one, g, ["s"], tmp_path / "after")["s"].shape == (1,)
@@ -200,7 +225,9 @@ def test_a_node_that_is_too_large_is_named(tmp_path: Path) -> None:
 
 def test_an_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: Path) -> None:
     g = text_models.load(
-        tmp_path, "g (float[4] x) => (float[1] z) <int64[1] far = {99}> { [a] a = Neg(x)  [bad] z = Gather(a, far) }"
+        tmp_path,
+        "g (float[4] x) => (float[1] z) <int64[1] far = {99}> { [a] a = Neg(x)  [bad] z = Gather(a,"
+        " far) }",
     )
     with pytest.raises(ModelError, match=r"onnxruntime failed while running: .*idx=99"):
         values(small, g, ["z"], tmp_path / "out")
@@ -214,7 +241,10 @@ def test_what_is_known_is_not_run_again(watch: Watched, tmp_path: Path) -> None:
     watch.stretches = 0
     known.need(["h6"])
     assert watch.stretches == 2
-    assert same(load(known.records[0]["h6"], Path("/")), values(watch.real, g, ["h6"], tmp_path / "out")["h6"])
+    assert same(
+        load(known.records[0]["h6"], Path("/")),
+        values(watch.real, g, ["h6"], tmp_path / "out")["h6"],
+    )
 
 
 def test_samples_may_have_other_shapes(tmp_path: Path) -> None:
@@ -227,7 +257,9 @@ def test_samples_may_have_other_shapes(tmp_path: Path) -> None:
     samples = Feeding((str(tmp_path / "samples"),)).plan(g, g.inputs)
     (tmp_path / "out").mkdir()
     with Reference(limit=1 << 30) as one:
-        found = capture_samples(one, g, region.above(g, ["y"]), {"y": "t"}, samples, tmp_path / "out")
+        found = capture_samples(
+            one, g, region.above(g, ["y"]), {"y": "t"}, samples, tmp_path / "out"
+        )
     assert [c.tensors["y"].shapes for c in found] == [((2, 4),), ((3, 4),), ((3, 4),)]
 
 

@@ -1,4 +1,5 @@
-"""Every node is in one stretch, in order; a stretch takes no more than the limit, unless one node alone does."""
+"""Every node is in one stretch, in order; a stretch takes no more than the limit, unless one node
+alone does."""
 
 from __future__ import annotations
 
@@ -11,13 +12,20 @@ from subgraph.runtime.stretches.plan import Cost, next_end, peak, stretches
 
 SIZES = st.integers(0, 20)
 NODES = st.lists(
-    st.builds(Cost, st.dictionaries(st.sampled_from("abcdef"), st.just(7), max_size=3), work=SIZES, kept=SIZES)
+    st.builds(
+        Cost,
+        st.dictionaries(st.sampled_from("abcdef"), st.just(7), max_size=3),
+        work=SIZES,
+        kept=SIZES,
+    )
 )
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(NODES, st.data(), st.integers(1, 120))
-def test_a_plan_covers_all_nodes_in_order_within_the_limit(costs: list[Cost], data: st.DataObject, limit: int) -> None:
+def test_a_plan_covers_all_nodes_in_order_within_the_limit(
+    costs: list[Cost], data: st.DataObject, limit: int
+) -> None:
     live = data.draw(st.lists(SIZES, min_size=len(costs) + 1, max_size=len(costs) + 1))
     start = data.draw(st.integers(0, len(costs)))
     plan = list(stretches(costs, live, limit, start))

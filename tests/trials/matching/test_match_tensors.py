@@ -1,4 +1,5 @@
-"""Tensors of the candidate's model are matched by name, by the user's map, by value; doubtful ones are not.
+"""Tensors of the candidate's model are matched by name, by the user's map, by value; doubtful ones
+are not.
 
 Covers `trials.matching.match_tensors` and `trials.matching.matched_tensor`.
 """
@@ -27,12 +28,19 @@ from tests.helpers.examples import examples
 Values = Mapping[str, npt.NDArray[Any]]
 
 
-def model(path: Path, nodes: list[tuple[str, list[str], str]], inputs: list[str], output: str) -> Graph:
+def model(
+    path: Path, nodes: list[tuple[str, list[str], str]], inputs: list[str], output: str
+) -> Graph:
     """A graph of (op, inputs, output) without types."""
     made = [helper.make_node(op, reads, [name], name=f"n_{name}") for op, reads, name in nodes]
-    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names] for names in (inputs, [output])]
+    ends = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names]
+        for names in (inputs, [output])
+    ]
     graph = helper.make_graph(made, "g", ends[0], ends[1])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
     return load(path).prepare()
 
 
@@ -50,18 +58,30 @@ def ours(tmp_path: Path) -> Graph:
 MINE = {name: draw(k, 1, 4, 5, 6) for k, name in enumerate("xabcy")}
 
 
-def found(ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None) -> dict[str, MatchedTensor]:
+def found(
+    ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None
+) -> dict[str, MatchedTensor]:
     return match_tensors(ModelValues(ours, MINE.get), ModelValues(other, theirs.get), said)
 
 
 def test_by_name_by_map_and_by_value(ours: Graph, tmp_path: Path) -> None:
     nodes = [("Sin", ["x"], "a"), ("Relu", ["a"], "B"), ("Sin", ["B"], "C"), ("Neg", ["C"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
-    theirs = {"x": MINE["x"], "a": MINE["a"], "B": MINE["b"], "C": MINE["c"].transpose(0, 2, 3, 1), "y": MINE["y"]}
+    theirs = {
+        "x": MINE["x"],
+        "a": MINE["a"],
+        "B": MINE["b"],
+        "C": MINE["c"].transpose(0, 2, 3, 1),
+        "y": MINE["y"],
+    }
     names = found(ours, other, theirs, {"b": "B"})
     assert {n: (m.name, m.how) for n, m in names.items()} == {
-        "x": ("x", "name"), "a": ("a", "name"), "b": ("B", "map"), "c": ("C", "value"), "y": ("y", "name"),
-    }  # fmt: skip
+        "x": ("x", "name"),
+        "a": ("a", "name"),
+        "b": ("B", "map"),
+        "c": ("C", "value"),
+        "y": ("y", "name"),
+    }
     assert names["c"].perm == (0, 2, 3, 1)
 
 
@@ -86,7 +106,8 @@ def test_of_copies_the_first_is_meant(ours: Graph, tmp_path: Path) -> None:
 
 
 def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
-    """A tensor above one in the reference's model cannot be below its match, whatever the values are."""
+    """A tensor above one in the reference's model cannot be below its match, whatever the values
+    are."""
     nodes = [("Sin", ["x"], "c"), ("Sin", ["c"], "A"), ("Neg", ["A"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "c": MINE["c"], "A": MINE["a"], "y": MINE["y"]}
@@ -94,11 +115,19 @@ def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
     assert names["c"].name == "c" and "a" not in names
 
 
-@pytest.mark.parametrize("negative", [1.0, 0.05])  # share of the values below 0, as which they count
+@pytest.mark.parametrize(
+    "negative", [1.0, 0.05]
+)  # share of the values below 0, as which they count
 def test_a_name_handed_on_by_a_dropped_relu(negative: float, ours: Graph, tmp_path: Path) -> None:
-    """The candidate's `b` holds what the reference's Relu reads, even if that is nearly the same."""
+    """The candidate's `b` holds what the reference's Relu reads, even if that is nearly the
+    same."""
     a = np.where(MINE["a"] < 0, negative * MINE["a"], MINE["a"])
-    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")], ["x"], "y")
+    other = model(
+        tmp_path / "other.onnx",
+        [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")],
+        ["x"],
+        "y",
+    )
     theirs = {"x": MINE["x"], "b": a, "c": MINE["c"], "y": MINE["y"]}
     mine = MINE | {"a": a, "b": np.maximum(a, 0)}
     names = match_tensors(ModelValues(ours, mine.get), ModelValues(other, theirs.get))
@@ -106,7 +135,8 @@ def test_a_name_handed_on_by_a_dropped_relu(negative: float, ours: Graph, tmp_pa
 
 
 def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Path) -> None:
-    """Height and width are equal, and the values are far off, so that they do not tell the order. A Transpose does."""
+    """Height and width are equal, and the values are far off, so that they do not tell the order. A
+    Transpose does."""
     nodes = [("Transpose", ["x"], "t"), ("Sin", ["t"], "a"), ("Relu", ["a"], "y")]
     made = [helper.make_node(op, reads, [name], name=name) for op, reads, name in nodes]
     made[0].attribute.append(helper.make_attribute("perm", [0, 3, 1, 2]))
@@ -116,9 +146,17 @@ def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Pa
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "ours.onnx")
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "a"), ("Relu", ["a"], "y")], ["x"], "y")
     x = draw(0, 1, 6, 6, 6)
-    right = {"x": x, "t": (t := x.transpose(0, 3, 1, 2)), "a": np.sin(t), "y": np.maximum(np.sin(t), 0)}
+    right = {
+        "x": x,
+        "t": (t := x.transpose(0, 3, 1, 2)),
+        "a": np.sin(t),
+        "y": np.maximum(np.sin(t), 0),
+    }
     wrong = {"x": x, "a": 9 * draw(1, 1, 6, 6, 6), "y": 9 * draw(2, 1, 6, 6, 6)}
-    names = match_tensors(ModelValues(load(tmp_path / "ours.onnx").prepare(), right.get), ModelValues(other, wrong.get))
+    names = match_tensors(
+        ModelValues(load(tmp_path / "ours.onnx").prepare(), right.get),
+        ModelValues(other, wrong.get),
+    )
     assert {n: m.perm for n, m in names.items()} == {"x": (), "a": (0, 2, 3, 1), "y": (0, 2, 3, 1)}
 
 
@@ -127,12 +165,16 @@ def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) 
     ones = np.ones((1, 4, 5, 6), np.float32)
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "P"), ("Neg", ["P"], "y")], ["x"], "y")
     theirs = {"x": MINE["x"], "P": ones, "y": MINE["y"]}
-    names = match_tensors(ModelValues(ours, (MINE | {"b": ones}).get), ModelValues(other, theirs.get))
+    names = match_tensors(
+        ModelValues(ours, (MINE | {"b": ones}).get), ModelValues(other, theirs.get)
+    )
     assert "b" not in names
 
 
 def test_a_map_that_names_nothing(ours: Graph, tmp_path: Path) -> None:
-    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "first"), ("Neg", ["first"], "y")], ["x"], "y")
+    other = model(
+        tmp_path / "other.onnx", [("Sin", ["x"], "first"), ("Neg", ["first"], "y")], ["x"], "y"
+    )
     with pytest.raises(UnknownName, match=r"no tensor 'frist' in other.onnx"):
         found(ours, other, {}, {"a": "frist"})
     with pytest.raises(UnknownName, match=r"no tensor 'aa' in ours.onnx"):
@@ -150,7 +192,8 @@ def test_map_files(tmp_path: Path) -> None:
         read_map(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ values in and out
+# ------------------------------------------------------------------------------------------------
+# values in and out
 
 
 @settings(max_examples=60)
@@ -163,7 +206,8 @@ def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
 
 
 def test_both_models_may_be_quantized() -> None:
-    """By the same scale codes stay codes; by another, or in one model alone, the real numbers decide."""
+    """By the same scale codes stay codes; by another, or in one model alone, the real numbers
+    decide."""
     codes = np.arange(-128, 128).astype(np.int8).reshape(16, 16)
     own = Scale((0.25,), (3,))
     other = Scale((0.5,), (-7,))
@@ -181,12 +225,20 @@ def test_both_models_may_be_quantized() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.floats(0, 2))
-def test_law_profiles_are_never_further_apart_than_the_tensors(seed: int, size: int, apart: float) -> None:
-    """So nothing that is near is passed over, in whatever order its axes are; alike, both are as long as the tensor."""
+def test_law_profiles_are_never_further_apart_than_the_tensors(
+    seed: int, size: int, apart: float
+) -> None:
+    """So nothing that is near is passed over, in whatever order its axes are; alike, both are as
+    long as the tensor."""
     a = draw(seed, size)
     b = a + np.float32(apart) * draw(seed + 1, size)
     one = profile_of(a)
     other = profile_of(np.random.default_rng(seed).permutation(b))
-    assert np.linalg.norm(one - other) <= np.linalg.norm(a.astype(np.float64) - b) * (1 + 1e-9) + 1e-9
+    assert (
+        np.linalg.norm(one - other) <= np.linalg.norm(a.astype(np.float64) - b) * (1 + 1e-9) + 1e-9
+    )
     assert np.linalg.norm(one) == pytest.approx(np.linalg.norm(a.astype(np.float64)))
-    assert np.isnan(profile_of(np.array([1, np.inf]))).all() and np.isnan(profile_of(np.zeros(0))).all()
+    assert (
+        np.isnan(profile_of(np.array([1, np.inf]))).all()
+        and np.isnan(profile_of(np.zeros(0))).all()
+    )
