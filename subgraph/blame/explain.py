@@ -120,7 +120,7 @@ def _add_to_report(
     """Have the report of the bisection tell it, too."""
     findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
     document = to_json(replace(search, findings=findings))
-    texts = {RUN_JSON: as_json(document).decode(), **rendered_reports(document, folder)}
+    texts = {RUN_JSON: as_json(document).decode(), **rendered_reports(document)}
     with folders.scratch(folder) as work:
         for name, text in texts.items():
             (work / name).write_text(text, encoding="utf-8")

@@ -329,6 +329,6 @@ def _reports(document: Any, folder: Path) -> dict[str, bytes]:
     try:
         if results.problem(document):
             return {}
-        return {file: text.encode() for file, text in rendered_reports(document, folder).items()}
+        return {file: text.encode() for file, text in rendered_reports(document).items()}
     except (SubcutError, KeyError, TypeError, AttributeError):
         return {}

@@ -16,7 +16,6 @@ from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
-from subgraph.drawing.tensor import WorstTensor, worst_tensor
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -34,7 +33,6 @@ log = logging.getLogger("subcut")
 
 T = TypeVar("T", bound=Any)  # a document
 OUTPUTS = "outputs"  # of the reference, in a case
-MAX_DRAWN = 1 << 24  # elements of a tensor
 
 
 @dataclass(frozen=True)
@@ -82,58 +80,14 @@ class EvidenceManifest:
     versions: Mapping[str, str] = field(default_factory=versions)
 
 
-def rendered_reports(document: dict[str, Any], folder: Path) -> dict[str, str]:
-    """File name → text of the reports of a document, of those forms that render it; `folder` has
-    its cases."""
+def rendered_reports(document: dict[str, Any]) -> dict[str, str]:
+    """File name → text of the reports of a document, of those forms that render it."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
-    drawn = pictures(document, folder)
     return {
-        file: reports.rendered(form, document, drawn)
+        file: reports.rendered(form, document)
         for file, form in forms.items()
         if reports.can_render(form, document)
     }
-
-
-def pictures(document: Mapping[str, Any], folder: Path) -> dict[int, WorstTensor]:
-    """Position of a finding → its worst tensor drawn, where the case in `folder` has it from both
-    sides."""
-    found = {}
-    for k, finding in enumerate(document.get("findings", ())):
-        name = (finding.get("worst") or {}).get("tensor") or next(
-            iter(finding.get("first_bad", ())), None
-        )
-        if name is None or not finding.get("case"):
-            continue
-        try:
-            both = _both(folder / Path(finding["case"]).name, name, _sample(finding, name))
-        except SubcutError as e:
-            log.debug("%s is not drawn: %s", clean(name), e.what)
-            continue
-        if both is not None:
-            found[k] = worst_tensor(clean(name), *both)
-    return found
-
-
-def _sample(finding: Mapping[str, Any], tensor: str) -> str:
-    """The sample in which a tensor is judged worst; "" for a lone one."""
-    outputs = (finding.get("verdict") or {}).get("outputs", ())
-    return next((str(output["sample"]) for output in outputs if output["name"] == tensor), "")
-
-
-def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
-    """The reference's and the candidate's value of an output of a case; None where one is missing
-    or cannot be drawn.
-
-    Raises:
-        SubcutError: the manifest or a file is damaged.
-    """
-    values = case_values(folder, tensor)
-    value = next((v for v in values if v.sample == sample), values[0] if values else None)
-    if value is None or value.given is None:
-        return None
-    reference, given = value.load()
-    fits = given is not None and reference.shape == given.shape and 0 < reference.size <= MAX_DRAWN
-    return (reference, given) if given is not None and fits else None
 
 
 def case_values(folder: Path, tensor: str) -> list[CaseValue]:
@@ -197,7 +151,7 @@ def save_document(
 def write_document(document: dict[str, Any], work: Path, name: str = RUN_JSON) -> None:
     """Write a document and its reports into a folder."""
     (work / name).write_bytes(case.as_json(document))
-    for file, text in rendered_reports(document, work).items():
+    for file, text in rendered_reports(document).items():
         (work / file).write_text(text, encoding="utf-8")
 
 

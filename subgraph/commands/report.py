@@ -62,7 +62,6 @@ def report(
       subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
     """
-    from subgraph.cases.evidence import pictures
     from subgraph.reports import can_render, rendered, renderer
 
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
@@ -83,8 +82,7 @@ def report(
         raise UsageError(
             what, "choose another form, -f html for example", code="report.not-for-result"
         )
-    drawn = pictures(document, path.parent)
-    texts = {word: rendered(module, document, drawn) for word, module in modules.items()}
+    texts = {word: rendered(module, document) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:

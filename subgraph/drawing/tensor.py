@@ -1,11 +1,8 @@
-"""Values of a tensor, of the reference and of a candidate → SVG: heat maps, histogram, scatter; and
-the worst elements.
+"""Values of a tensor, of the reference and of a candidate → the cells of a heat map, a histogram
+and a scatter as SVG, the worst elements.
 
-A cell of a map is a square whose side grows with what it stands for, so that nothing is told by
-colour alone; a cell with NaN or Inf is a cross. Reference and candidate have one scale, so that
-equal values are drawn alike; the difference has its own, and any difference is seen. All is drawn
-from at most `CELLS` × `CELLS` squares, however large the tensor is. Complexity: a few passes over
-the values.
+Reference and candidate have one scale, so that equal values look alike; the difference has its own.
+Complexity: a few passes over the values.
 """
 
 from __future__ import annotations
@@ -20,21 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-CELLS = 64  # squares of a map, along each side
 SHOWN = 112  # cells of `map_cells`, along each side
-LARGEST = 16.0  # pixels of a square at most
-MAP = 240.0  # pixels of a map's longer side at most
-WIDTH = 160.0  # pixels of a map at least, for its title
-LETTER = 6.8  # pixels of a letter's width
 BINS = 48  # of the histogram, and of the scatter along each side
 PLOT = 240.0  # pixels of a plot's side
 LEFT = 8.0
 TOP = 20.0
 BOTTOM = 18.0
-STEPS = 5  # sizes of squares
 WORST = 10
 SAMPLED = 1 << 20  # elements in a histogram or scatter; of larger tensors each k-th
-UNSEEN = 0.02  # of the scale: what is smaller is left blank in a map
 ROW = 32  # elements of a vector in one row of its map
 
 STYLE = """
@@ -48,8 +38,7 @@ STYLE = """
 .tensor text { fill: var(--ink); } .tensor .soft { fill: var(--soft); }
 .tensor .frame { fill: none; stroke: var(--line); }
 .tensor .one { fill: var(--one); } .tensor .two { fill: var(--two); } .tensor .bad { fill: var(--bad); }
-.tensor .minus { fill: none; stroke: var(--two); } .tensor .step { fill: none; stroke: var(--one); stroke-width: 1.5; }
-.tensor .cross { stroke: var(--bad); stroke-width: 1.5; fill: none; }
+.tensor .step { fill: none; stroke: var(--one); stroke-width: 1.5; }
 """  # noqa: E501
 
 
@@ -75,16 +64,6 @@ class Statistics:
     zeros: float
     nans: int
     infs: int
-
-
-@dataclass(frozen=True)
-class WorstTensor:
-    """A tensor drawn in the plane where it differs most; `where`: that plane, `[0, 4] of 1×8`,
-    empty if it has one."""
-
-    name: str
-    where: str
-    drawings: Sequence[str]
 
 
 def statistics(values: Array) -> Statistics:
@@ -125,23 +104,6 @@ def plane_errors(reference: Array, given: Array) -> list[float | str]:
         if far.size
         else []
     )
-
-
-def maps(reference: Array, given: Array | None = None, plane: int = 0) -> list[str]:
-    """Heat maps of one plane: the reference; with a candidate's values these, at the same scale,
-    and the difference at its own.
-
-    Filled squares are positive, empty ones negative.
-    """
-    sides = {"reference": _plane(_numbers(reference), plane)}
-    if given is not None:
-        sides["candidate"] = _plane(_numbers(given), plane)
-    scale = _scale(*sides.values())
-    drawn = [_map(title, matrix, scale) for title, matrix in sides.items()]
-    if given is not None:
-        far = _plane(_difference(reference, given), plane)
-        drawn.append(_map("difference", far, _scale(far), bad=True))
-    return drawn
 
 
 @dataclass(frozen=True)
@@ -273,21 +235,6 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Di
     ]
 
 
-def worst_tensor(name: str, reference: Array, given: Array) -> WorstTensor:
-    """Heat maps of the plane with the largest difference, histogram and scatter of all elements."""
-    import numpy as np
-
-    plane = worst_plane(reference, given)
-    outer = reference.shape[:-2]
-    index = ", ".join(str(int(k)) for k in np.unravel_index(plane, outer)) if outer else ""
-    where = f"[{index}] of {'×'.join(map(str, outer))}" if math.prod(outer) > 1 else ""
-    return WorstTensor(
-        name,
-        where,
-        (*maps(reference, given, plane), histogram(reference, given), scatter(reference, given)),
-    )
-
-
 # ------------------------------------------------------------ numbers
 
 
@@ -361,7 +308,7 @@ def _cells(matrix: Array) -> Array:
     """`_reduced` to `SHOWN` each way, NaN where an element is not finite."""
     import numpy as np
 
-    cells, odd = _reduced(matrix, SHOWN)
+    cells, odd = _reduced(matrix)
     found: Array = np.where(odd, np.nan, cells)
     return found
 
@@ -376,14 +323,14 @@ def _packed(cells: Array) -> str:
     return base64.b64encode(small.tobytes()).decode()
 
 
-def _reduced(matrix: Array, most: int = CELLS) -> tuple[Array, Array]:
-    """(values, marks) in at most `most` × `most` cells: the value of largest magnitude; is one not
-    finite?"""
+def _reduced(matrix: Array) -> tuple[Array, Array]:
+    """(values, marks) in at most `SHOWN` × `SHOWN` cells: the value of largest magnitude;
+    is one not finite?"""
     import numpy as np
 
     odd = ~np.isfinite(matrix)
     fine = np.where(odd, 0.0, matrix)
-    rows, columns = (np.linspace(0, n, min(n, most) + 1).astype(int)[:-1] for n in matrix.shape)
+    rows, columns = (np.linspace(0, n, min(n, SHOWN) + 1).astype(int)[:-1] for n in matrix.shape)
 
     def over(x: Array, how: Any) -> Array:
         found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)
@@ -404,54 +351,6 @@ def _short(number: float) -> str:
 
 
 # ------------------------------------------------------------ SVG
-
-
-def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
-    """The map of a plane, whose squares are full at `scale`; `bad`: whatever is not 0 is seen."""
-    if not matrix.size:
-        return _svg(WIDTH, TOP, "heat map", [_text(LEFT, 14, f"{title}: no element")])
-    cells, odd = _reduced(matrix)
-    square = min(LARGEST, max(3.0, MAP // max(cells.shape)))
-    paths = {"bad" if bad else "one": "", "minus": "", "cross": ""}
-    for i, row in enumerate(cells):
-        for j, value in enumerate(row):
-            x = LEFT + j * square
-            y = TOP + i * square
-            if odd[i, j]:
-                paths["cross"] += (
-                    f"M{x:g} {y:g}l{square:g} {square:g}m0 {-square:g}l{-square:g} {square:g}"
-                )
-            elif (step := _step(float(value), scale, least=int(bad and value != 0))) > 0:
-                side = square * step / STEPS - (value < 0) * 0.8
-                at = (square - side) / 2
-                key = "minus" if value < 0 else "bad" if bad else "one"
-                left, top, side = (f"{round(v, 1):g}" for v in (x + at, y + at, side))
-                paths[key] += f"M{left} {top}h{side}v{side}h-{side}z"
-    height, width = (n * square for n in cells.shape)
-    head = f"{title} {'×'.join(map(str, matrix.shape))}"
-    equal = int((matrix == 0).sum())
-    full = (
-        f"{equal:,} of {matrix.size:,} equal; full square {_short(scale)}"
-        if bad
-        else f"full square {_short(scale)}"
-    )
-    said = f"{full}{'; ✕ NaN or Inf' if odd.any() else ''}"
-    parts = [
-        _text(LEFT, 14, head),
-        (
-            f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}"'
-            f' height="{height + 2:.1f}"/>'
-        ),
-        *(f'<path class="{key}" d="{d}"/>' for key, d in paths.items() if d),
-        _text(LEFT, TOP + height + 14, said, "soft"),
-    ]
-    wide = LEFT + max(width + 4, LETTER * max(len(head), len(said)))
-    return _svg(max(wide, WIDTH), TOP + height + BOTTOM, "heat map", parts)
-
-
-def _step(value: float, scale: float, least: int) -> int:
-    """The size of a square, 0 to `STEPS`."""
-    return max(least, math.ceil((abs(value) / (scale or 1.0) - UNSEEN) * STEPS))
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:

@@ -3,11 +3,9 @@ schema."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports._compared import SCHEMAS as COMPARED
 
 SCHEMA = "subcut.bisect/1"
@@ -30,11 +28,7 @@ def can_render(form: ModuleType, document: Document) -> bool:
     return hasattr(form, renderer(document))
 
 
-def rendered(
-    form: ModuleType, document: Document, pictures: Mapping[int, WorstTensor] | None = None
-) -> str:
-    """The document in a form that can render it. `pictures`: by position of a finding, for forms
-    with `PICTURES`."""
-    drawn = [pictures] if pictures and getattr(form, "PICTURES", False) else []
-    text: str = getattr(form, renderer(document))(document, *drawn)
+def rendered(form: ModuleType, document: Document) -> str:
+    """The document in a form that can render it."""
+    text: str = getattr(form, renderer(document))(document)
     return text

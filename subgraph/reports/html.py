@@ -11,15 +11,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from subgraph import plugins
-from subgraph.drawing import chart, svg, tensor
-from subgraph.drawing.tensor import WorstTensor
+from subgraph.drawing import chart, svg
 from subgraph.reports import (
     BAD,
     Document,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FILE = "report.html"
-PICTURES = True  # it shows those of the worst tensors
 TEMPLATE = "html.jinja"
 COMPARED = "compared.jinja"
 SWEPT = "sweep.jinja"
@@ -76,19 +74,15 @@ SIGNS = {
     "refused": "–",
     "right": "✓",
 }  # worst first
-NO_PICTURES: Mapping[int, WorstTensor] = {}
 MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
 
-def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
-    """The document as a page; `pictures`: by position of a finding."""
+def render(document: Document) -> str:
+    """The document as a page."""
     shown = cleaned(document)
-    findings = [
-        _view(finding, number) | {"picture": pictures.get(number - 1)}
-        for number, finding in enumerate(shown["findings"], 1)
-    ]
+    findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
     about = {
         "d": shown,
         "network_drawn": whole_drawn(document, judged_tensors(document)),
@@ -101,7 +95,7 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
     return _page(TEMPLATE, heading, about | {"findings": findings}, document)
 
 
-def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
+def render_compared(document: Document) -> str:
     """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table
     of all tensors."""
     shown = cleaned(document)
@@ -112,7 +106,6 @@ def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO
             "number": k,
             "title": interval_title(finding),
             "lines": place(finding),
-            "picture": pictures.get(k - 1),
             "drawing": region_drawn(finding),
         }
         for k, finding in enumerate(summary.findings, 1)
@@ -127,7 +120,7 @@ def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO
     return _page(COMPARED, heading, about | {"findings": findings}, document)
 
 
-def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
+def render_sweep(document: Document) -> str:
     """A sweep as a page: operators × candidates, and each test that is not right."""
     shown = cleaned(document)
     names = [c["name"] for c in shown["candidates"]]
@@ -149,7 +142,7 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
     return _page(SWEPT, about["headline"], about, document)
 
 
-def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
+def render_plan(document: Document) -> str:
     """A plan as a page: what stays in float, how the score grows with it, how sensitive each place
     is."""
     shown = cleaned(document)
@@ -254,7 +247,7 @@ def _page(template: str, title: str, shown: Document, document: Document) -> str
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
         "page_title": title,
-        "drawing_style": svg.STYLE + tensor.STYLE,
+        "drawing_style": svg.STYLE,
         "script": script,
         "script_hash": f"sha256-{digest}",
         "markdown": rendered(markdown, document) if can_render(markdown, document) else "",

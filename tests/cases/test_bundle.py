@@ -232,7 +232,6 @@ def test_what_is_in_it(packed: Path) -> None:
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
     assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are not paths"
     assert "network" not in run["model"], "how the rest of the model is built does not leave"
-    assert ">Worst tensor, " in content(packed, "report.html")
 
 
 @pytest.mark.slow

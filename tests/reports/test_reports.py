@@ -154,7 +154,7 @@ def test_a_document_from_before_the_noise_was_kept_is_rendered() -> None:
     for output in document["findings"][0]["verdict"]["outputs"]:
         output.pop("noise", None)
     assert problem(document) == ""
-    assert rendered(plugins.load("reports", "html"), document, {})
+    assert rendered(plugins.load("reports", "html"), document)
 
 
 def test_a_departure_is_named() -> None:
