@@ -16,7 +16,9 @@ like does not:
 4. a search by rounding alone, if the full model agrees within the error of approximate kernels, and
 they do not
    explain it;
-5. no search: an agreement is withdrawn if no output tells anything about the candidate.
+5. no search: an agreement is withdrawn if no output of the model, or of the region that the user
+named, tells
+   anything about the candidate.
 """
 
 from __future__ import annotations
@@ -252,13 +254,24 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
 
 
 def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Withdraw the agreement if no output tells anything about the candidate."""
-    del searcher
+    """Withdraw the agreement if no output, or none of the scope, tells anything about the
+    candidate."""
     yield from ()
     trials = interim.trials
-    if interim.findings.outcome is Outcome.AGREE and trials.verdict(trials.model.whole()).is_mute:
-        return replace(interim, findings=replace(interim.findings, outcome=Outcome.UNRESOLVED))
-    return interim
+    findings = interim.findings
+    if findings.outcome not in (Outcome.AGREE, Outcome.CLAIMED):
+        return interim
+    if trials.verdict(trials.model.whole()).is_mute:
+        return replace(interim, findings=replace(findings, outcome=Outcome.UNRESOLVED))
+    if not (scope := searcher.options.scope(interim.oracle)):
+        return interim
+    region = interim.oracle.region(scope)
+    verdict = replace(trials.judge, scope=region).verdict(region, trials.run(region))
+    if not verdict.is_mute:
+        return interim
+    doubt = Finding(FindingKind.UNRESOLVED, tuple(scope), None, why=verdict.why)
+    findings = replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
+    return replace(interim, findings=findings)
 
 
 STAGES: tuple[Stage, ...] = (

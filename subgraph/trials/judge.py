@@ -52,8 +52,9 @@ class Judge:
         criterion: the rule as the user named it.
         score: the task's score, which replaces the rule for the full model; None if only the rule
             decides.
-        needs_evidence: whether outputs of the full model that tell nothing about the candidate do
-            not count as right.
+        needs_evidence: whether outputs that tell nothing about the candidate do not count as right,
+            of the full model and of `scope`.
+        scope: the region in question in addition to the full model; None for none.
     """
 
     model: ReferenceModel
@@ -62,14 +63,14 @@ class Judge:
     criterion: str = ""
     score: ByScore | None = None
     needs_evidence: bool = True
+    scope: Region | None = None
 
     def with_criterion(self, criterion: str) -> Judge:
         """The judge that applies another criterion to the same results."""
         return replace(self, criterion=criterion, rule=parse_criterion(criterion))
 
     def without_evidence(self) -> Judge:
-        """The judge that accepts outputs of the full model that tell nothing about the
-        candidate."""
+        """The judge that accepts outputs that tell nothing about the candidate."""
         return replace(self, needs_evidence=False)
 
     @cached_property
@@ -196,9 +197,11 @@ class Judge:
             return self._judge(region, result)
 
     def _judge(self, region: Region, result: RunResult) -> Verdict:
-        if result.failure:
-            return replace(result.failure, stored=result.stored)
         is_whole = region == self.model.whole()
+        needs_evidence = self.needs_evidence and (is_whole or region == self.scope)
+        if result.failure:
+            verdict = replace(result.failure, stored=result.stored)
+            return self._require_evidence(region, verdict) if needs_evidence else verdict
         expected = self._expected(region)
         judgements = tuple(
             j
@@ -208,8 +211,8 @@ class Judge:
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements)
         judgements += tuple(self._judgements_of_batch(region, result, expected))
-        if is_whole and self.needs_evidence:
-            judgements = self._with_mute_outputs(result, judgements)
+        if needs_evidence:
+            judgements = self._with_mute_outputs(result.tensors, judgements)
         status, signature, why = joined(judgements, every=is_whole)
         return Verdict(
             status, signature, why, judgements, {}, result.build, result.run, result.stored
@@ -280,8 +283,25 @@ class Judge:
         needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
         return frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
 
+    def _require_evidence(self, region: Region, verdict: Verdict) -> Verdict:
+        """Withdraw an agreement without values if even the reference's own values tell nothing."""
+        if verdict.status is not Status.AGREE:
+            return verdict
+        self.model.capture(region)
+        values = self.model.values
+        judgements = self._with_mute_outputs(
+            values.records,
+            [
+                Judgement(name, verdict.status, why=verdict.why, sample=sample)
+                for sample in values.labels
+                for name in region.outputs
+            ],
+        )
+        status, signature, why = joined(judgements, every=True)
+        return replace(verdict, status=status, signature=signature, why=why, outputs=judgements)
+
     def _with_mute_outputs(
-        self, result: RunResult, judgements: Sequence[Judgement]
+        self, given: Feeds, judgements: Sequence[Judgement]
     ) -> tuple[Judgement, ...]:
         """Withdraw the agreement of outputs that tell nothing about the candidate, unless some
         output fails."""
@@ -297,7 +317,7 @@ class Judge:
             if judgement.status is Status.AGREE and judgement.name not in allowed:
                 samples.setdefault(judgement.name, []).append(judgement)
         reasons = {
-            name: self._explain_mute(result, of_output) for name, of_output in samples.items()
+            name: self._explain_mute(given, of_output) for name, of_output in samples.items()
         }
         return tuple(
             (
@@ -308,17 +328,19 @@ class Judge:
             for j in judgements
         )
 
-    def _explain_mute(self, result: RunResult, judgements: Sequence[Judgement]) -> str:
+    def _explain_mute(self, given: Feeds, judgements: Sequence[Judgement]) -> str:
         """Why an output tells nothing in any of the samples that agree; "" if it does in one of
         them."""
         name = judgements[0].name
         why = ""
         for judgement in judgements:
             k = self.model.values.labels.index(judgement.sample)
-            mask = self.mask(name, k, result.tensors[k])
+            mask = self.mask(name, k, given[k])
             reference = _limited(self.model.values.records[k][name].value(), mask)
-            candidate = _limited(result.tensors[k][name].value(), mask)
-            others = [_limited(other[name].value(), mask) for other in self.model.other_outputs(k)]
+            candidate = _limited(given[k][name].value(), mask)
+            others = [
+                _limited(other[name].value(), mask) for other in self.model.other_outputs(k, [name])
+            ]
             why = explain_mute(reference, candidate, others)
             if not why:
                 return ""

@@ -221,17 +221,19 @@ class ReferenceModel:
 
     # ------------------------------------------------------------ other inputs
 
-    def other_outputs(self, k: int) -> Sequence[Mapping[str, Record]]:
+    def other_outputs(self, k: int, names: Collection[str] = ()) -> Sequence[Mapping[str, Record]]:
         """The reference's outputs for other inputs than sample `k`: other samples, or two drawn
         inputs.
 
-        Inputs that the reference refuses are left out.
+        Inputs that the reference refuses are left out. `names`: further tensors that are needed.
         """
         if others := list(itertools.islice(self._other_samples(k), MAX_OTHER_SAMPLES)):
             return others
         try:
             with self._lock:
-                return self._drawn_outputs
+                for values in self._drawn_values:
+                    values.need(names)
+                return [sample for values in self._drawn_values for sample in values.records]
         except OSError as e:
             log.debug("no other input is tried, for the disk is full: %s", e)
             return []
@@ -251,7 +253,7 @@ class ReferenceModel:
         return [name for name in (*whole.inputs, *whole.shapes) if name in self.graph.inputs]
 
     @cached_property
-    def _drawn_outputs(self) -> list[Mapping[str, Record]]:
+    def _drawn_values(self) -> list[ReferenceValues]:
         sample = self.values.records[0]
         values = {name: sample[name].value() for name in self._inputs}
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -264,8 +266,8 @@ class ReferenceModel:
             inputs.append(given)
         return self._run_on_inputs(inputs) if inputs else []
 
-    def _run_on_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> list[Mapping[str, Record]]:
-        """The outputs for these inputs, in one session if the reference accepts all of them."""
+    def _run_on_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> list[ReferenceValues]:
+        """The values for these inputs, in one session if the reference accepts all of them."""
         values = self.values.with_inputs(inputs)
         try:
             values.need(self.outputs)
@@ -276,9 +278,9 @@ class ReferenceModel:
             return (
                 []
                 if len(inputs) < 2
-                else [out for one in inputs for out in self._run_on_inputs([one])]
+                else [values for one in inputs for values in self._run_on_inputs([one])]
             )
-        return list(values.records)
+        return [values]
 
     # ------------------------------------------------------------ noise
 

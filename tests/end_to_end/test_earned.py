@@ -158,3 +158,29 @@ def test_blame_of_a_case_with_another_model_asks_that_model(here: Path) -> None:
     assert [finding["nodes"] for finding in found.document["findings"]] == [["a"]]
     blamed = subcut("blame", found.document["findings"][0]["case"], "--json", cwd=here)
     assert (blamed.code, blamed.document["region"]) == (1, ["a"])
+
+
+SILENT = """g (float[4, 4] x) => (float[4, 4] y) {
+    [r] a = Relu(x) [n] b = Neg(x) [p] p = Relu(b) [m] c = Mul(a, p) [s] y = Add(c, x)
+}"""
+
+
+def test_a_region_that_tells_nothing_is_inconclusive(here: Path) -> None:
+    text_models.save(here / "m.onnx", SILENT)
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    words = ("bisect", "m.onnx", "-c", "ort", "-i", "x.npy", "--json", "--within")
+    silent = subcut(*words, "r..m", cwd=here)  # c = max(x, 0) * max(-x, 0) is 0 everywhere
+    assert (silent.code, silent.document["outcome"]) == (5, "unresolved")
+    telling = subcut(*words, "m..s", cwd=here)
+    assert (telling.code, telling.document["outcome"]) == (0, "agree")
+
+
+@pytest.mark.parametrize(("output", "code"), [("c", 5), ("y", 0)])
+def test_good_by_hand_of_an_output_that_tells_nothing_is_inconclusive(
+    output: str, code: int, here: Path
+) -> None:
+    text_models.save(here / "m.onnx", SILENT.replace("float[4, 4] y)", f"float[4, 4] {output})"))
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    subcut("manual", "start", "m.onnx", "-i", "x.npy", cwd=here)
+    done = subcut("manual", "good", "1", "--json", cwd=here)
+    assert (done.code, done.document["result"]["exit_code"]) == (code, code), done
