@@ -87,7 +87,7 @@ class Project:
         if typed not in (None, [], ()):
             return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
-        if text and KEYS[key] not in (dict, tuple):
+        if text and KEYS.get(key) not in (dict, tuple):
             return _from_text(key, text)
         return self.values.get(key, default)
 
@@ -163,7 +163,7 @@ def _fitting(word: str) -> list[str]:
 
 
 def _from_text(key: str, text: str) -> Any:
-    kind = KEYS[key]
+    kind = KEYS.get(key, str)
     if kind is list:
         return [word for word in text.split(os.pathsep) if word]
     if kind is bool:

@@ -83,3 +83,37 @@ def test_a_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
     monkeypatch.setattr(children, "run", lambda *_, **__: children.Ended(1, b"", said))
     done = subcut("plan", "m.onnx", "-i", "x.npy", "--to", "int8", "--json", cwd=here)
     assert (done.code, done.document["error"]["kind"]) == (74, "OutputError"), done
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["compare", "m.onnx", "-c", ""], "option.malformed"),
+        (["bisect", "m.onnx", "--candidate="], "option.malformed"),
+        (["compare", "m.onnx", "--seed", "-1"], "option.out-of-range"),
+        (["convert", "net", "--with", "./nowhere {model} {output}"], "command.not-runnable"),
+        (
+            ["replace", "m.onnx", "-s", "one", "-e", "two", "--by", "m.onnx", "--map", "x=nothing"],
+            "edit.unknown-tensor",
+        ),
+        (["bundle", "subcut_out/one", "--keep", "whi"], "bundle.unknown-text"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_with_its_code(
+    words: list[str], code: str, here: Path
+) -> None:
+    (here / "net").write_bytes(b"another format")
+    if words[0] == "bundle":
+        subcut("cut", "m.onnx", "-s", "one", "-e", "one", "-i", "x.npy", cwd=here)
+        words[1] = str(next((here / "subcut_out").glob("*/manifest.json")).parent)
+    done = subcut(*words, "--json", cwd=here)
+    assert (done.code, done.document["error"]["code"]) == (2, code), done
+
+
+def test_a_setting_that_makes_no_sense_is_told_with_its_code(here: Path) -> None:
+    variables = {"SUBCUT_EXECUTOR": "nobody://host"}
+    done = subcut("compare", "m.onnx", "-c", "ort", "--json", cwd=here, env=variables)
+    assert (done.code, done.document["error"]["code"]) == (2, "plugin.unknown"), done
+    (here / "subcut.toml").write_text("seed = -1")
+    done = subcut("compare", "m.onnx", "-c", "ort", "--json", cwd=here)
+    assert (done.code, done.document["error"]["code"]) == (2, "option.out-of-range"), done

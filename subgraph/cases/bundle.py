@@ -26,14 +26,21 @@ from subgraph.cases.redact import REMOVED, Redactor
 from subgraph.cases.scripts import collect
 from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import from_json, to_json
-from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
+from subgraph.errors import (
+    InputError,
+    OutputError,
+    ResultExists,
+    SubcutError,
+    UnknownName,
+    UsageError,
+)
 from subgraph.graph import protobuf
 from subgraph.origins.source_metadata import read_texts, stripped
 from subgraph.project import FILE_NAMES
 from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
-from subgraph.text import clean, count
+from subgraph.text import clean, count, nearest
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
@@ -176,6 +183,7 @@ def pack(request: BundleRequest) -> Packed:
 
     Raises:
         UsageError: there is no case that can be run. ResultExists: another file is in the way.
+        UnknownName: the case has no text that is to be kept.
         InputError: a file is missing, or not ours to send. OutputError: it cannot be written.
     """
     require_free(request.target, request.identity, force=request.force)
@@ -225,6 +233,14 @@ def _packed(
         request.name, case_files, files, found_with, outcome, unchanged
     ).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
+    if unknown := sorted(set(request.keep) - redactor.kept - {redact.ALL}):
+        left = sorted(redactor.left)
+        raise UnknownName(
+            f"--keep {clean(unknown[0])}: no text in this case has that name",
+            "" if left else "omit --keep: no text is omitted",
+            nearest(unknown[0], left) or left,
+            code="bundle.unknown-text",
+        )
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
     listing = BundleList(

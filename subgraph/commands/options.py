@@ -24,7 +24,7 @@ import typer
 
 from subgraph import plugins, project
 from subgraph.commands import Result
-from subgraph.errors import SubcutError
+from subgraph.errors import SubcutError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
 from subgraph.text import clean
 
@@ -193,10 +193,26 @@ def option(
         metavar=metavar,
         help=help,
         autocompletion=complete,
+        callback=_require_spec if "--candidate" in flags.split() else None,
         rich_help_panel=panel,
         show_default=False,
     )
     return info
+
+
+def _require_spec(given: Any) -> Any:
+    """Return the candidates that are given.
+
+    Raises:
+        UsageError: One of them is an empty text.
+    """
+    if given == "" or (isinstance(given, list | tuple) and "" in given):
+        raise UsageError(
+            "--candidate '': expected a SPEC",
+            "-c ort, or omit -c for the default",
+            code="option.malformed",
+        )
+    return given
 
 
 # ------------------------------------------------------------ single options

@@ -38,6 +38,13 @@ def replace(
             depend on itself.
     """
     ours = {theirs: name for name, theirs in (names or {}).items()}
+    boundary = [*piece.inputs, *piece.outputs]
+    if unknown := next((theirs for theirs in ours if theirs not in boundary), ""):
+        raise UnknownName(
+            f"'{clean(unknown)}' is not an input or output of {clean(piece.path.name)}",
+            nearest=nearest(unknown, boundary),
+            code="edit.unknown-tensor",
+        )
     connected = _connected(graph, region, piece, ours)
     _require_types(graph, region, piece, connected)
     draft = Draft(graph)

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from subgraph.errors import InputError, UnknownName, name_setting
+from subgraph.errors import InputError, UnknownName, UsageError, name_setting
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import constant_scale
 from subgraph.graph.types import declared_type
@@ -185,6 +185,18 @@ class Feeding:
     origins: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     setting: str = ""
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            UsageError: the seed is negative.
+        """
+        if self.seed < 0:
+            raise UsageError(
+                f"seed {self.seed}: expected a number from 0 on",
+                "seed = 0, or --seed 0",
+                code="option.out-of-range",
+            )
 
     @property
     def is_default(self) -> bool:

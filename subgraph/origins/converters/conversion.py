@@ -167,16 +167,17 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
     try:
         with folders.scratch(folder, "aside") as place:
             env = outside | {"TMPDIR": str(place.resolve())}
-            done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
+            try:
+                done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
+            except OSError as e:  # `scratch` takes any other for a full disk
+                raise UsageError(
+                    f"cannot run {clean(words[0])}: {e.strerror or e}",
+                    "check its path",
+                    code="command.not-runnable",
+                ) from e
     except subprocess.TimeoutExpired as e:
         raise ModelError(
             f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout"
-        ) from e
-    except OSError as e:
-        raise UsageError(
-            f"cannot run {clean(words[0])}: {e.strerror or e}",
-            "check its path",
-            code="command.not-runnable",
         ) from e
     done.require_space()
     if done.code:
