@@ -9,7 +9,7 @@ were scaled or squashed once more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -50,12 +50,18 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
 
 
 def explain_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the kind, shape or type that the wrapper changed; "" if it is as declared or the
-    values are wrong too."""
+    """Return the kind, shape or type that the wrapper changed, or the output that it lost; "" if
+    the form is as declared or the values are wrong too."""
+    if missing := sorted(expected.keys() - given.keys()):
+        return f"'{missing[0]}' is missing"
     if sentence := _explain_kind(expected, given):
         return sentence
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
-    return _explain_form(expected, arrays) if expected and arrays.keys() == expected.keys() else ""
+    if not expected or arrays.keys() != expected.keys():
+        return ""
+    if _is_garbage(arrays.values()):
+        return f"every value of '{min(arrays)}' is NaN or infinite"
+    return _explain_form(expected, arrays)
 
 
 def _explain_kind(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
@@ -112,15 +118,15 @@ def _is_near(expected: Array, given: Array) -> bool:
 
 
 def _explain_garbage(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
-    floats = [
-        given[name].astype(np.float64) for name in expected if given[name].dtype.kind in "fiuV"
-    ]
-    if not any(np.isfinite(value).any() for value in floats):
+    if _is_garbage(given.values()):
         return "every value is NaN or infinite"
-    constants = {float(value.reshape(-1)[0]) for value in floats if np.ptp(value) == 0}
-    if len(constants) == 1 and all(np.ptp(value) == 0 for value in floats):
-        return f"every value is {constants.pop():g}"
-    return ""
+    first = next(iter(given.values())).flat[0]
+    return f"every value is {first:g}" if all((v == first).all() for v in given.values()) else ""
+
+
+def _is_garbage(arrays: Iterable[Array]) -> bool:
+    """Return whether no value is finite."""
+    return not any(np.isfinite(array.astype(np.float64, copy=False)).any() for array in arrays)
 
 
 def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:

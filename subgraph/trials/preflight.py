@@ -41,6 +41,7 @@ log = logging.getLogger("subcut")
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
 PROBES = ("y = Relu(x)  z = Add(w, w)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
+EXCHANGED_PROBE = "y = Add(w, w)  z = Relu(x)"
 SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
 PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
@@ -120,8 +121,9 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     verdict = trials.judge.verdict(region, result)
     breach = NO_BREACH
     if verdict.status is Status.FAIL:
-        find = partial(_find_wrong_probe, trials, region, verdict)
-        breach = _remember(trials, "probe", find)
+        lacks_output = any(j.signature is Signature.MISSING for j in verdict.outputs)
+        find = partial(_find_wrong_probe, trials, region, verdict, lacks_output)
+        breach = _remember(trials, f"probe{', missing' * lacks_output}", find)
     elif (
         verdict.status is Status.AGREE
         and trials.runtime.candidate.script
@@ -206,11 +208,18 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     return NO_BREACH
 
 
-def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breach:
-    """Find whether the probe is wrong as well, in each of its outputs."""
+def _find_wrong_probe(
+    trials: Trials, region: Region, verdict: Verdict, lacks_output: bool
+) -> Breach:
+    """Find whether the probe is wrong as well, in each of its outputs or in the form of one.
+
+    `lacks_output`: whether an output of the model is missing, too.
+    """
     dtype = _probe_type(trials)
     result = _run_probe(trials, PROBES[0], dtype)
-    if not any(of.keys() == {"y", "z"} for of in result.tensors):  # the code is for one model alone
+    if not any(
+        of.keys() == {"y", "z"} or (of and lacks_output) for of in result.tensors
+    ):  # the code is for one model alone
         wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
         return (
             Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
@@ -222,26 +231,46 @@ def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breac
             code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run"
         )
     inputs = _probe_inputs(dtype)
-    given = {of: record.value() for of, record in result.tensors[0].items()}
-    if not (breach := _find_breach(inputs, given)):
+    expected = _compute_probe(inputs)
+    given = _values_of(result)
+    breach = _find_form(expected, given)
+    if breach and "z" in given:  # the wrapper changes an output, whichever operator computes it
+        relu, add = expected.values()
+        exchanged = _run_probe(trials, EXCHANGED_PROBE, dtype)
+        if _find_form({"y": add, "z": relu}, _values_of(exchanged)) != breach:
+            return NO_BREACH
+    breach = breach or _find_breach(inputs, expected, given)
+    if not breach:
         return NO_BREACH
     return Breach(
         code="candidate.breaks-contract", clause=f": {breach}, as one Relu and one Add show"
     )
 
 
-def _find_breach(inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the mistake that the outputs of a probe show; if one of them is right, only a form of
-    the others."""
+def _values_of(result: RunResult) -> dict[str, Value]:
+    return {of: record.value() for tensors in result.tensors for of, record in tensors.items()}
 
-    def compute(fed: Mapping[str, Array]) -> dict[str, Array]:
-        return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
 
-    expected = compute(inputs)
+def _compute_probe(fed: Mapping[str, Array]) -> dict[str, Array]:
+    return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
+
+
+def _find_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    """Return the form of one output of a probe that the wrapper changed; "" if both outputs are
+    wrong, or none."""
     wrong = {of: value for of, value in expected.items() if not is_right(value, given.get(of))}
-    if len(wrong) < len(expected):
-        return explain_form(wrong, {of: value for of, value in given.items() if of in wrong})
-    sentence = explain_misread(compute, inputs, given) or explain_breach(expected, given)
+    if len(wrong) == len(expected):
+        return ""
+    return explain_form(wrong, {of: value for of, value in given.items() if of in wrong})
+
+
+def _find_breach(
+    inputs: Mapping[str, Array], expected: Mapping[str, Array], given: Mapping[str, Value]
+) -> str:
+    """Return the mistake that all outputs of a probe show; "" if one of them is right."""
+    if any(is_right(value, given.get(of)) for of, value in expected.items()):
+        return ""
+    sentence = explain_misread(_compute_probe, inputs, given) or explain_breach(expected, given)
     return sentence or describe_worst(expected, given, list(expected))
 
 

@@ -127,6 +127,11 @@ def net(tmp_path: Path) -> Path:
             "{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}",
             "'z' has the shape 192",
         ),
+        ("{n: v for n, v in values.items() if n == 'y'}", "'z' is missing"),
+        (
+            "{n: v * np.float32(np.nan if n == 'z' else 1) for n, v in values.items()}",
+            "every value of 'z' is NaN or infinite",
+        ),
         (
             "dict(zip(values, list(values.values())[1:] + list(values.values())[:1]))",
             "names of the outputs are exchanged",
@@ -167,6 +172,28 @@ def test_a_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -
     (net / "wrapper.py").write_text(WRAPPER % wrong)
     done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
     assert (done.code, [finding["nodes"] for finding in done.document["findings"]]) == (1, [["a"]])
+
+
+WITHOUT_ADD = """
+import numpy as np, onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_add import Add
+class Off(Add):
+    def _run(self, a, b):
+        return (np.full_like(a, np.nan),)
+Off.__name__ = "Add"
+def load(model, options):
+    session = ReferenceEvaluator(onnx.load(str(model)), new_ops=[Off])
+    return lambda feeds: dict(zip(session.output_names, session.run(None, dict(feeds))))
+"""
+
+
+def test_an_operator_that_returns_nan_is_no_mistake_of_the_wrapper(tmp_path: Path) -> None:
+    text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] b = Abs(x) [s] y = Add(b, x) }"
+    text_models.save(tmp_path / "m.onnx", text)
+    (tmp_path / "runtime.py").write_text(WITHOUT_ADD)
+    done = subcut("bisect", "m.onnx", "-c", "runtime.py", "--trust", "--json", cwd=tmp_path)
+    assert (done.code, [finding["nodes"] for finding in done.document["findings"]]) == (1, [["s"]])
 
 
 WRITES_NHWC = """
