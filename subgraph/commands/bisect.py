@@ -117,10 +117,10 @@ def bisect(
                 "--repeat": repeat,
                 "--inside": inside or None,
                 "--ignore": compared.ignore,
-                "--may-be-empty": compared.may_be_empty,
                 "--where": compared.where,
             }
         )
+        recordings = replace(recordings, may_be_empty=chosen.may_be_empty)
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
     setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))

@@ -153,12 +153,12 @@ def compare(
                 "--candidate-model": candidate_options.other_model,
                 "--score": score.score,
                 "--ignore": compared.ignore,
-                "--may-be-empty": compared.may_be_empty,
                 "--where": compared.where,
                 "--in-place": part.in_place,
             }
         )
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
+        recordings = replace(recordings, may_be_empty=chosen.may_be_empty)
         return compare_recorded(asked, recordings, choice, csv_file)
     model_path = asked.model_path
     specs: Sequence[str | None] = candidate or [None]

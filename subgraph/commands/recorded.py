@@ -195,7 +195,9 @@ def compare_recorded(
     with (
         asked.reference() as reference,
         runs.open_runs(graph := load(path), recordings, feeding) as recorded,
-        recorded.open_judge(graph, reference, asked.output, criterion) as (judge, limited),
+        recorded.open_judge(
+            graph, reference, asked.output, criterion, may_be_empty=recordings.may_be_empty
+        ) as (judge, limited),
     ):
         names = chosen(judge.model, choice.words(judge.model))
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
@@ -255,7 +257,9 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             }
         )
         place = case.free_place(place, case.source_of(graph), reads)
-        with recorded.open_judge(graph, reference, parent, criterion, freeze) as (outer, limited):
+        with recorded.open_judge(
+            graph, reference, parent, criterion, freeze, recordings.may_be_empty
+        ) as (outer, limited):
             compared = compare_runs(outer, limited)
             narrowed = to_narrow(compared)
             judge = narrowed.judge

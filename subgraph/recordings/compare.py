@@ -262,7 +262,9 @@ class _Judging:
         before, beside = (
             self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
         )
-        mute = explain_mute(reference, value) if judgement.status is Status.AGREE else ""
+        is_right = name in self.judge.model.choice.may_be_empty
+        may_be_mute = judgement.status is Status.AGREE and not is_right
+        mute = explain_mute(reference, value) if may_be_mute else ""
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
             return row

@@ -19,6 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from subgraph.comparison.noise.casts import find_unrounded
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
@@ -69,6 +70,7 @@ class RecordingOptions:
         precision: of the device's arithmetic; None to derive it from the recorded types.
         seeded: was the device fed subcut's random inputs?
         tensor_map: by the model's tensor, what the recording calls it: a tensor, a node or a file.
+        may_be_empty: outputs that are right even if their values tell nothing.
     """
 
     folders: tuple[RecordedFolder, ...]
@@ -77,6 +79,7 @@ class RecordingOptions:
     precision: str | None = None
     seeded: bool = False
     tensor_map: Mapping[str, str] = field(default_factory=dict)
+    may_be_empty: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[Path]:
@@ -151,9 +154,13 @@ class RecordedRuns:
         parent: Path,
         criterion: str = "noise",
         freeze: bool = True,
+        may_be_empty: tuple[str, ...] = (),
     ) -> Iterator[tuple[Judge, list[RecordedRun]]]:
         """A judge of the recorded values, and the runs, each with no more samples than are fed."""
-        setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
+        choice = OutputChoice(may_be_empty=may_be_empty)
+        setup = Setup(
+            self.candidate, self.feeding, parent, criterion, freeze, stored=False, choice=choice
+        )
         with open_trials(graph, setup, reference) as trials:
             unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
             judge = replace(trials.judge, model=replace(trials.model, unrounded=unrounded))

@@ -18,6 +18,7 @@ from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, require_graph
 from subgraph.runtime.inputs import (
+    DRAWS,
     IMAGES,
     Feeding,
     ImageOptions,
@@ -71,7 +72,8 @@ def capture_samples(
     are written as fed.
     """
     captured = []
-    if not samples[0].files:  # before the run, which may fail on these values
+    first_draw = next(iter(DRAWS))  # the others only change floats
+    if not samples[0].files and samples[0].draw == first_draw:  # the run may fail on these values
         _warn_of_drawn_integers(samples[0], [spec.name for spec in samples[0].specs])
     with loaded_ancestors(reference, graph, above, stems, into):
         for k, sample in enumerate(samples):

@@ -325,14 +325,15 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
     is_text = re.fullmatch(rf"{NUMBER}(?:,{NUMBER})*", text) and not os.path.exists(text)  # noqa: PTH110
     if not sign or not is_text or name not in graph.inputs or os.path.exists(word):  # noqa: PTH110
         return None
-    dims = declared_type(graph.inputs[name].type)[2]
-    if dims is not None and len(dims) > 1:
-        what = (
-            f"-i {word}: input '{name}' has {len(dims)} dimensions; only a scalar or a vector takes"
-            " numbers"
-        )
+    if not _takes_numbers(graph, name):
+        what = f"-i {word}: only a scalar or a vector takes numbers; input '{name}' is neither"
         raise InputError(what, f"-i {name}=FILE.npy", code="input.takes-no-numbers")
     return name, f"{NUMBERS}{text}"
+
+
+def _takes_numbers(graph: Graph, name: str) -> bool:
+    """Return whether an input is a scalar or a vector, as far as declared."""
+    return len(declared_type(graph.inputs[name].type)[2] or ()) < 2
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
@@ -346,9 +347,12 @@ def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
     if name is not None:
         _require_input(graph, name)
     if not os.path.exists(file):  # noqa: PTH110
+        takes_numbers = name is not None and _takes_numbers(graph, name)
         raise InputError(
             f"no input file or folder '{file}'",
-            "check the path given with -i",
+            f"-i {name}=FILE, -i {name}=1, or -i {name}=1,2,3"
+            if takes_numbers
+            else "check the path given with -i",
             code="file.not-found",
         )
     return name, Path(file)

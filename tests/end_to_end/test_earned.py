@@ -184,3 +184,23 @@ def test_good_by_hand_of_an_output_that_tells_nothing_is_inconclusive(
     subcut("manual", "start", "m.onnx", "-i", "x.npy", cwd=here)
     done = subcut("manual", "good", "1", "--json", cwd=here)
     assert (done.code, done.document["result"]["exit_code"]) == (code, code), done
+
+
+def test_a_recorded_output_that_tells_nothing_can_be_accepted(here: Path) -> None:
+    text_models.save(here / "m.onnx", SILENT.replace("float[4, 4] y)", "float[4, 4] c)"))
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    (here / "dumps").mkdir()
+    np.save(here / "dumps" / "c.npy", np.zeros((4, 4), np.float32))
+    for command in ("compare", "bisect"):
+        words = (command, "m.onnx", "-i", "x.npy", "--recorded", "dumps", "--json")
+        assert subcut(*words, cwd=here).code == 5
+        assert subcut(*words, "--may-be-empty", "c", cwd=here).code == 0
+
+
+def test_integer_inputs_are_named_once_however_often_floats_are_drawn(here: Path) -> None:
+    text = """g (int64[3] n, float[3] x) => (float[3] y) {
+        f = Cast<to=1>(n) a = Add(f, x) z = Sub(a, a) y = Mul(z, a)
+    }"""  # 0 of any input
+    text_models.save(here / "m.onnx", text)
+    done = subcut("bisect", "m.onnx", "-c", "ort", cwd=here)
+    assert (done.code, done.err.count("integer inputs are drawn")) == (5, 1), done
