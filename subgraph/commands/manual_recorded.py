@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from subgraph.commands.recorded import interval_lines
+from subgraph.documents import to_json
 from subgraph.errors import InputError
 from subgraph.precision import Precision
+from subgraph.reports.text import recorded_lines
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def evidence_of(
     }
     nodes = [list(place.region.nodes) for place in places]
     outputs = _outputs(compared)
-    return RecordedEvidence(run.name, interval_lines(document), wrong, own_errors, nodes, outputs)
+    lines = recorded_lines(to_json(document))
+    return RecordedEvidence(run.name, lines, wrong, own_errors, nodes, outputs)
 
 
 def precision_of(recorded: RecordedRuns) -> str | None:

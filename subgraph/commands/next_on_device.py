@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from subgraph.results.recorded import IntervalDocument
     from subgraph.runtime.inputs import Feeding
 
-WHAT_THEY_DO = ("its inputs in the device's form", "the same search, run by you; it begins there")
-
 
 def next_commands(
     document: IntervalDocument,

@@ -3,7 +3,6 @@ with them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,31 +14,19 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import aligned, clean, count, short
+from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
-    from subgraph.recordings.msaccucmp import Advice
     from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
-    from subgraph.results.recorded import (
-        IntervalDocument,
-        IntervalFinding,
-        RecordedDocument,
-        RecordedTensor,
-        RunSummary,
-    )
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.judge import Judge
     from subgraph.trials.reference_model import ReferenceModel
-    from subgraph.verdict import Judgement
 
 MSACCUCMP = "msaccucmp"
-MAX_INTERVALS = 4  # that are shown and get a folder
-MAX_NAMED = 5  # suspects, unseen tensors, and entries that match no tensor
-MODEL_INPUT = "the model's input"
 
 
 @dataclass(frozen=True)
@@ -185,7 +172,7 @@ def compare_recorded(
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.recordings.run_comparison import value_pairs
-    from subgraph.reports.csv import render_compared
+    from subgraph.reports.text import render_compared
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
 
@@ -220,12 +207,10 @@ def compare_recorded(
     )
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
-    csv_text = ""
     if csv_file and npu:
-        csv_text = msaccucmp.as_csv(tables[-1])
-    elif csv_file:
-        csv_text = render_compared(shown)
-    return table.result(shown, text(comparison, advices), csv_text, csv_file)
+        rows = msaccucmp.as_csv(tables[-1])
+        return table.result(shown, render_compared(shown).rstrip("\n"), rows, csv_file)
+    return table.compared(shown, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
@@ -282,7 +267,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
             document = evidence.save_document(document, aside, case.source_of(graph), reads)
-    return Result(to_json(document), interval_text(document), document.exit_code)
+    return table.compared(to_json(document), None)
 
 
 def cut_recorded(
@@ -338,187 +323,3 @@ def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     return interval.interval_weights(
         [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
     )
-
-
-def interval_text(document: IntervalDocument) -> str:
-    """The document of `bisect` for people: the run, then each interval with its suspects."""
-    from subgraph.commands.next_on_device import WHAT_THEY_DO
-
-    findings = document.findings
-    lines = interval_lines(document)
-    if findings:
-        lines += ["no trial was possible: nothing is certified. Next, on the device:"]
-        lines += [
-            f"  {clean(command)}     {what}"
-            for command, what in zip(document.next, WHAT_THEY_DO, strict=False)
-        ]
-    elif not document.exit_code:
-        lines.append("all that was recorded agrees")
-    return "\n".join(lines)
-
-
-def interval_lines(document: IntervalDocument) -> list[str]:
-    """What was recorded, and each interval with its suspects."""
-    findings = document.findings
-    several = len(document.recordings) > 1
-    lines = _first_lines(document)
-    for run in document.recordings:
-        lines.append(f"recorded  {_run_line(run)}")
-        if not run.missing:
-            lines += [
-                *(f"  ! {clean(note)}" for note in run.notes),
-                f"          {run.wrong} of {count(run.compared, 'tensor')} wrong",
-            ]
-            lines += _left_out(run, "  left out  ")
-    if findings and several:
-        lines.append(f"where {clean(document.narrowed)} goes wrong:")
-    for finding in findings[:MAX_INTERVALS]:
-        lines += _interval(finding)
-    if len(findings) > MAX_INTERVALS:
-        lines.append(
-            f"and {len(findings) - MAX_INTERVALS} further places that add an error of their own"
-            " (--json)"
-        )
-    return lines
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(clean, names))
-
-
-def _interval(finding: IntervalFinding) -> list[str]:
-    good = [f"{_names(finding.last_good)} (good)"] if finding.last_good else []
-    good += [f"{_names(finding.wrong_before)} (wrong already)"] if finding.wrong_before else []
-    ends = (
-        f"{', '.join(good) or MODEL_INPUT} … {_names(finding.first_bad)}"
-        f" ({_judgement(finding.in_place)})"
-    )
-    nodes = finding.nodes
-    unseen = finding.not_seen
-    lines = [
-        f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"
-    ]
-    if finding.adds_an_error is False:
-        lines.append(
-            f"{'':10}fed with what was recorded before it, the reference gives the same: the error"
-            " grew above"
-        )
-    for k, suspect in enumerate(finding.suspects[:MAX_NAMED]):
-        place = f"   from {suspect.source}" if str(suspect.source or "") else ""
-        why = clean(f"{f'   {suspect.why}' if suspect.why else ''}{place}")
-        lines.append(
-            f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)}"
-            f" ({suspect.op}){why}"
-        )
-    if len(nodes) > MAX_NAMED:
-        lines.append(f"            and {len(nodes) - MAX_NAMED} more")
-    if unseen:
-        lines.append(
-            f"  not seen  {_names(unseen[:MAX_NAMED])}{' …' if len(unseen) > MAX_NAMED else ''}"
-        )
-    if finding.case:
-        lines.append(f"  case      {clean(finding.case)}/")
-    return lines
-
-
-# ------------------------------------------------------------ text
-
-
-def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
-    """The document of `compare` for people; the advice of msaccucmp for each run, if any."""
-    lines = _first_lines(document)
-    for run in document.recordings:
-        lines.append(_run_line(run))
-        lines += [] if run.missing else [f"  ! {clean(note)}" for note in run.notes]
-    lines += _table(document)
-    for run, advice in zip(document.recordings, advices, strict=True):
-        lines += _summary(
-            run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else ""
-        )
-    return "\n".join(lines)
-
-
-def _first_lines(document: RecordedDocument) -> list[str]:
-    """What went wrong before any node, which is to blame for none of it, and what several runs say
-    together."""
-    mistakes = [(run.mistake, run.name) for run in document.recordings if run.mistake]
-    lines = [
-        f"{mistake} ({name}; what follows is compared accordingly)" for mistake, name in mistakes
-    ]
-    return [
-        clean(line) for line in (*lines, *([document.says] if len(document.recordings) > 1 else []))
-    ]
-
-
-def _run_line(run: RunSummary) -> str:
-    known = (
-        f"MISSING  {clean(run.missing)}"
-        if run.missing
-        else f"{run.format}: {clean(run.matched)}   {run.precision}"
-    )
-    return f"{clean(run.name)}  {known}"
-
-
-def _table(document: RecordedDocument) -> list[str]:
-    runs = document.recordings
-    single = len(runs) == 1
-    heads = ("in place", "alone") if single else (clean(r.name) for r in runs)
-    cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads, "note")]
-    for row in document.rows:
-        names = (f"#{row.index}", short(clean(row.node)), row.op, short(clean(row.tensor)))
-        notes = "; ".join(
-            dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note)
-        )
-        first = row.runs[0]
-        alone = [_judgement(first.alone) if first and first.alone else "-"] if single else []
-        cells.append((*names, *map(_cell, row.runs), *alone, clean(notes)))
-    return aligned(cells)
-
-
-def _cell(tensor: RecordedTensor | None) -> str:
-    if tensor is None:
-        return "not seen"
-    if tensor.in_place is None:
-        return f"unresolved: {clean(tensor.why)}"
-    like = {"agree": "as", "fail": "unlike"}.get(tensor.beside.status, "") if tensor.beside else ""
-    aside = f", {like} {clean(tensor.before)}" if like and tensor.in_place.status == "fail" else ""
-    return f"{_judgement(tensor.in_place)}{aside}"
-
-
-def _judgement(judgement: Judgement | None) -> str:
-    """`1.0e-02 FAIL nan`; an error that is not finite is left out."""
-    assert judgement
-    error = judgement.errors.get("max_rel", math.nan)
-    status = {"fail": "FAIL", "unresolved": "unresolved"}.get(judgement.status, "agree")
-    signature = judgement.signature if judgement.signature not in (None, "mismatch") else ""
-    return " ".join(
-        filter(None, (f"{error:.1e}" if math.isfinite(error) else "", status, signature))
-    )
-
-
-def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
-    if run.missing:
-        return []
-    good = run.last_good
-    lines = [f"{prefix}{run.wrong} of {count(run.compared, 'tensor')} wrong", *_left_out(run)]
-    if advice:
-        lines.append(
-            f"{prefix}advisor           {advice.kind}: {advice.verdict}   {clean(advice.says)}"
-        )
-    if run.first_bad:
-        last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
-        lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
-        lines += (
-            [f"{prefix}source            {clean(str(run.source))}"] if str(run.source or "") else []
-        )
-    return lines
-
-
-def _left_out(run: RunSummary, head: str = "left out          ") -> list[str]:
-    """What was recorded and is not compared, a line per reason."""
-    lines = []
-    for left in run.left_out:
-        more = " …" if left.count > len(left.names) > 0 else ""
-        names = f" ({', '.join(map(clean, left.names))}{more})" if left.names else ""
-        lines.append(f"{head}{left.count}: {clean(left.why)}{names}")
-    return lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,16 +216,11 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
             seen = sum(bool(line.cells[k].status) for line in lines)
             matched = (
                 f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')}"
-                " matched"
+                f" matched, {run['wrong']} wrong"
             )
-            yield (
-                run["name"],
-                (
-                    f"missing: {run['missing']}"
-                    if run["missing"]
-                    else f"{matched}, {run['wrong']} wrong"
-                ),
-            )
+            outcome = f"missing: {run['missing']}" if run["missing"] else matched
+            yield run["name"], outcome
+            yield from _run_facts(run, "" if len(document["recordings"]) == 1 else run["name"])
     else:
         about = document["candidate"]
         whole = document["whole"]
@@ -244,6 +239,22 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
         )
 
 
+def _run_facts(run: Document, name: str) -> Iterator[tuple[str, str]]:
+    """The first bad tensor of a recording, and the advice of msaccucmp; `name`: of one of
+    several."""
+    of = f" of {name}" if name else ""
+    if run["first_bad"] and not run["missing"]:
+        good = run["last_good"]
+        last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
+        source = source_line(run.get("source") or {})
+        yield (
+            f"first bad tensor{of}",
+            f"{run['first_bad']}{last}{f'; from {source}' if source else ''}",
+        )
+    if advice := run.get("advice"):
+        yield f"advisor{of}", f"{advice['kind']}: {advice['verdict']}   {advice['says']}"
+
+
 def _notes(document: Document, recorded: bool) -> list[str]:
     if not recorded:
         bad = document["first_bad"]
@@ -256,6 +267,7 @@ def _notes(document: Document, recorded: bool) -> list[str]:
         ]
     several = len(document["recordings"]) > 1
     noted = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
+    noted += [(run["name"], run["mistake"]) for run in document["recordings"] if run["mistake"]]
     return [f"{name}: {note}" if several else note for name, note in noted]
 
 

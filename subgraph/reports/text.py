@@ -16,7 +16,6 @@ from subgraph.reports import (
     cleaned,
     common_cause,
     evidence,
-    figure,
     headline,
     interval_title,
     is_proven,
@@ -42,6 +41,7 @@ from subgraph.reports._forms import PLAN
 from subgraph.text import aligned, count, prediction, short
 
 FILE = "report.txt"
+MAX_PLACES = 4  # intervals of a recording that are shown
 
 
 @dataclass(frozen=True)
@@ -145,26 +145,30 @@ def render_compared(document: Document) -> str:
     """A comparison or recordings as lines for a terminal, as `subcut compare` prints them."""
     shown = cleaned(document)
     seen = view(shown)
-    return "\n".join(_recorded(seen) if seen.kind == "recorded" else _compared(shown, seen)) + "\n"
+    if seen.kind == "compare":
+        return "\n".join(_compared(shown, seen)) + "\n"
+    lines = _recorded(seen)
+    if seen.findings:
+        lines.append("no trial was possible: nothing is certified")
+        lines += [f"next: {command}   {what}" for command, what in seen.next]
+    elif seen.lines:
+        lines += compared_table(seen)
+    return "\n".join(lines) + "\n"
+
+
+def recorded_lines(document: Document) -> list[str]:
+    """The verdict of recordings, where they go wrong, and what makes it doubtful."""
+    return _recorded(view(cleaned(document)))
 
 
 def _recorded(shown: View) -> list[str]:
-    """The verdict, where, what to do next, the tensors that are not right."""
     lines = [shown.headline, *(f"{name}: {text}" for name, text in shown.facts), *left_out(shown)]
     lines += [f"note: {note}" for note in shown.notes]
-    for finding in shown.findings:
+    for finding in shown.findings[:MAX_PLACES]:
         lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
-    lines += [f"next: {command}   {what}" for command, what in shown.next]
-    for line in shown.lines:
-        if any(cell.status in ("fail", "unresolved") for cell in line.cells):
-            judged = zip(shown.columns, line.cells, strict=True)
-            described = "; ".join(
-                f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status
-            )
-            source = f"   from {line.source}" if line.source else ""
-            lines.append(
-                f"#{line.index} {line.node} ({line.op}) {line.tensor}: {described}{source}"
-            )
+        lines += [f"  case {finding['case']}/"] if finding["case"] else []
+    further = len(shown.findings) - MAX_PLACES
+    lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
     return lines
 
 
@@ -203,9 +207,12 @@ def _whole(whole: Document) -> list[str]:
 def compared_table(shown: View) -> list[str]:
     """A line per tensor, a column per way in which it was compared."""
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
+    by += ["matched"] if shown.kind == "recorded" else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
     for t in shown.lines:
         who = [t.computed_by or "-"] if "computed by" in by else []
+        if shown.kind == "recorded":
+            who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
         rows.append(
             (
                 f"#{t.index}",

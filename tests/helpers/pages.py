@@ -31,12 +31,12 @@ PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgra
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
     r"\bFAIL\b|\bDIFFERS\b|"
-    r"^wrong: |^wrong by | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d*"
-    r" warnings?,|.exit_code.: 1"
+    r"^wrong: |^wrong by | computes .* wrong: |"
+    r"\b[1-9]\d* of \d+ (tensors? )?wrong|, [1-9]\d* wrong$|^[1-9]\d* warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"-?\d+(\.\d+)?e[-+]\d+|-?\d+(\.\d+)? ms\b|-?\d+\.\d+( s)?\b|"
-    r"\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
+    r"\d+(?= ×| %| of \d+ (values differ|recorded tensors?)| wrong$)|(?<=ort)  +\S+"
 )
 
 

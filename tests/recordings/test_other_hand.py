@@ -135,7 +135,7 @@ def test_one_wrong_layer_is_named(name: str, first: str, last: str, tmp_path: Pa
     _, folder, write, _ = WRITERS[name]
     write(tmp_path, wrong="conv2")
     ended = subcut("compare", "model.onnx", "--recorded", folder, "-i", "x.npy", cwd=tmp_path)
-    assert ended.code == 1 and f"first bad tensor  {first}   last good: {last}" in ended.out, (
+    assert ended.code == 1 and f"first bad tensor: {first}; last good: {last}" in ended.out, (
         ended.out
     )
 
@@ -179,8 +179,8 @@ def test_what_mindspore_itself_wrote(tool: str, real: Path, tmp_path: Path) -> N
     conv2 = onnx.load(real / "model.onnx").graph.node[3]
     assert "conv2.weight" in conv2.input
     for name, code, found in (
-        ("right", 0, "0 of 6 tensors wrong"),
-        ("wrong", 1, f"first bad tensor  {conv2.output[0]} "),
+        ("right", 0, "right: 6 recorded tensors agree"),
+        ("wrong", 1, f"first bad tensor: {conv2.output[0]};"),
     ):
         words = ("compare", str(real / "model.onnx"), "--recorded", str(real / f"{tool}_{name}"))
         ended = subcut(*words, "-i", str(real / "x.npy"), cwd=tmp_path)

@@ -143,7 +143,7 @@ def test_a_wrong_layer_is_the_first_bad_tensor(
         n: "fail" if n == names[17] else "agree" if n in names[18:] else None for n in names
     }
     assert (
-        f"first bad tensor  {names[17]}"
+        f"first bad tensor: {names[17]}"
         in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
     )
 
@@ -171,7 +171,7 @@ def test_without_a_fault_all_agree(fifty: Callable[..., Path]) -> None:
     for command in ("compare", "bisect"):
         done = subcut(command, "net.onnx", "--recorded", "dump", cwd=here)
         assert done.code == 0
-    assert "all that was recorded agrees" in done.out
+    assert "right: 50 recorded tensors agree" in done.out
     assert not (here / "subcut_out" / "recorded-dump").exists()
     for name in ("compare-dump", "recorded-dump-report"):
         document = json.loads((here / "subcut_out" / name / "run.json").read_text(encoding="utf-8"))
@@ -187,7 +187,7 @@ def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:
     here = fifty(wrong=20, kind=device.KINDS[1])
     done = compared(here, "--recorded", "dump")
     assert any(c is None for c in cells(done).values())
-    assert "not seen" in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
+    assert "-              -" in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
 
 
 # ------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def test_a_missing_side_names_its_path_and_the_rest_is_compared(
     words = ("compare", "net.onnx", "--recorded", "arm_result", "--recorded", "board")
     done = subcut(*words, cwd=here)
     assert done.code == code
-    assert "arm_result  MISSING  " in done.out
+    assert "arm_result: missing: " in done.out
     assert "/block0/conv0_output_0" in done.out
     only = subcut("compare", "net.onnx", "--recorded", "arm_result", cwd=here)
     assert only.code == 2
@@ -480,7 +480,7 @@ def test_msaccucmp_columns_and_its_advisor(
     assert shown["/block0/relu4"]["NPUDump"] == "*"
     assert shown["/block0/relu4"]["CompareFailReason"] == "no dump of this op"
     told = subcut(*words, cwd=here)
-    assert "advisor           Global Consistency: DEVIATION   from " in told.out
+    assert "advisor: Global Consistency: DEVIATION   from " in told.out
 
 
 def test_csv_has_a_line_per_tensor(fifty: Callable[..., Path]) -> None:
