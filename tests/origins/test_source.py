@@ -206,7 +206,7 @@ def test_an_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
     in_process("dump", model, "--all", "-o", dump)
     np.save(dump / "linear.npy", np.load(dump / "linear.npy") * 1.5)
     shown = in_process("compare", model, "--recorded", dump, "-o", tmp_path / "out")
-    assert f"source            {LINE}" in shown.text
+    assert f"; from {LINE}" in shown.text
     shown = in_process("bisect", model, "--recorded", dump, "-o", tmp_path / "out")
     jsonschema.validate(shown.document, schema(type_of("subcut.recorded/1")))
     assert f"from {LINE}" in shown.text
