@@ -286,7 +286,7 @@ def redacted(
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
     if document_name:
-        files |= _reports(json.loads(data_of(files[document_name])), case_files.folder)
+        files |= _reports(json.loads(data_of(files[document_name])))
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
@@ -323,9 +323,8 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
     return redacted_document
 
 
-def _reports(document: Any, folder: Path) -> dict[str, bytes]:
-    """The reports of a redacted document; none where it is of another version. `folder`: of its
-    cases."""
+def _reports(document: Any) -> dict[str, bytes]:
+    """The reports of a redacted document; none where it is of another version."""
     try:
         if results.problem(document):
             return {}

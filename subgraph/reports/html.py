@@ -17,14 +17,12 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from subgraph import plugins
 from subgraph.drawing import chart, svg
 from subgraph.reports import (
     BAD,
     Document,
     JudgedTensor,
     View,
-    can_render,
     cleaned,
     common_cause,
     error,
@@ -40,7 +38,6 @@ from subgraph.reports import (
     place,
     predictions,
     region,
-    rendered,
     replay_command,
     runs,
     runtime,
@@ -92,7 +89,7 @@ def render(document: Document) -> str:
         "lines": common_cause(shown) + shares(shown) + other_model(shown),
     }
     heading = f"{shown['model']['file']}: {about['headline']}"
-    return _page(TEMPLATE, heading, about | {"findings": findings}, document)
+    return _page(TEMPLATE, heading, about | {"findings": findings})
 
 
 def render_compared(document: Document) -> str:
@@ -117,7 +114,7 @@ def render_compared(document: Document) -> str:
         "charts": _errors(shown, summary),
         "network_drawn": whole_drawn(document, _rows(document)),
     }
-    return _page(COMPARED, heading, about | {"findings": findings}, document)
+    return _page(COMPARED, heading, about | {"findings": findings})
 
 
 def render_sweep(document: Document) -> str:
@@ -139,7 +136,7 @@ def render_sweep(document: Document) -> str:
         "signs": SIGNS,
         "words": list(SIGNS),
     }
-    return _page(SWEPT, about["headline"], about, document)
+    return _page(SWEPT, about["headline"], about)
 
 
 def render_plan(document: Document) -> str:
@@ -161,7 +158,7 @@ def render_plan(document: Document) -> str:
         "places": chart.chart(places, (), errors) if places else None,
         "total": sum((shown["weights"] or {}).values()),
     }
-    return _page(PLANNED, shown["says"], about, document)
+    return _page(PLANNED, shown["says"], about)
 
 
 def _curve(shown: Document) -> chart.Chart | None:
@@ -241,16 +238,14 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
     return charts
 
 
-def _page(template: str, title: str, shown: Document, document: Document) -> str:
+def _page(template: str, title: str, shown: Document) -> str:
     script = _source(SCRIPT)
-    markdown = plugins.load("reports", "md")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
         "page_title": title,
         "drawing_style": svg.STYLE,
         "script": script,
         "script_hash": f"sha256-{digest}",
-        "markdown": rendered(markdown, document) if can_render(markdown, document) else "",
     }
     return _environment().get_template(template).render(shown | around).rstrip("\n") + "\n"
 

@@ -73,19 +73,3 @@ if (rows.length && drawings.length) {
   line.append("The search: ", slider, said);
   drawings[0].parentElement.before(line);
 }
-
-const markdown = document.querySelector(".markdown textarea");
-if (markdown) {
-  const copy = make("button", { type: "button", textContent: "Copy" });
-  copy.addEventListener("click", async () => {
-    let copied = true;
-    try {
-      await navigator.clipboard.writeText(markdown.value);
-    } catch { // not allowed, or no such thing in a file
-      markdown.select();
-      copied = document.execCommand("copy");
-    }
-    copy.textContent = copied ? "Copied" : "Selected: Ctrl+C copies it";
-  });
-  markdown.before(copy);
-}

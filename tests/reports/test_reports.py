@@ -255,14 +255,6 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
         assert ("content", policy) in page.values and {tag for tag, _ in page.tags} >= {"script"}
 
 
-@pytest.mark.parametrize("name", ["hostile", "compared"])
-def test_the_page_holds_its_markdown_for_an_issue(name: str) -> None:
-    """To be copied by a button, or by hand where no script runs."""
-    document = ALL[name]() if name in ALL else next(iter(COMPARED.values()))()
-    (held,) = re.findall(r"<textarea [^>]*>\n(.*?)</textarea>", render("html", document), re.DOTALL)
-    assert html.unescape(held).strip() == render("md", document).strip()
-
-
 def test_every_link_leads_to_a_place_of_the_page() -> None:
     for build in ALL.values():
         values = Page(render("html", build())).values
