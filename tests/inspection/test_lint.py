@@ -437,14 +437,6 @@ CASES = [
         more=resize("")[1],
     ),
     Case(
-        "resize",
-        "n",
-        resize('mode="linear", antialias=1', 0.5)[0],
-        resize('mode="linear"', 0.5)[0],
-        says="antialias",
-        more=resize("", 0.5, 18)[1],
-    ),
-    Case(
         "training",
         "n",
         unary(BN.format("training_mode=1")),

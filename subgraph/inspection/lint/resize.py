@@ -45,7 +45,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
             continue
         check_mode = _nearest if mode == "nearest" else _interpolated
         yield from check_mode(node, coordinates, changing)
-        yield from _extras(node, mode, changing)
+        if mode == "cubic":
+            yield _cubic(node)
 
 
 def _interpolated(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
@@ -104,25 +105,9 @@ def _special(node: LintNode, mode: str) -> LintIssue:
     return warning(node, reason, "crop with Slice first, then Resize with half_pixel")
 
 
-def _extras(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
-    """Attributes other than the coordinate mode."""
-    if node.attribute("antialias", 0) == 1 and (
-        changing is None or any(axis.scale < 1 for axis in changing)
-    ):
-        reason = "antialias=1: most targets ignore it, and sample without a filter"
-        yield warning(
-            node, reason, "filter with an AveragePool or a convolution first, and set antialias=0"
-        )
-    if node.attribute("keep_aspect_ratio_policy", "stretch") not in (None, "stretch"):
-        reason = "keep_aspect_ratio_policy: targets that ignore it give another size"
-        yield warning(node, reason, "give the sizes that it comes to")
-    if mode == "cubic":
-        a = node.attribute("cubic_coeff_a", -0.75)
-        reason = (
-            f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75, TensorFlow and PIL"
-            " -0.5"
-        )
-        yield note(node, reason, "compare this node on the target, or use linear")
-    if mode != "nearest" and node.attribute("exclude_outside", 0) == 1:
-        reason = "exclude_outside=1, which few targets have: they differ along the edge"
-        yield note(node, reason, "set it to 0, or compare this node on the target")
+def _cubic(node: LintNode) -> LintIssue:
+    a = node.attribute("cubic_coeff_a", -0.75)
+    reason = (
+        f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75, TensorFlow and PIL -0.5"
+    )
+    return note(node, reason, "compare this node on the target, or use linear")
