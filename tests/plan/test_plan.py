@@ -32,23 +32,10 @@ from subgraph.plan.search import Found
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from subgraph.runtime.deadline import Deadline
-from tests.helpers import text_models
+from tests.helpers import planned_network, text_models
+from tests.helpers.planned_network import EXACT, SAMPLES
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
-
-NET = """
-g (float[1, 8] x) => (float[1, 4] y) {
-    [first] h = MatMul (x, w)
-    [relu] r = Relu (h)
-    [second] p = MatMul (r, v)
-    [tanh] t = Tanh (p)
-    [last] y = MatMul (t, u)
-}
-"""
-SAMPLES = 6
-EXACT = (  # without it, int8 sums saturate on processors without VNNI
-    "ort:session.x64quantprecision=1"
-)
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network, samples, and it quantized: rightly; with a scale of `r` that cuts off most; with
     too large a one."""
     folder = tmp_path_factory.mktemp("plan")
-    rng = np.random.default_rng(7)
-    w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
-    model = text_models.model(NET, w=w, v=v, u=u)
-    onnx.save(model, folder / "m.onnx")
-    (folder / "samples").mkdir()
-    samples = [rng.normal(size=(1, 8)).astype(np.float32) for _ in range(SAMPLES)]
-    for k, sample in enumerate(samples):
-        np.save(folder / "samples" / f"s{k}.npy", sample)
+    planned_network.save(folder)
     files = [{"x": f"{folder}/samples/s{k}.npy"} for k in range(SAMPLES)]
     (folder / "files.json").write_text(json.dumps(files))
     quantize_main.main(

@@ -12,20 +12,10 @@ import onnxruntime as ort
 import pytest
 
 from subgraph.plan import quantize_main
-from tests.helpers import text_models
+from tests.helpers import planned_network
+from tests.helpers.planned_network import EXACT, SAMPLES
 from tests.helpers.run_command import subcut
 
-NET = """
-g (float[1, 8] x) => (float[1, 4] y) {
-    [first] h = MatMul (x, w)
-    [relu] r = Relu (h)
-    [second] p = MatMul (r, v)
-    [tanh] t = Tanh (p)
-    [last] y = MatMul (t, u)
-}
-"""
-SAMPLES = 6
-EXACT = "ort:session.x64quantprecision=1"
 CONVERTER = """
 import numpy as np
 from onnx import numpy_helper
@@ -43,12 +33,7 @@ def convert_float_to_float16(model, keep_io_types, node_block_list):
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     """A network and samples, seeded."""
-    rng = np.random.default_rng(7)
-    w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
-    text_models.save(tmp_path / "m.onnx", NET, w=w, v=v, u=u)
-    (tmp_path / "samples").mkdir()
-    for k in range(SAMPLES):
-        np.save(tmp_path / "samples" / f"s{k}.npy", rng.normal(size=(1, 8)).astype(np.float32))
+    planned_network.save(tmp_path)
     return tmp_path
 
 
