@@ -29,7 +29,7 @@ from subgraph.storage.store import Store
 from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime
 from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.judge import Judge
-from subgraph.trials.model_writer import ModelWriter
+from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Signature, Verdict
 
@@ -139,7 +139,7 @@ class Asker(Protocol):
 
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(JudgeProperties):
     """Asks the candidate in child processes, and stores the results.
 
     Attributes:
@@ -154,24 +154,9 @@ class Processes:
     _outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     @property
-    def model(self) -> ReferenceModel:
-        """The model whose regions are run."""
-        return self.judge.model
-
-    @property
-    def runtime(self) -> CandidateRuntime:
-        """The runtime under test."""
-        return self.judge.runtime
-
-    @property
     def forms(self) -> FormsTried:
         """The verdicts on the forms in which the full model was run."""
         return self.mode.tried
-
-    @cached_property
-    def writer(self) -> ModelWriter:
-        """Writes the models that the candidate is given."""
-        return ModelWriter(self.model, self.runtime)
 
     @property
     def merges_cuts(self) -> bool:

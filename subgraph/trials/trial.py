@@ -11,13 +11,13 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.trials.ask import Asker, Processes, RunLog
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
-from subgraph.trials.model_writer import ModelWriter
+from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Trials:
+class Trials(JudgeProperties):
     """A candidate that is asked about regions of a model, and a judge. Several threads may share
     it.
 
@@ -30,16 +30,6 @@ class Trials:
     judge: Judge
 
     @property
-    def model(self) -> ReferenceModel:
-        """The model on the reference: values, cuts, rounding noise."""
-        return self.judge.model
-
-    @property
-    def runtime(self) -> CandidateRuntime:
-        """The runtime under test."""
-        return self.judge.runtime
-
-    @property
     def log(self) -> RunLog:
         """The runs that were used so far."""
         return self.ask.log
@@ -49,11 +39,6 @@ class Trials:
         """The processes that run the candidate; none exist where a person runs it."""
         assert isinstance(self.ask, Processes)
         return self.ask
-
-    @property
-    def writer(self) -> ModelWriter:
-        """Writes the models that the candidate is given."""
-        return ModelWriter(self.model, self.runtime)
 
     # ------------------------------------------------------------ trials
 

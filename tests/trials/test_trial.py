@@ -1,6 +1,7 @@
 """Trials of a candidate with seeded faults: which regions fail, and which runs are repeated.
 
-Covers `trials.trial`, `trials.ask`, `trials.model_writer`, `trials.candidate_runtime`,
+Covers `trials.trial`, `trials.ask`, `trials.judge_properties`, `trials.model_writer`,
+`trials.candidate_runtime`,
 `trials.reference_model`, `trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
 """
 

@@ -32,6 +32,7 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.ask import RunLog
 from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.judge import Judge
+from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -51,7 +52,7 @@ class Pending(Exception):
 
 
 @dataclass
-class RecordedAnswers:
+class RecordedAnswers(JudgeProperties):
     """Asks a person, who runs the candidate: an `Asker` that returns the results recorded so far.
 
     Attributes:
@@ -73,11 +74,6 @@ class RecordedAnswers:
     contradictory: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     takes_merged_cuts = False
-
-    @property
-    def model(self) -> ReferenceModel:
-        """The model whose regions are run."""
-        return self.judge.model
 
     def with_model(self, model: ReferenceModel) -> RecordedAnswers:
         """The same results: a person is always given cuts with frozen shapes."""
