@@ -27,7 +27,7 @@ from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
-from subgraph.trials.compare import compared_model, ranked, ranking
+from subgraph.trials.compare import compared_model, iter_flaky_notes, ranked, ranking
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
@@ -100,6 +100,7 @@ def describe(
         whole=ranked(whole, ranking(trials.model, result)),
         ignored=trials.model.choice.ignored or None,
         where=[str(one) for one in trials.model.choice.where] or None,
+        flaky_tensors=sorted(set().union(*oracle.nondeterministic.values())) or None,
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
@@ -239,12 +240,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
     whole = oracle.trials.model.whole()
-    if names := oracle.nondeterministic.get(whole.nodes):
-        of = count(len(whole.outputs), "output")
-        yield (
-            "the candidate is not deterministic: it gives other values from run to run"
-            f" ({len(names)} of {of})"
-        )
+    yield from iter_flaky_notes(oracle.nondeterministic.get(whole.nodes, ()), whole)
     for finding in findings.findings:
         if finding.items and oracle.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])

@@ -93,7 +93,7 @@ _OPTION_WORD = re.compile(r"[A-Za-z][\w-]*(?:[:+][A-Za-z][\w-]*)*|\d+(?:\.\d+){0
 NAME_KEYS = frozenset(
     "name node nodes tensor tensors first last without start end producer op ops edges pulled"
     " random frozen renamed graph samples sample body first_bad last_good test operator domain"
-    " output region passes ignored where".split()
+    " output region passes ignored where flaky_tensors".split()
     # of nodes, tensors and samples, and conditions on them; of ONNX's tests; of passes of an optimiser  # noqa: E501
 )
 WORD_KEYS = frozenset(

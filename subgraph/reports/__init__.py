@@ -49,6 +49,7 @@ BAD = ("wrong", "crashed", "timeout")  # outcomes of a sweep
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
+FLAKY = "flaky"
 LEAST_SHARE = 0.005  # what is rounded to 0 %
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 
@@ -231,6 +232,13 @@ def _stated(about: Document, name: str) -> Any:
 def headline(document: Document, quoted: Quoted = str) -> str:
     """The verdict on the whole document in one line: right, wrong, flaky or unresolved, and of how
     many nodes."""
+    says = _outcome(document, quoted)
+    is_flaky = document.get("flaky_tensors") and not says.startswith(FLAKY)
+    return f"{FLAKY}, {says}" if is_flaky else says
+
+
+def _outcome(document: Document, quoted: Quoted) -> str:
+    """The headline of a candidate that returns the same values each time."""
     findings = document["findings"]
     why = document["whole"]["why"]
     if document["agree"]:

@@ -377,6 +377,8 @@ class BisectDocument:
         pieces: where the whole does not decide and its pieces do: within what they are right.
         ignored: outputs that are not compared. where: conditions that hold for the elements that
             are.
+        flaky_tensors: Tensors that differ from run to run on the same values; None if no such
+            tensor was seen.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA
@@ -408,3 +410,4 @@ class BisectDocument:
     pieces: str | None = absent()
     ignored: Sequence[str] | None = absent()
     where: Sequence[str] | None = absent()
+    flaky_tensors: Sequence[str] | None = absent()

@@ -86,6 +86,8 @@ class ComparisonDocument:
         ignored: outputs that are not compared. where: conditions that hold for the elements that
             are.
         next: The command that bisects the same, if something disagrees.
+        flaky_tensors: Outputs that differ from run to run on the same values; None if no output
+            does.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -111,3 +113,4 @@ class ComparisonDocument:
     ignored: Sequence[str] | None = absent()
     where: Sequence[str] | None = absent()
     next: Sequence[str] | None = absent()
+    flaky_tensors: Sequence[str] | None = absent()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ NODES_NEEDED = (
     "which of the two it is the nodes alone tell: compare all of them"
 )
 NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
+MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -143,6 +144,7 @@ class Comparison:
         disturbance: how far reading the intermediate tensors moved the outputs, relative to their
             largest value.
         score: where a score of the task judges the whole.
+        flaky_outputs: outputs that differ in a second run of the full model.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -163,6 +165,7 @@ class Comparison:
     forms: FormsTried = field(default_factory=FormsTried)
     disturbance: float = 0.0
     score: ScoreDocument | None = None
+    flaky_outputs: tuple[str, ...] = ()
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
@@ -192,6 +195,11 @@ class Comparison:
 
     @property
     def says(self) -> str:
+        """The outcome in a line."""
+        return f"flaky, {self._outcome}" if self.flaky_outputs else self._outcome
+
+    @property
+    def _outcome(self) -> str:
         """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
         if self.score and not self.forms.only_pinned:
             word = {Status.AGREE: "right", Status.FAIL: "wrong"}.get(
@@ -448,6 +456,7 @@ def _compare(
         whole = trials.judge.verdict(model.whole(), whole_result)
         tapped_result = runs.result(model.whole(names))
         in_place = trials.judge.verdict(model.whole(names), tapped_result)
+        flaky = _find_flaky(trials, whole_result)
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
             alone = _told(model, _alone(runs, nodes, probes), len(nodes))
@@ -466,16 +475,41 @@ def _compare(
                 None,
                 (
                     *trials.judge.iter_conversions(whole_result),
+                    *iter_flaky_notes(flaky, model.whole()),
                     age(trials),
                     NOT_ALONE if only_in_place else "",
                 ),
             )
         ),
         forms=trials.ask.forms,
-        disturbance=measure_disturbance(whole_result, tapped_result),
+        disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),
+        flaky_outputs=flaky,
     )
     return _with_likeness(trials, _with_providers(trials, comparison), nodes, names)
+
+
+def _find_flaky(trials: Trials, first: RunResult) -> tuple[str, ...]:
+    """Find the outputs that differ in a second run of the full model, unless it is slow or
+    fails."""
+    if first.failure or first.build + first.run > MAX_AGAIN_SECONDS:
+        return ()
+    whole = trials.model.whole()
+    again = trials.run_extra(whole, repetition=1)
+    if again.failure:
+        return ()
+    with trials.judge.files_unchanged(whole, first, again):
+        return tuple(sorted(first.differing(again)))
+
+
+def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
+    """Yield a sentence if these outputs of the full model differ from run to run."""
+    if names:
+        of = count(len(whole.outputs), "output")
+        yield (
+            "the candidate is not deterministic: it gives other values from run to run"
+            f" ({len(names)} of {of})"
+        )
 
 
 def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
@@ -715,6 +749,7 @@ def document(
         ignored=trials.model.choice.ignored or None,
         where=[str(one) for one in trials.model.choice.where] or None,
         score=comparison.score,
+        flaky_tensors=comparison.flaky_outputs or None,
     )
 
 

@@ -204,3 +204,23 @@ def test_integer_inputs_are_named_once_however_often_floats_are_drawn(here: Path
     text_models.save(here / "m.onnx", text)
     done = subcut("bisect", "m.onnx", "-c", "ort", cwd=here)
     assert (done.code, done.err.count("integer inputs are drawn")) == (5, 1), done
+
+
+JITTER = planted(
+    answer="found = {n: v + 1e-6 * np.random.random(v.shape).astype('f4') for n, v in found.items()}"
+)
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_a_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
+    command: str, here: Path
+) -> None:
+    write(here, "value", "map")
+    (here / "candidate.py").write_text(JITTER)
+    words = (command, "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json")
+    wavering = subcut(*words, cwd=here)
+    assert (wavering.code, wavering.document["flaky_tensors"]) == (0, ["map"])
+    shown = subcut(*words[:-1], cwd=here)
+    assert "\nflaky, right: " in f"\n{shown.err}{shown.out}"
+    (here / "candidate.py").write_text(ANSWERS % "value")
+    assert "flaky_tensors" not in subcut(*words, cwd=here).document
