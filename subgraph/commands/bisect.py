@@ -92,6 +92,7 @@ def bisect(
     Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be
     established.
     """
+    begin = time.monotonic()  # the processes that start from here on are part of --max-time
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
     chosen = resolve.output_choice(compared)
@@ -137,12 +138,19 @@ def bisect(
         )
         with asked.reference() as reference:
             return bisect_loop(
-                model_path, Path(loop), setup, reference, limits, log_steps, force=result.force
+                model_path,
+                Path(loop),
+                setup,
+                reference,
+                limits,
+                log_steps,
+                begin,
+                force=result.force,
             )
     with (
         asked.reference() as reference,
         opened(
-            model_path, setup, reference, recordings, limits, within or "", result.force
+            model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,
     ):
         return log_steps(bisection)
@@ -157,9 +165,13 @@ def opened(
     limits: Settings,
     within: str,
     force: bool,
+    begin: float,
 ) -> Iterator[Bisection]:
     """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to
-    try first."""
+    try first.
+
+    `begin`: when the command began, by `time.monotonic`.
+    """
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
     from subgraph.recordings.interval import node_weights
@@ -167,7 +179,6 @@ def opened(
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.trials.session import open_trials
 
-    begin = time.monotonic()
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
         workers.deadline.at = begin + (limits.max_time or math.inf)

@@ -113,7 +113,7 @@ def blame(
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
     with (
         asked.reference() as reference,
-        opened(model_path, setup, reference, None, settings, "", result.force) as bisection,
+        opened(model_path, setup, reference, None, settings, "", result.force, began) as bisection,
     ):
         found = log_steps(bisection)
         headline = found.text.split("\n")[0]

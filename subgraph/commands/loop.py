@@ -47,10 +47,11 @@ def bisect_loop(
     reference: Reference,
     limits: Settings,
     run: Callable[[Bisection], Result],
+    begin: float,
     *,
     force: bool,
 ) -> Result:
-    """`run` makes the search in a step.
+    """`run` makes the search in a step; `begin`: when the command began, by `time.monotonic`.
 
     Raises:
         UsageError: the file, the inputs or what they are for cannot be made sense of.
@@ -73,7 +74,6 @@ def bisect_loop(
     from subgraph.storage import folders
     from subgraph.trials.session import open_trials
 
-    begin = time.monotonic()
     file = loop_file.read(loop)
     graph = load(model_path).prepare()
     named = {word.partition("=")[0] for word in setup.feeding.inputs}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from subgraph.commands.options import (
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.project import Project
+from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
 
@@ -183,3 +185,18 @@ def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
     assert (
         done.code == 3 and "(input of subcut.toml)" in done.err and "remove that line" in done.err
     )
+
+
+@pytest.mark.parametrize("command", ["bisect", "blame"])
+def test_what_a_command_does_before_it_searches_counts_as_its_time(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_slowly(self: Asked) -> Reference:
+        time.sleep(1)
+        return start(self)
+
+    start = Asked.reference
+    monkeypatch.setattr(Asked, "reference", start_slowly)
+    text_models.save(tmp_path / "m.onnx", "g (float[1,3] x) => (float[1,3] y) { y = Neg(x) }")
+    done = subcut(command, "m.onnx", "-c", "ort", "--max-time", "1s", "--json", cwd=tmp_path)
+    assert (done.code, done.document["error"]["code"]) == (5, "time.used-up"), done

@@ -207,7 +207,7 @@ def test_integer_inputs_are_named_once_however_often_floats_are_drawn(here: Path
 
 
 JITTER = planted(
-    answer="found = {n: v + 1e-6 * np.random.random(v.shape).astype('f4') for n, v in found.items()}"
+    answer="found = {n: v + np.float32(1e-6) * np.random.rand(*v.shape) for n, v in found.items()}"
 )
 
 
