@@ -1,5 +1,4 @@
-"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the
-piece that fails.
+"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the piece that fails.
 
 `resnet50.onnx` stands for a model of yours:
 
@@ -11,7 +10,7 @@ piece that fails.
 ['conv1', 'res2a']
 >>> subgraph.compare(graph, "ort", at=["pool1"]).first_bad is None
 True
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

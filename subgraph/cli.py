@@ -147,14 +147,14 @@ class Group(HelpGroup):
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Move global options to the front; insert `cut` where the next word is not a command but looks
-    like one of a cut. `help COMMAND` is `COMMAND --help`.
+    """Move global options to the front; insert `cut` where the next word is not a command but looks like one of a cut.
+    `help COMMAND` is `COMMAND --help`.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
     >>> arrange(["bisekt"], {"cut"}), arrange(["help", "cut"], {"cut"})
     (['bisekt'], ['cut', '--help'])
-    """
+    """  # noqa: E501
     front: list[str] = []
     rest: list[str] = []
     words = iter(args)

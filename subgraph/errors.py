@@ -42,9 +42,8 @@ class ErrorDocument(TypedDict):
 class SubcutError(Exception):
     """What happened (`what`, one line naming the place) and what to do about it (`hint`).
 
-    `code` names the problem and stays the same from release to release, while `what` may be
-    reworded: `region.no-path`. It is empty for an error that a plugin raises without one.
-    docs/errors.md lists all codes.
+    `code` names the problem and stays the same from release to release, while `what` may be reworded:
+    `region.no-path`. It is empty for an error that a plugin raises without one. docs/errors.md lists all codes.
 
     >>> from subgraph import load
     >>> try:
@@ -52,7 +51,7 @@ class SubcutError(Exception):
     ... except SubcutError as error:
     ...     print(error.code, error.what, error.hint, error.exit_code, sep=" / ")
     model.unreadable / cannot read none.onnx: No such file or directory / check the path / 3
-    """
+    """  # noqa: E501
 
     exit_code = 70  # sysexits.h, EX_SOFTWARE: only of an error whose kind is not known here
 

@@ -10,15 +10,15 @@ class Precision(StrEnum):
     """What is known of the arithmetic; the finest comes first.
 
     Attributes:
-        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255
-            steps over the tensor's range.
+        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255 steps over the tensor's
+            range.
         dtype: the element type whose rounding is meant.
         largest: larger values are infinite; not of float32, in which the reference computes.
         half_step: half of the smallest step; values of tensors do not reach that of other types.
 
     >>> Precision("fp16").eps, max(Precision.FP16, Precision.FP32, key=Precision.roundoff).dtype
     (0.00048828125, 'float16')
-    """
+    """  # noqa: E501
 
     eps: float
     dtype: str

@@ -1,9 +1,8 @@
-"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or
-one above.
+"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or one above.
 
-A value comes from the command line, else from the environment, else from the project file, else
-from the default. An unknown key is an error that names the nearest known one.
-"""
+A value comes from the command line, else from the environment, else from the project file, else from the default. An
+unknown key is an error that names the nearest known one.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -78,12 +77,11 @@ class Project:
     values: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, typed: Any = None, default: Any = None) -> Any:
-        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's
-        value, else `default`.
+        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's value, else `default`.
 
         Raises:
             UsageError: the environment's value is not of the right type.
-        """
+        """  # noqa: E501
         if typed not in (None, [], ()):
             return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
@@ -92,8 +90,7 @@ class Project:
         return self.values.get(key, default)
 
     def origin(self, key: str, typed: Any = None) -> str:
-        """The project file, where `get` takes the value from it; "" where the user gave the value,
-        or nobody."""
+        """The project file, where `get` takes the value from it; "" where the user gave the value, or nobody."""  # noqa: E501
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
 
@@ -110,14 +107,13 @@ class Project:
         return f"{' and '.join(keys)} of {place}"
 
     def tests(self) -> Iterator[Project]:
-        """The settings of each test, one `model` on one `candidate`: those of the file, then those
-        of `[[tests]]`.
+        """The settings of each test, one `model` on one `candidate`: those of the file, then those of `[[tests]]`.
 
         A model may be a glob. Where no candidate is named, it is `ort`.
 
         Raises:
             UsageError: there are no tests, one has no model, or a glob fits no file.
-        """
+        """  # noqa: E501
         if not self.values.get("tests"):
             raise UsageError(
                 f"{self.file}: no tests",
@@ -298,12 +294,12 @@ def _beside(file: Path, word: str) -> str:
 def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:
     """The model to work on, and how it was found; "" where the command line names it.
 
-    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only
-    *.onnx in this folder, the only *.prototxt.
+    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder,
+    the only *.prototxt.
 
     Raises:
         UsageError: there is none, or several.
-    """
+    """  # noqa: E501
     if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
         raise UsageError(
             f"{clean(typed)} is an address, not a file",

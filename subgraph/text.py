@@ -28,12 +28,11 @@ SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
-    """A name for one line of a terminal, without control characters; the middle of a word of
-    `LONG_WORD` is left out.
+    """A name for one line of a terminal, without control characters; the middle of a word of `LONG_WORD` is left out.
 
     >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
     ('a[31mb', 401)
-    """
+    """  # noqa: E501
     text = _UNSAFE.sub("", name)
     return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
 
@@ -61,14 +60,13 @@ PLAIN = {
 
 
 def plain(e: UnicodeError) -> tuple[str, int]:
-    """What a terminal shows that lacks a character; to be registered as a handler of errors
-    (`codecs`).
+    """What a terminal shows that lacks a character; to be registered as a handler of errors (`codecs`).
 
     >>> import codecs
     >>> codecs.register_error("plain", plain)
     >>> "1 → 2 × 3 ☃".encode("ascii", "plain")
     b'1 -> 2 x 3 ?'
-    """
+    """  # noqa: E501
     assert isinstance(e, UnicodeEncodeError)
     return "".join(PLAIN.get(c, "?") for c in e.object[e.start : e.end]), e.end
 
@@ -126,12 +124,11 @@ def shorten(text: str, length: int = 120) -> str:
 
 
 def short(name: str, length: int = 56) -> str:
-    """A long name without its middle, at most `length` columns wide: names differ most at their
-    end.
+    """A long name without its middle, at most `length` columns wide: names differ most at their end.
 
     >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
     '/encode…put/dense/MatMul'
-    """
+    """  # noqa: E501
     if columns(name) <= length:
         return name
     head = ""
@@ -172,12 +169,11 @@ def count(number: int, noun: str) -> str:
 
 
 def prediction(shares: Mapping[str, float]) -> str:
-    """What became of the classes that a model ranks highest, from their `top1` and `top5`
-    agreement, 0 … 1.
+    """What became of the classes that a model ranks highest, from their `top1` and `top5` agreement, 0 … 1.
 
     >>> prediction({"top1": 1.0, "top5": 0.8})
     'prediction unchanged, top-5 agrees in 80 %'
-    """
+    """  # noqa: E501
     top1 = shares["top1"]
     top5 = shares["top5"]
     if top1 < 1:
@@ -188,15 +184,15 @@ def prediction(shares: Mapping[str, float]) -> str:
 
 
 def source_line(source: Mapping[str, Any]) -> str:
-    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which
-    any may be None; with `derived`, of the node "before" or "behind" it.
+    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None;
+    with `derived`, of the node "before" or "behind" it.
 
     Empty for a module alone, which was read from the node's name and says no more than it.
 
-    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9,
-    "code": "self.bn1(x)"} >>> source_line(known)
+    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9, "code": "self.bn1(x)"}
+    >>> source_line(known)
     'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
-    """
+    """  # noqa: E501
     if source.get("class") is None and not source.get("file"):
         return ""
     kind = f" ({source['class']})" if source.get("class") else ""
@@ -209,20 +205,19 @@ def source_line(source: Mapping[str, Any]) -> str:
 def short_path(path: str) -> str:
     """A source file as people know it: in a package from there on, else its folder and name.
 
-    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"),
-    short_path("/home/me/net/model.py") ('torchvision/models/resnet.py', 'net/model.py')
-    """
+    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"), short_path("/home/me/net/model.py")
+    ('torchvision/models/resnet.py', 'net/model.py')
+    """  # noqa: E501
     parts = re.split(r"[/\\]", re.split(r"(?:site|dist)-packages[/\\]", path)[-1])
     return "/".join(parts if "-packages" in path else parts[-2:])
 
 
 def big(number: float) -> str:
-    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float:
-    10^338.
+    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float: 10^338.
 
     >>> big(76_300), big(10**338)
     ('76.3 k', '10^338')
-    """
+    """  # noqa: E501
     if number >= 1e18:
         return f"10^{math.log10(number):.0f}"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -90,18 +90,16 @@ class Verdict:
 
     Attributes:
         outputs: a judgement per output and sample; empty if the candidate did not run.
-        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as
-            far as known.
+        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as far as known.
         build, run: the candidate's own seconds; `run` over all samples.
         stored: taken from the store, nothing was run.
         pooled: it ran beside other regions in one model; agreement there is no proof.
-        from_run: the run of a session from which on it is wrong, where the first one is right; else
-            None.
+        from_run: the run of a session from which on it is wrong, where the first one is right; else None.
 
     >>> verdict = Verdict(Status.FAIL, Signature.REFUSED, "no operator LSTM")
     >>> verdict.status.value, verdict.signature.value, verdict.why
     ('fail', 'refused', 'no operator LSTM')
-    """
+    """  # noqa: E501
 
     status: Status
     signature: Signature | None = None

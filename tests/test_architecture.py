@@ -50,7 +50,7 @@ PRINTERS = {
     "cli": "the command line",
     "cases.repro": "a script of its own, copied beside every cut",
 }
-MAX_FUNCTION = 60  # lines
+MAX_FUNCTION = 80  # lines
 OTHER_SYSTEM = (
     "system.posix" if sys.platform == "win32" else "system.windows"
 )  # it cannot be imported here

@@ -1,14 +1,12 @@
-"""Tools that record, each on two networks, healthy and with one wrong node: what do compare and
-bisect say of its dump?
+"""Tools that record, each on two networks, healthy and with one wrong node: what do compare and bisect say of its dump?
 
     python -m benchmarks.producers [NAME…] [--seed N]      all, or some; in build/producers/
 
-Each is one script, `with_NAME.py`, whose head says what it needs and which options its dumps do; it
-runs in a venv of its own as `with_NAME.py NETWORK healthy|faulty DUMP`. NETWORK is a folder that
-`networks.py` wrote; a tool that converts from something else than ONNX leaves its own healthy.onnx,
-faulty.onnx and x.npy beside DUMP. Exit 1 where a tool does not run, a healthy dump does not agree,
-or the only interval of a faulty one lacks the wrong node or is long.
-"""
+Each is one script, `with_NAME.py`, whose head says what it needs and which options its dumps do; it runs in a venv of
+its own as `with_NAME.py NETWORK healthy|faulty DUMP`. NETWORK is a folder that `networks.py` wrote; a tool that
+converts from something else than ONNX leaves its own healthy.onnx, faulty.onnx and x.npy beside DUMP. Exit 1 where a
+tool does not run, a healthy dump does not agree, or the only interval of a faulty one lacks the wrong node or is long.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -78,8 +76,7 @@ class Script:
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The part of the head that is ours: `says`, `options`, `alone` (packages installed without
-        what they need)."""
+        """The part of the head that is ours: `says`, `options`, `alone` (packages installed without what they need)."""  # noqa: E501
         return dict(self.head.get("tool", {}).get("subcut", {}))
 
     def run(self, *words: str | Path) -> None:
@@ -127,8 +124,7 @@ def _run(words: Sequence[str | Path], seconds: float, log: Path) -> None:
 
 
 def ask(command: str, model: Path, dump: Path, options: Sequence[str]) -> dict[str, Any]:
-    """The JSON of `subcut compare` or `bisect` on a dump, left beside it. Raises: Failed: there is
-    none."""
+    """The JSON of `subcut compare` or `bisect` on a dump, left beside it. Raises: Failed: there is none."""  # noqa: E501
     words: list[str | Path] = [
         SUBCUT,
         command,
@@ -153,8 +149,7 @@ def ask(command: str, model: Path, dump: Path, options: Sequence[str]) -> dict[s
 
 
 def wrong_nodes(healthy: Path, faulty: Path) -> list[str]:
-    """The nodes whose weights differ between two files of one network; names of weights may differ
-    as well."""
+    """The nodes whose weights differ between two files of one network; names of weights may differ as well."""  # noqa: E501
     graphs = [onnx.load(path).graph for path in (healthy, faulty)]
     weights = [{w.name: w.raw_data for w in graph.initializer} for graph in graphs]
     read = [
@@ -198,17 +193,14 @@ def row(
         _matched(healthy),
         _verdict(healthy),
         _verdict(faulty),
-        (
-            f"{len(nodes)}, and {len(findings) - 1} places behind"
-            if len(findings) > 1
-            else str(len(nodes))
-        ),
+        f"{len(nodes)}, and {len(findings) - 1} places behind"
+        if len(findings) > 1
+        else str(len(nodes)),
         f"{'yes' if held else '**no**'}, {', '.join(wrong)}",
     ]
-    return (
-        cells,
-        healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(nodes) <= MAX_NODES,
-    )
+    return cells, healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(
+        nodes
+    ) <= MAX_NODES
 
 
 def _matched(document: Mapping[str, Any]) -> str:
@@ -220,10 +212,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if "recordings" not in document:
         return str(document.get("error", {}).get("what", document))[:REASON]
     run = document["recordings"][-1]
-    return (
-        f"{SAYS.get(document['exit_code'], document['exit_code'])}, {run['wrong']} of"
-        f" {run['compared']}"
-    )
+    return f"{SAYS.get(document['exit_code'], document['exit_code'])}, {run['wrong']} of {run['compared']}"  # noqa: E501
 
 
 def networks(seed: int) -> list[Path]:

@@ -1,15 +1,13 @@
 # /// script
 # dependencies = ["torch==2.13.0+cpu", "onnx==1.23.2", "numpy"]
 # ///
-"""The two networks that the producers are given, as torch modules: a residual net with a concat, a
-small transformer.
+"""The two networks that the producers are given, as torch modules: a residual net with a concat, a small transformer.
 
-    python networks.py FOLDER [SEED]      healthy.onnx, faulty.onnx and x.npy of each, into a folder
-    of its name
+    python networks.py FOLDER [SEED]      healthy.onnx, faulty.onnx and x.npy of each, into a folder of its name
 
-Weights are seeded. In the faulty one the weights of one Conv or Linear, drawn by the seed, are one
-channel off. BatchNorm has the statistics of its input, so that nothing grows or dies with depth.
-"""
+Weights are seeded. In the faulty one the weights of one Conv or Linear, drawn by the seed, are one channel off.
+BatchNorm has the statistics of its input, so that nothing grows or dies with depth.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """Pictures (1, 3, 24, 24) to logits (1, 10): three residual blocks and two branches that a
-    concat joins."""
+    """Pictures (1, 3, 24, 24) to logits (1, 10): three residual blocks and two branches that a concat joins."""  # noqa: E501
 
     shape = (1, 3, 24, 24)
 

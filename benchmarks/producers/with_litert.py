@@ -1,14 +1,13 @@
 # /// script
 # dependencies = ["tensorflow-cpu==2.21.0", "tf2onnx==1.17.0", "ai-edge-litert==2.3.0"]
 # [tool.subcut]
-# says = "ai-edge-litert 2.3.0, preserve-all-tensors, of a TFLite model; MODEL is tf2onnx 1.17.0's
-# of it" ///
-"""LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite
-file through tf2onnx.
+# says = "ai-edge-litert 2.3.0, preserve-all-tensors, of a TFLite model; MODEL is tf2onnx 1.17.0's of it"  # noqa: E501
+# ///
+"""LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite file through tf2onnx.
 
-The networks are made with Keras, channels last (SiLU: tf2onnx knows no GELU of TFLite); the weights
-of one Conv or Dense of the faulty one are one channel off.
-"""
+The networks are made with Keras, channels last (SiLU: tf2onnx knows no GELU of TFLite); the weights of one Conv or
+Dense of the faulty one are one channel off.
+"""  # noqa: E501
 
 from __future__ import annotations
 

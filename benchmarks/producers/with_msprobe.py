@@ -3,8 +3,7 @@
 # [tool.subcut]
 # says = "msprobe 26.2.0, PrecisionDebugger, level mix, on a CPU"
 # ///
-"""Ascend's msprobe on a CPU: modules and calls of functions, `dump.json` and
-`dump_tensor_data/`."""
+"""Ascend's msprobe on a CPU: modules and calls of functions, `dump.json` and `dump_tensor_data/`."""  # noqa: E501
 
 from __future__ import annotations
 

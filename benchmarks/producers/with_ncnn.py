@@ -4,11 +4,10 @@
 # says = "ncnn 1.0.20261020, each blob of pnnx 20261020's model, printed as `pretty_print` does"
 # alone = ["pnnx==20261020"]
 # ///
-"""ncnn's blobs as text, `BLOB.txt`, as the `pretty_print` of its docs/Home.md prints them: pnnx
-numbers the blobs.
+"""ncnn's blobs as text, `BLOB.txt`, as the `pretty_print` of its docs/Home.md prints them: pnnx numbers the blobs.
 
 Of pnnx, which would bring torch, only the program in its wheel is run.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def converted(model: Path, shape: tuple[int, ...]) -> ncnn.Net:
 
 
 def printed(value: np.ndarray) -> str:
-    """Channels × slices × rows × columns, a row a line; an empty line behind a slice, 24 dashes
-    behind a channel."""
+    """Channels × slices × rows × columns, a row a line; an empty line behind a slice, 24 dashes behind a channel."""  # noqa: E501
     channels, *slices = (1,) * (3 - value.ndim) + value.shape
     text = []
     for channel in value.reshape(channels, -1, *slices[-2:]):

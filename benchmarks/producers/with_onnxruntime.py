@@ -48,15 +48,9 @@ def main(place: Path, state: str, out: Path) -> None:
     quant_pre_process(place / f"{state}.onnx", prepared)
     more = [rng.standard_normal(x.shape, np.float32) for _ in range(CALIBRATED - 1)]
     quantize_static(
-        prepared,
-        qdq,
-        Inputs([x, *more]),
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        per_channel=True,
-        extra_options={"ActivationSymmetric": False},
-    )
+        prepared, qdq, Inputs([x, *more]), quant_format=QuantFormat.QDQ, activation_type=QuantType.QUInt8,  # noqa: E501
+        weight_type=QuantType.QInt8, per_channel=True, extra_options={"ActivationSymmetric": False},
+    )  # fmt: skip
     qdq_loss_debug.modify_model_output_intermediate_tensors(qdq, augmented)
     activations = qdq_loss_debug.collect_activations(str(augmented), Inputs([x]))
     np.savez(out / "activations.npz", **{name: values[0] for name, values in activations.items()})

@@ -1,15 +1,14 @@
 # /// script
 # dependencies = [
-#     "torch==2.13.0+cpu", "numpy==1.26.4", "onnx==1.18.0", "onnxruntime==1.23.0",
-# "protobuf==4.25.4", "psutil", "ruamel.yaml", "scipy", "tqdm", "opencv-python<4.12",
-# "fast-histogram", "setuptools<81", ]
+#     "torch==2.13.0+cpu", "numpy==1.26.4", "onnx==1.18.0", "onnxruntime==1.23.0", "protobuf==4.25.4", "psutil",  # noqa: E501
+#     "ruamel.yaml", "scipy", "tqdm", "opencv-python<4.12", "fast-histogram", "setuptools<81",
+# ]
 # [tool.subcut]
 # says = "rknn-toolkit2 2.5.0, accuracy_analysis in its simulator, fp16"
 # alone = ["rknn-toolkit2==2.5.0"]
 # options = ["--precision", "fp16"]
 # ///
-"""rknn-toolkit2's accuracy_analysis in its simulator. It pins torch ≤ 2.4.0, which it runs
-without."""
+"""rknn-toolkit2's accuracy_analysis in its simulator. It pins torch ≤ 2.4.0, which it runs without."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -360,9 +360,9 @@ def bisect(
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own.
-    `inputs`: as after `-i`. `within`: `A..B`. The result goes to a folder in `output`, where
-    answers are stored as well: a bisection that was stopped goes on when it is run again.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: as after `-i`.
+    `within`: `A..B`. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    stopped goes on when it is run again.
 
     >>> from subgraph import load
     >>> bisection = bisect(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"])
@@ -372,7 +372,7 @@ def bisect(
 
     Raises:
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
-    """
+    """  # noqa: E501
     require_graph(graph, "bisect")
     candidate, reference = (
         parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference)

@@ -106,14 +106,13 @@ class Packed:
 
 
 def name_of(path: Path) -> str:
-    """A case's bundle is named after its folder, and after the folder around where that alone says
-    nothing.
+    """A case's bundle is named after its folder, and after the folder around where that alone says nothing.
 
     Commands in the name are redacted.
 
     >>> name_of(Path("subcut_out/manual-device/todo/5"))
     'manual-device-5'
-    """
+    """  # noqa: E501
     path = path.resolve()
     own, above = (case.read_manifest(p) for p in (path, path.parent))
     if is_evidence(own):

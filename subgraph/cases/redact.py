@@ -144,9 +144,9 @@ class Redactor:
     def text(self, text: str, name: str) -> str:
         """The free text of a field or file, if it may leave.
 
-        >>> Redactor().text("no route to 10.1.2.3", "why"),
-        Redactor(keep=frozenset(["why"])).text("no route", "why") ('left out', 'no route')
-        """
+        >>> Redactor().text("no route to 10.1.2.3", "why"), Redactor(keep=frozenset(["why"])).text("no route", "why")
+        ('left out', 'no route')
+        """  # noqa: E501
         if self._keeps(name):
             return self._without_private(text)
         self.left.add(name)
@@ -426,12 +426,11 @@ def same(line: str, plain: str) -> bool:
 
 
 def _spelled(folder: str) -> re.Pattern[str]:
-    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON
-    doubles.
+    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON doubles.
 
-    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")),
-    bool(_spelled("/home/me").search("/HOME/me")) (True, False)
-    """
+    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")), bool(_spelled("/home/me").search("/HOME/me"))
+    (True, False)
+    """  # noqa: E501
     if "\\" not in folder:
         return re.compile(re.escape(folder))
     return re.compile(r"[\\/]{1,2}".join(map(re.escape, folder.split("\\"))), re.IGNORECASE)
@@ -520,9 +519,9 @@ def environment() -> Environment:
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The settings of an environment that change computed values, where they are plain words.
 
-    >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH":
-    "/bin"}) {'OMP_NUM_THREADS': '2'}
-    """
+    >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH": "/bin"})
+    {'OMP_NUM_THREADS': '2'}
+    """  # noqa: E501
     return {
         k: v
         for k, v in sorted(environ.items())

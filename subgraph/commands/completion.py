@@ -16,8 +16,7 @@ BREAKS = frozenset(
 
 
 def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
-    """The words as typed, the index of the current word, and how many of its first characters bash
-    keeps.
+    """The words as typed, the index of the current word, and how many of its first characters bash keeps.
 
     `--start=pool1` comes out as two words.
 
@@ -25,7 +24,7 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
     (['subcut', '--end', 'layer:0'], 2, 6)
     >>> joined(["subcut", "--end", "=", "layer"], 3)
     (['subcut', '--end', 'layer'], 2, 0)
-    """
+    """  # noqa: E501
     out: list[str] = []
     open_ended = False
     current = max(len(words) - 1, 0)
@@ -46,12 +45,11 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
 
 
 def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
-    """The replies for `names`, if the current word is `word` and bash keeps its first `kept`
-    characters.
+    """The replies for `names`, if the current word is `word` and bash keeps its first `kept` characters.
 
     >>> replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']
-    """
+    """  # noqa: E501
     if word.startswith("'"):
         return [name for name in names if "'" not in name]
     if word.startswith('"'):

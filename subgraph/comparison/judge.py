@@ -45,15 +45,14 @@ def parse_criterion(text: str) -> Rule:
 
 
 def files_of(text: str) -> list[str]:
-    """The Python files that a criterion runs: its own, and those of its metrics. None of them is
-    run here.
+    """The Python files that a criterion runs: its own, and those of its metrics. None of them is run here.
 
     >>> files_of("./mine.py:tight"), files_of("threshold:cosine>0.9,./mine.py<1"), files_of("noise")
     (['./mine.py'], ['./mine.py'], [])
 
     Raises:
         UnknownName, UsageError: as `parse_criterion`.
-    """
+    """  # noqa: E501
     name, options = _split(text)
     if name.endswith(".py"):
         return [name]

@@ -19,26 +19,23 @@ SUM = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds 
 
 
 def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
-    """Shares of the samples, 0 to 1: {"top1": …, "top5": …}; None if the two do not look like class
-    scores.
+    """Shares of the samples, 0 to 1: {"top1": …, "top5": …}; None if the two do not look like class scores.
 
-    Class scores are floats of shape (N, C), or (N, C, 1, 1 …), with N ≥ 1 and C ≥ 6; an embedding
-    looks the same.
+    Class scores are floats of shape (N, C), or (N, C, 1, 1 …), with N ≥ 1 and C ≥ 6; an embedding looks the same.
 
-    top1: the candidate's best class is the reference's best. top5: the reference's best class is
-    among the candidate's five best (top-5 accuracy, with the reference as the truth). The best
-    class has the largest value and, among equal ones, the lowest index, as in ArgMax and TopK of
-    ONNX. If several classes of the reference are equally good, each of them is right; equal values
-    of the candidate excuse nothing, or a constant output would be perfect.
+    top1: the candidate's best class is the reference's best. top5: the reference's best class is among the candidate's
+    five best (top-5 accuracy, with the reference as the truth). The best class has the largest value and, among equal
+    ones, the lowest index, as in ArgMax and TopK of ONNX. If several classes of the reference are equally good, each of
+    them is right; equal values of the candidate excuse nothing, or a constant output would be perfect.
 
-    A sample with NaN in the reference is left out (None if none remains); with NaN in the candidate
-    alone it disagrees. Complexity: N·C·log C.
+    A sample with NaN in the reference is left out (None if none remains); with NaN in the candidate alone it disagrees.
+    Complexity: N·C·log C.
 
     >>> import numpy as np
     >>> scores = np.array([[0.1, 0.2, 0.9, 0.3, 0.0, 0.4]])
     >>> agreement(scores, scores - 0.8 * (scores == 0.9))
     {'top1': 0.0, 'top5': 1.0}
-    """
+    """  # noqa: E501
     if (
         not _are_scores(reference)
         or not _are_scores(candidate)
@@ -59,12 +56,11 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
 
 
 def are_probabilities(value: Value) -> bool:
-    """Is each row of class scores a distribution, or the logarithms of one? Of a pose or of bits no
-    class is the best.
+    """Is each row of class scores a distribution, or the logarithms of one? Of a pose or of bits no class is the best.
 
     >>> are_probabilities(np.full((1, 8), 0.125)), are_probabilities(np.arange(8.0)[None])
     (True, False)
-    """
+    """  # noqa: E501
     if not _are_scores(value):
         return False
     rows = value.reshape(value.shape[:2]).astype(np.float64)

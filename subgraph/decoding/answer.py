@@ -13,10 +13,10 @@ from subgraph.text import clean, count
 def text(document: LoopDocument) -> str:
     """
     >>> from subgraph.results.loop import LoopDocument, LoopOutcome
-    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort",
-    reference="ort", ...                   steps=64, prompt=5, states={}))
+    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
+    ...                   steps=64, prompt=5, states={}))
     'right: m.onnx on ort agrees in all 64 steps'
-    """
+    """  # noqa: E501
     return "\n".join(_lines(document))
 
 

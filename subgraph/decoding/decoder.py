@@ -228,9 +228,9 @@ def paired_states(graph: Graph, file: LoopFile) -> dict[str, str]:
 def without_time(name: str) -> str:
     """A name without what tells before from after.
 
-    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN",
-    "conv_state_out")] ['0key', '0key', 'h', 'h', 'state', 'convstate']
-    """
+    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
+    ['0key', '0key', 'h', 'h', 'state', 'convstate']
+    """  # noqa: E501
     return re.sub("[^a-z0-9]", "", _TIMES.sub("", name.lower()))
 
 

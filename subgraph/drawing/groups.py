@@ -362,12 +362,11 @@ class Tree:
 def topological(
     members: Iterable[int], edges: Iterable[tuple[int, int]], key: Mapping[int, int]
 ) -> list[int]:
-    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes
-    first.
+    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes first.
 
     >>> topological([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
     [3, 1, 2]
-    """
+    """  # noqa: E501
     left = dict.fromkeys(members, 0)
     below: dict[int, list[int]] = {}
     for a, b in edges:

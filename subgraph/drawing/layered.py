@@ -371,12 +371,11 @@ def spread(
     weights: Sequence[float],
     bounds: tuple[float, float] = (float("-inf"), float("inf")),
 ) -> list[float]:
-    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least
-    squares), within `bounds`.
+    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least squares), within `bounds`.
 
     >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
     [-12.0, 12.0]
-    """
+    """  # noqa: E501
     offset = 0.0
     offsets = [0.0]
     for one, other in pairwise(extents):

@@ -123,14 +123,13 @@ class Layout:
 
 
 class Drawer:
-    """Lays a network out again and again, with other groups open: keeps the layouts of groups that
-    did not change.
+    """Lays a network out again and again, with other groups open: keeps the layouts of groups that did not change.
 
     >>> network = Network(["a", "b"], ["Relu", "Abs"], [["x"], ["y"]], [["y"], ["z"]], ["x"], ["z"])
     >>> picture = Drawer(network).layout()
     >>> [box.label for box in picture.boxes], [line.tensors for line in picture.lines]
     (['x', 'Relu', 'Abs', 'z'], [('x',), ('y',), ('z',)])
-    """
+    """  # noqa: E501
 
     def __init__(
         self,

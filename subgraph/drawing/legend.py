@@ -18,14 +18,13 @@ SWATCH, GAP, LETTER = 16.0, 6.0, 6.7  # pixels
 
 
 def legend(families: Sequence[str], width: float) -> tuple[str, float, float]:
-    """The legend as SVG, at most as wide as the drawing if its words allow, with its width and
-    height.
+    """The legend as SVG, at most as wide as the drawing if its words allow, with its width and height.
 
     `families`: the kind of each box that has one. Without a legend: no text, 0 and 0.
 
     >>> legend(["multiply"] * 5 + ["layout"] * 5, 400.0)[1:]
     (400.0, 26.0)
-    """
+    """  # noqa: E501
     found = [kind for kind in WORDS if kind in families]
     if len(found) < LEAST_KINDS or len(families) < LEAST_BOXES:
         return "", 0.0, 0.0

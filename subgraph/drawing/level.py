@@ -302,12 +302,11 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
 
 
 def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of
-    both ways.
+    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of both ways.
 
     >>> stub_rows([("in", "a"), ("in", "b"), ("in", "c"), ("in", "d")])
     [('in', ('a',)), ('in', ('b',)), ('in', ('c', 'd'))]
-    """
+    """  # noqa: E501
     rows: list[tuple[str, tuple[str, ...]]] = [
         (way, (name,)) for way, name in sorted(stubs, key=lambda stub: stub[0])
     ]

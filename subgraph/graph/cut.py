@@ -103,18 +103,16 @@ class Cut:
 
     Attributes:
         graph, region: the source.
-        inputs, outputs: names of the boundary tensors that it is fed with and gives, as in the
-            source model.
+        inputs, outputs: names of the boundary tensors that it is fed with and gives, as in the source model.
         frozen: names of the tensors in `region.shapes` that are constants in the cut.
         types: the TypeProto of each input and output.
-        model: the ModelProto; its large weights are stubs that point into the source
-            (`graph.protobuf`).
+        model: the ModelProto; its large weights are stubs that point into the source (`graph.protobuf`).
         renamed: new node name → old, for nodes of the region that share a name.
 
     >>> from subgraph import cut, load
     >>> [path.name for path in cut(load("resnet50.onnx"), "pool1", "res2a_relu").save("piece.onnx")]
     ['piece.onnx']
-    """
+    """  # noqa: E501
 
     graph: Graph
     region: Region
@@ -179,9 +177,8 @@ def cut(
 ) -> Cut:
     """Cut the nodes between `start` and `end` out of a model. Nothing is run.
 
-    `captured` holds reference values of the boundary, one mapping per sample, whose files are in
-    `folder`. Without it, types of boundary tensors come from the model's value_info or from onnx's
-    shape inference.
+    `captured` holds reference values of the boundary, one mapping per sample, whose files are in `folder`. Without it,
+    types of boundary tensors come from the model's value_info or from onnx's shape inference.
 
     >>> from subgraph import load
     >>> piece = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")
@@ -193,7 +190,7 @@ def cut(
         NoRegion: no path leads from start to end.
         ModelError: the type of a boundary tensor is unknown; or as `build_model`.
         DataError: the bytes of a weight cannot be read.
-    """
+    """  # noqa: E501
     require_graph(graph, "cut")
     region = regions.between(
         graph, *([names] if isinstance(names, str) else names for names in (start, end))

@@ -67,16 +67,13 @@ class Selection:
 
 
 class Graph:
-    """A read-only index over one model. Linear in nodes and edges to build; never raises for an
-    invalid graph.
+    """A read-only index over one model. Linear in nodes and edges to build; never raises for an invalid graph.
 
     Attributes:
         path: the model file.
-        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be
-            changed.
+        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be changed.
         nodes: the top-level nodes, in file order.
-        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs
-            are left out.
+        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs are left out.
         makes: per node, names of the tensors that it makes; omitted outputs are left out.
         maker: tensor → index of the node that makes it.
         ops: per node, its op type.
@@ -90,7 +87,7 @@ class Graph:
     >>> node = graph.maker["pool1"]
     >>> graph.ops[node], graph.reads[node], graph.makes[node]
     ('MaxPool', ('conv1',), ('pool1',))
-    """
+    """  # noqa: E501
 
     def __init__(self, skeleton: protobuf.Skeleton) -> None:
         self.path: Path = skeleton.path
@@ -578,9 +575,8 @@ def load(path: str | Path) -> Graph:
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be
-            inlined.
-    """
+        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be inlined.
+    """  # noqa: E501
     graph = Graph(protobuf.read(Path(path)))
     if graph.functions:
         functions = {

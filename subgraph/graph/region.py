@@ -27,24 +27,20 @@ class Region:
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
     Attributes:
-        start, end: labels of the nodes that the user named; empty for a region made from node
-            indices.
+        start, end: labels of the nodes that the user named; empty for a region made from node indices.
         nodes: indices of the nodes.
-        pulled: indices of further nodes that make constants for them (Constant, DequantizeLinear of
-            a weight …).
-        random: indices of nodes left out because they draw random numbers; their outputs enter
-            instead.
+        pulled: indices of further nodes that make constants for them (Constant, DequantizeLinear of a weight …).
+        random: indices of nodes left out because they draw random numbers; their outputs enter instead.
         inputs: tensors that enter and depend on values of model inputs.
         shapes: tensors that enter and depend only on shapes of model inputs.
-        outputs: tensors made inside that are read outside, are outputs of the model, or were
-            requested.
+        outputs: tensors made inside that are read outside, are outputs of the model, or were requested.
         weights: initializers that the nodes read, sorted by name.
 
     >>> from subgraph import cut, load
     >>> region = cut(load("resnet50.onnx"), "pool1", "res2a_relu").region
     >>> region.start, region.end, region.inputs, region.outputs
     (('pool1',), ('res2a_relu',), ('conv1',), ('res2a',))
-    """
+    """  # noqa: E501
 
     start: tuple[str, ...]
     end: tuple[str, ...]

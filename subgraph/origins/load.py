@@ -26,25 +26,21 @@ def load(
     args: Sequence[Any] | None = None,
     trust: bool = False,
 ) -> Graph:
-    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite
-    (`model.tflite:SIGNATURE` of one that has several), or PyTorch's `.pt2`. Large weights stay on
-    disk.
+    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite (`model.tflite:SIGNATURE` of one that
+    has several), or PyTorch's `.pt2`. Large weights stay on disk.
 
-    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it.
-    `trust`: a `.pt2` may run the code that is in it. In the place of a path, a `torch.nn.Module`
-    with the `args` that it is exported with.
+    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
+    the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
 
     >>> graph = load("resnet50.onnx")
     >>> len(graph.nodes), graph.outputs
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is of another kind, or its local functions cannot be
-            inlined.
-        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without
-            trust.
+        ModelError: the file cannot be read, is of another kind, or its local functions cannot be inlined.
+        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without trust.
         BackendError: PyTorch is needed and not installed.
-    """
+    """  # noqa: E501
     if not isinstance(path, (str, Path)):
         from subgraph.origins.torch.export import to_onnx
 

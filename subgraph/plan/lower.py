@@ -70,12 +70,11 @@ def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Dra
 
 
 def narrowed(value: Array) -> Array:
-    """A constant in float16, as converters store it: what is finite stays so, and what is not 0
-    does not become 0.
+    """A constant in float16, as converters store it: what is finite stays so, and what is not 0 does not become 0.
 
     >>> narrowed(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
     [5.960464477539063e-08, -65504.0, 0.0, inf]
-    """
+    """  # noqa: E501
     info = np.finfo(np.float16)
     finite = np.clip(
         value, -float(info.max), float(info.max), where=np.isfinite(value), out=value.copy()

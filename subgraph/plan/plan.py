@@ -471,12 +471,12 @@ class Planner:
 
 
 def shared_out(error: float, own: Sequence[float]) -> list[float]:
-    """An error that some places cause together, by how far each is off by itself. Infinite is what
-    a place is blamed for that is off so far by itself, or all of them where none is.
+    """An error that some places cause together, by how far each is off by itself. Infinite is what a place is blamed
+    for that is off so far by itself, or all of them where none is.
 
-    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf,
-    [0.3, 0.4]) ([6.0, 8.0], [0.3, inf], [inf, inf])
-    """
+    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf, [0.3, 0.4])
+    ([6.0, 8.0], [0.3, inf], [inf, inf])
+    """  # noqa: E501
     known = math.hypot(*(o for o in own if math.isfinite(o)))
     if math.isfinite(error):
         return [o * error / known if known and math.isfinite(o) else error for o in own]

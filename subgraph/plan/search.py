@@ -47,12 +47,11 @@ class Found:
 
 
 def smallest(order: Sequence[int], accepts: Accepts) -> Found:
-    """The smallest prefix that is accepted, without what can be given back; all of `order` is known
-    to be accepted.
+    """The smallest prefix that is accepted, without what can be given back; all of `order` is known to be accepted.
 
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
     Found(kept=(2, 1), proven=2, levels={})
-    """
+    """  # noqa: E501
     asked: dict[frozenset[int], bool] = {frozenset(order): True}
     best = list(order)
 

@@ -187,9 +187,9 @@ def _map(path: Path, offset: int, count: int) -> Array:
 def possible(shape: Sequence[int]) -> bool:
     """Can a tensor have this shape? numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
 
-    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) *
-    65) (True, False, False, False)
-    """
+    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) * 65)
+    (True, False, False, False)
+    """  # noqa: E501
     return (
         len(shape) <= MAX_RANK
         and min(shape, default=0) >= 0
@@ -198,12 +198,11 @@ def possible(shape: Sequence[int]) -> bool:
 
 
 def filled(dims: Sequence[int | None], count: int) -> tuple[int, ...] | None:
-    """The shape of so many elements, its one open dimension filled in; None where they cannot have
-    it.
+    """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
 
     >>> filled((2, None), 6), filled((None, None), 6), filled((), 1)
     ((2, 3), None, ())
-    """
+    """  # noqa: E501
     fixed = math.prod(d for d in dims if d is not None)
     if sum(d is None for d in dims) > (fixed > 0) or (None in dims and count % fixed):
         return None

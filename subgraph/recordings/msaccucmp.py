@@ -75,15 +75,15 @@ NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     """All ten of `ALGORITHMS`, and under `REASON` why there are none, or "".
 
-    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone
-    has NaN or infinity. StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine
-    and golden. Of complex numbers, the real parts.
+    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone has NaN or infinity.
+    StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine and golden. Of complex numbers, the real
+    parts.
 
     >>> import numpy as np
     >>> found = measure(np.array([3.0, 4.0]), np.array([3.0, 5.0]))
     >>> found["MaxAbsoluteError"], found["MeanAbsoluteError"], found["StandardDeviation"]
     (1.0, 0.5, '(3.500;0.500),(4.000;1.000)')
-    """
+    """  # noqa: E501
     if why := _why_not(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
     pair = Pair(_float32(golden), _float32(mine))
@@ -124,19 +124,17 @@ def _spread(values: Array) -> str:
 
 
 def beyond(values: Mapping[str, float | str]) -> bool:
-    """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error
-    > 1, as printed.
+    """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error > 1, as printed.
 
-    NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no
-    error, whatever the others say; NaN elsewhere is not beyond its limit. The op types that are
-    never one are `EXEMPT`; `cells` knows them.
+    NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no error, whatever the
+    others say; NaN elsewhere is not beyond its limit. The op types that are never one are `EXEMPT`; `cells` knows them.
 
     Raises:
         ValueError: one of the five is a text and no number.
 
-    >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}),
-    beyond({"RootMeanSquareError": 9.0}) (True, False, False)
-    """
+    >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}), beyond({"RootMeanSquareError": 9.0})
+    (True, False, False)
+    """  # noqa: E501
     found = [
         (limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in criterion.LIMITS
     ]
@@ -194,15 +192,14 @@ class AccuracyRow:
 
 
 def cells(row: AccuracyRow) -> list[str]:
-    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all
-    addresses.
+    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all addresses.
 
-    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers
-    may start with a minus; write them as they are, with `csv.writer`.
+    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
+    minus; write them as they are, with `csv.writer`.
 
     >>> cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
-    """
+    """  # noqa: E501
     wrong = row.op_type not in EXEMPT and beyond(row.values)
     return [
         str(row.index),
@@ -235,16 +232,14 @@ def _yes_no(flag: bool) -> str:
 
 
 def overflows(array: Array, dtype: str) -> bool:
-    """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False
-    for others.
+    """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False for others.
 
-    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere
-    hides an overflow.
+    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere hides an overflow.
 
     >>> import numpy as np
     >>> overflows(np.array([1.0, -np.inf]), "float16"), overflows(np.array([1e30]), "float32")
     (True, False)
-    """
+    """  # noqa: E501
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
 
 
@@ -270,16 +265,16 @@ class Advice:
 def advise(rows: Sequence[AccuracyRow]) -> Advice:
     """The first of the advisor's three detections that applies: overflow, inputs, the whole.
 
-    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is
-    below too; else DEVIATION. Rows without a cosine do not count. Of several inputs the first row
-    counts (in msaccucmp: the first input by name).
+    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is below too; else
+    DEVIATION. Rows without a cosine do not count. Of several inputs the first row counts (in msaccucmp: the first input
+    by name).
 
     Complexity: linear.
 
-    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0",
-    values={"CosineSimilarity": 0.5}) >>> advise([row]).verdict, advise([]).kind
+    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
+    >>> advise([row]).verdict, advise([]).kind
     ('PROBLEM', 'NA')
-    """
+    """  # noqa: E501
     if row := next((r for r in rows if r.overflow), None):
         says = (
             f"{clean(row.tensor_index)} has values that float16 cannot hold: correct that first,"

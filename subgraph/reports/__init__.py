@@ -58,12 +58,11 @@ Quoted = Callable[[str], str]
 
 
 def cleaned(value: Any) -> Any:
-    """The same document with every text safe to show: no control characters, no marks that reverse
-    a line.
+    """The same document with every text safe to show: no control characters, no marks that reverse a line.
 
     >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
     {'nodes': ['a[31m']}
-    """
+    """  # noqa: E501
     if isinstance(value, str):
         return clean(value).replace("\ufffe", "").replace("\uffff", "")  # XML cannot hold these two
     if isinstance(value, dict):
@@ -93,12 +92,12 @@ def element(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below
-    nothing are those of errors that cancel each other.
+    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below nothing are those of
+    errors that cancel each other.
 
     >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
     ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
-    """
+    """  # noqa: E501
     if share is None or isinstance(share, str):
         return UNKNOWN if share is None else str(share)
     if share > 1 + LEAST_SHARE:

@@ -75,14 +75,13 @@ def render(document: Document) -> str:
 
 
 def code(name: str) -> str:
-    """Return a code span that holds any text: its fence is longer than the text's longest run of
-    backticks.
+    """Return a code span that holds any text: its fence is longer than the text's longest run of backticks.
 
     An empty text has no code span.
 
     >>> code("a`b"), code("")
     ('``a`b``', '')
-    """
+    """  # noqa: E501
     if not name.strip():
         return "(no name)" if name else ""
     fence = "`" * (_longest(name) + 1)

@@ -88,12 +88,11 @@ FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads
 
 
 def stated_options(head: str) -> Options:
-    """Return the options of a backend and its devices, by the name of any; empty for a name that is
-    neither's.
+    """Return the options of a backend and its devices, by the name of any; empty for a name that is neither's.
 
     >>> stated_options("mnn==3.6.1")["precision"]
     ('normal', 'high', 'low')
-    """
+    """  # noqa: E501
     name = head.partition("==")[0]
     device = _device(name)
     backend = device.spec.partition(":")[0] if device else name
@@ -114,28 +113,24 @@ class Candidate:
         name: as the user typed it; shown in reports.
         backend: a backend's name, or the path of a Python file.
         options: of the backend's `load`.
-        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for
-            the one that is installed beside subcut. Of a command, the version that the user has
-            switched it to. sources: options for pip that say where it comes from.
-        package: that holds the runtime, where it is another build of it, in an environment of its
-            own. python: of an environment of the user's that has the runtime. processor: another
-                one, by whose kernels it computes under
+        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for the one that is
+            installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
+            pip that say where it comes from.
+        package: that holds the runtime, where it is another build of it, in an environment of its own. python: of an
+            environment of the user's that has the runtime. processor: another one, by whose kernels it computes under
             an emulator.
         device: the name, of `runtime.devices`, of what computes; "" if none is named.
-        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources:
-            what each run takes
-            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run
-                at a time.
+        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
+            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
         precision, multi: None: as the backend reports.
-        timeout: seconds for one load or one run; memory: bytes of the process tree, None without a
-            limit.
+        timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
         origin: the project file that describes it; "" if the user typed it.
 
     >>> from subgraph import Candidate, compare, load
     >>> one_thread = Candidate("one thread", "ort", {"threads": 1}, timeout=60.0)
     >>> compare(load("resnet50.onnx"), one_thread, at=["prob"]).whole.status.value
     'agree'
-    """
+    """  # noqa: E501
 
     name: str
     backend: str
@@ -286,8 +281,7 @@ class Candidate:
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
-    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands
-    there.
+    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands there.
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
@@ -295,9 +289,8 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     '1.22.1'
 
     Raises:
-        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting
-            is not valid.
-    """
+        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
+    """  # noqa: E501
     if project is None or project.file is None:
         return _typed(spec, "", [])
     table = project.values.get("candidates", {})

@@ -231,17 +231,16 @@ def capture(
 ) -> list[Tensors]:
     """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 
-    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are
-    numpy arrays, lists of arrays for sequences, None for empty optionals.
+    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are numpy arrays, lists
+    of arrays for sequences, None for empty optionals.
 
     >>> from subgraph import load
     >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape
     (1, 8, 32, 32)
 
     Raises:
-        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot
-            be run.
-    """
+        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
+    """  # noqa: E501
     require_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)

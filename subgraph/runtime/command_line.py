@@ -67,12 +67,11 @@ def check_places(where: str, step: str, command: str) -> None:
 
 
 def fill(word: str, places: Mapping[str, str]) -> str:
-    """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes
-    `{x}`.
+    """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes `{x}`.
 
     >>> fill("--in={inputs} {{x}} ${HOME}", {"inputs": "/tmp/in"})
     '--in=/tmp/in {x} ${HOME}'
-    """
+    """  # noqa: E501
     return _PLACE.sub(lambda m: f"{{{m[1]}}}" if m[1] else places.get(m[2], m[0]), word)
 
 

@@ -36,16 +36,15 @@ class Step:
     """One answer and its effect.
 
     Attributes:
-        outcome: meaning for this search: FAIL only if the region fails as what is looked for does
-            and explains it; one that fails and explains little is MINOR.
-        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so
-            far.
+        outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
+            that fails and explains little is MINOR.
+        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so far.
 
     >>> import subgraph
     >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
     >>> step.number, step.purpose.value, step.outcome.value
     (1, 'baseline', 'agree')
-    """
+    """  # noqa: E501
 
     number: int
     purpose: Purpose
@@ -178,10 +177,8 @@ class Findings:
         irrelevant: regions that fail alone and explain little.
         unresolved: regions that could not be run or compared.
         probe_sensitive: reading intermediate tensors made the fault vanish.
-        complete: the model agrees with the culprits on the reference: seen in one run of all other
-            items.
-        stopped: why the search ended early, or "". budget_spent: because the runs or the time were
-            used up.
+        complete: the model agrees with the culprits on the reference: seen in one run of all other items.
+        stopped: why the search ended early, or "". budget_spent: because the runs or the time were used up.
         notes: for the reader of a report: a text, and the items that it ends with.
         names: per item, what stands for it, for people; empty where nobody named them.
 
@@ -190,7 +187,7 @@ class Findings:
     >>> steps = list(bisection)
     >>> bisection.findings.outcome.value, bisection.findings.findings
     ('agree', ())
-    """
+    """  # noqa: E501
 
     outcome: Outcome
     counts: Counts

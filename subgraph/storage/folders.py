@@ -78,12 +78,11 @@ def is_device(part: str) -> bool:
 
 
 def leads_out(name: str) -> bool:
-    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a
-    device, or a stream.
+    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a device, or a stream.
 
-    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x",
-    r"\\host\share\x")] [False, False, True, True, True, True, True]
-    """
+    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
+    [False, False, True, True, True, True, True]
+    """  # noqa: E501
     path = PureWindowsPath(name)  # it knows both separators
     special = SPECIAL_NAMES and (":" in name or any(map(is_device, path.parts)))
     return special or bool(path.anchor) or ".." in path.parts

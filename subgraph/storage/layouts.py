@@ -44,15 +44,14 @@ KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 def axis_orders(
     shape: Sequence[int], dims: Sequence[int | str | None]
 ) -> Iterator[tuple[int, ...]]:
-    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order
-    comes first.
+    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
 
-    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size.
-    None of arrays with more than MAX_AXES axes. Complexity: factorial in the number of axes.
+    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
+    more than MAX_AXES axes. Complexity: factorial in the number of axes.
 
     >>> list(axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(axis_orders((2, 3), ("n", None)))
     ([(0, 3, 1, 2), (0, 3, 2, 1)], [(0, 1), (1, 0)])
-    """
+    """  # noqa: E501
     if len(shape) != len(dims) or len(shape) > MAX_AXES:
         return
     for order in itertools.permutations(range(len(shape))):
@@ -161,12 +160,11 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
 
 
 def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int, ...]:
-    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has
-    none.
+    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
 
     >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
     ((1, 4, 5, 3), (1, 1, 4, 5, 16))
-    """
+    """  # noqa: E501
     layout = _ALIASES.get(layout, layout)
     if layout == "FRACTAL_NZ" or (
         layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())

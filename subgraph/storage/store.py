@@ -63,10 +63,9 @@ class StoreEntry:
 class Store:
     """Entries by key in the folder `root`, which any number of threads and processes may share.
 
-    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a
-    running process put or got since it started stay, even beyond the limit; where folders cannot be
-    locked (NFS) each process knows only its own. The size is measured, with what others put,
-    whenever this process wrote a sixteenth of the limit.
+    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a running process put
+    or got since it started stay, even beyond the limit; where folders cannot be locked (NFS) each process knows only
+    its own. The size is measured, with what others put, whenever this process wrote a sixteenth of the limit.
 
     >>> from subgraph.storage.digest import digest
     >>> with tempfile.TemporaryDirectory() as place, Store(Path(place) / "store") as store:
@@ -76,7 +75,7 @@ class Store:
     ...     got = store.get(digest("model", 3))
     ...     got == put, got.document, (got.folder / "out.npy").read_bytes()
     (True, {'took': 1.5}, b'...')
-    """
+    """  # noqa: E501
 
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.root = root

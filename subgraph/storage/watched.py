@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 
 class Watched:
-    """Files that nobody may change, by size and time as they were when they were added. For any
-    number of threads.
+    """Files that nobody may change, by size and time as they were when they were added. For any number of threads.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -20,7 +19,7 @@ class Watched:
     ...     size = file.write_bytes(b"....")
     ...     before, watched.changed([str(file)]) == str(file)
     ('', True)
-    """
+    """  # noqa: E501
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, int]] = {}

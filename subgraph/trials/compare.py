@@ -325,19 +325,18 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own.
-    `inputs`: words as after `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results
-    are kept in `output`.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: words as after
+    `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
 
     >>> from subgraph import load
-    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"],
-    at=["stem/*"]) >>> comparison.first_bad.tensor,
-    round(comparison.first_bad.in_place.errors["max_rel"], 2) ('stem/pool:0', 0.35)
+    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
+    >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
+    ('stem/pool:0', 0.35)
     >>> comparison.result.first_bad.op, comparison.document["exit_code"]
     ('AveragePool', 1)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
-    """
+    """  # noqa: E501
     require_graph(graph, "compare")
     candidate, reference = (
         candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference)

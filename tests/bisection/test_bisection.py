@@ -449,20 +449,6 @@ def test_reports_of_a_run(here: Path) -> None:
     assert done.code == 0, done
     assert len(list((here / "reports").iterdir())) == 5
     assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"
-    page = (run.parent / "report.html").read_text(encoding="utf-8")
-    assert (
-        page.count('class="tensor"') == 5
-        and ">Worst tensor, " in page
-        and ">Worst tensor, " in report(run)
-    )
-    (values,) = (run.parent / "culprit" / "candidate").glob("*.npy")
-    np.save(values, np.load(values)[..., :1])
-    assert ">Worst tensor, " not in report(run), "of another shape"
-    values.write_bytes(b"no array")
-    assert ">Worst tensor, " not in report(run), "damaged"
-    shutil.move(run.parent / "culprit" / "outputs", here / "elsewhere")
-    (run.parent / "culprit" / "outputs").symlink_to(here / "elsewhere")
-    assert ">Worst tensor, " not in report(run), "out of the case's folder"
 
 
 def report(run: Path) -> str:

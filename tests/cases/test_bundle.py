@@ -343,7 +343,11 @@ def test_a_whole_model(tmp_path: Path) -> None:
     there = tmp_path / "there"
     here_.mkdir()
     weight = helper.make_tensor(
-        "w", TensorProto.FLOAT, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True
+        "w",
+        TensorProto.FLOAT,
+        [4, 512],
+        ((np.arange(2048) * 37 % 101 - 50) / np.float32(50)).astype(np.float32).tobytes(),
+        raw=True,
     )
     graph = helper.make_graph(
         [
@@ -438,7 +442,7 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
 def test_several_samples(plain: Path) -> None:
     (plain / "many").mkdir()
     for k in range(2):
-        np.save(plain / "many" / f"s{k}.npy", np.full((1, 3), k, np.float32))
+        np.save(plain / "many" / f"s{k}.npy", np.array([[1, -2, 3]], np.float32) * (2 * k - 1))
     assert subcut("bundle", "m.onnx", "-i", "many", "-c", "ort", cwd=plain).code == 0
     assert {f"candidate/s{k}/out.npy" for k in range(2)} < set(names(plain / "m.zip"))
     done = subcut("replay", "m.zip", "--json", "-o", "m", cwd=plain)

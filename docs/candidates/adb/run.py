@@ -1,5 +1,4 @@
-"""SERIAL RUNNER MODEL INPUTS OUTPUTS: a piece goes to the phone and is run there; SERIAL `-` is the
-only phone."""
+"""SERIAL RUNNER MODEL INPUTS OUTPUTS: a piece goes to the phone and is run there; SERIAL `-` is the only phone."""  # noqa: E501
 
 import json
 import subprocess

@@ -1,5 +1,4 @@
-"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; pictures
-become NHWC."""
+"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; pictures become NHWC."""  # noqa: E501
 
 import shutil
 import subprocess

@@ -1,5 +1,4 @@
-"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; pictures go in and come out as
-NHWC."""
+"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; pictures go in and come out as NHWC."""  # noqa: E501
 
 import json
 import sys

@@ -1,5 +1,4 @@
-"""MODEL INPUTS OUTPUTS: the vendor's simulator on x86, in one step: it runs what it just built, no
-.rknn file."""
+"""MODEL INPUTS OUTPUTS: the vendor's simulator on x86, in one step: it runs what it just built, no .rknn file."""  # noqa: E501
 
 import json
 import sys

@@ -1,5 +1,4 @@
-"""MODEL INPUTS OUTPUTS: the model by onnx2torch and ExecuTorch, run by XNNPACK's kernels on the CPU
-in float32."""
+"""MODEL INPUTS OUTPUTS: the model by onnx2torch and ExecuTorch, run by XNNPACK's kernels on the CPU in float32."""  # noqa: E501
 
 import json
 import sys

@@ -68,9 +68,8 @@ class Rewriting:
 
     Attributes:
         name: of the plugin. words: what it does. model: the form, with all its weights.
-        opset: of the form, where it is not the region's own: the whole model has to be converted; 0
-            elsewhere.
-    """
+        opset: of the form, where it is not the region's own: the whole model has to be converted; 0 elsewhere.
+    """  # noqa: E501
 
     name: str
     words: str
@@ -84,22 +83,20 @@ def rewritings(
     folder: Path | None = None,
     frozen: Collection[str] | None = None,
 ) -> Iterator[Rewriting]:
-    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where
-    the region is.
+    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where the region is.
 
     Lazy: a form is made when it is asked for.
 
     Args:
-        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of
-            Python files.
+        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of Python files.
         folder: for a file at a time; a temporary one by default.
-        frozen: where the whole model takes inputs of other shapes: the constants that it computes
-            from shapes. The words of a form that holds for these shapes only say so.
+        frozen: where the whole model takes inputs of other shapes: the constants that it computes from shapes. The
+            words of a form that holds for these shapes only say so.
 
     Raises:
         UnknownName, UsageError: `only` names no rewriting.
         ModelError: the model cannot be read, is too much for onnx, or has more than `MAX_BYTES`.
-    """
+    """  # noqa: E501
     names = list(only) or plugins.names("rewrites")
     for name in names:
         if not hasattr(plugins.load("rewrites", name), "rewrite"):

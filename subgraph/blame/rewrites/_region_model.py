@@ -39,11 +39,10 @@ class RegionModel:
 
     Attributes:
         model: with all its weights; rewritings never change it. opset: of ONNX's own operators.
-        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other
-            shapes?
+        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other shapes?
         frozen: constants that the whole model computes from shapes.
         fixed: was a shape, or a frozen constant, asked for since this was set to False?
-    """
+    """  # noqa: E501
 
     def __init__(
         self, model: protobuf.ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
@@ -75,8 +74,7 @@ class RegionModel:
 
     @cached_property
     def readers(self) -> dict[str, int]:
-        """Tensor → how many times nodes read it, bodies included; an output of the model counts
-        once more."""
+        """Tensor → how many times nodes read it, bodies included; an output of the model counts once more."""  # noqa: E501
         counts: dict[str, int] = {}
         for name in [*_read(self.nodes), *(v.name for v in self.model.graph.output)]:
             counts[name] = counts.get(name, 0) + 1
@@ -121,8 +119,7 @@ class RegionModel:
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
     def function_body(self, node: protobuf.NodeProto, version: int) -> protobuf.ModelProto | None:
-        """The FunctionProto by which the standard defines this node, in its schema `version`; None
-        without one."""
+        """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""  # noqa: E501
         types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
         try:
             return self._onnx.function_body(node, types, version, self.opset)
@@ -173,8 +170,7 @@ def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | N
 
 
 class Substitution:
-    """A copy of a model in the making: nodes that are appended take the place of the node that `at`
-    named last."""
+    """A copy of a model in the making: nodes that are appended take the place of the node that `at` named last."""  # noqa: E501
 
     def __init__(self, source: RegionModel, index: int = FIRST) -> None:
         self.source = source
@@ -235,8 +231,7 @@ class Substitution:
     def reduce(
         self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1
     ) -> str:
-        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset
-        has it."""
+        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset has it."""  # noqa: E501
         if self.opset >= AXES_INPUT.get(op, 18):
             return self.node(
                 op, [x, self.weight(np.array(axes, np.int64))], output, keepdims=keepdims
@@ -257,8 +252,7 @@ class Substitution:
         return self.node("Reshape", [x, self.weight(np.array(shape, np.int64))], output)
 
     def zeros(self, x: str, element: int) -> str:
-        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN
-        neither."""
+        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""  # noqa: E501
         return self.node("Cast", [self.node("Less", [x, x])], to=element)
 
     def model(self) -> protobuf.ModelProto:
@@ -295,13 +289,11 @@ Form = Callable[[RegionModel, protobuf.NodeProto, Substitution], str]
 
 
 def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`;
-    then of all of these.
+    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`; then of all of these.
 
-    A form appends the nodes that replace a node, and returns what they are, in words, or "" where
-    it does not fit. One that used shapes says so where the whole model takes inputs of other
-    shapes.
-    """
+    A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
+    that used shapes says so where the whole model takes inputs of other shapes.
+    """  # noqa: E501
     for form in forms:
         fits = []
         words = ""

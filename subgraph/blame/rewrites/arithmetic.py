@@ -1,5 +1,4 @@
-"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a
-clipped value."""
+"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a clipped value."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -231,8 +230,7 @@ def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 
 @of("BitShift")
 def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or
-    the sign is left."""
+    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""  # noqa: E501
     element = source.element(node.input[0])
     signed = element in SIGNED_BITS
     bits = BITS.get(element) or SIGNED_BITS.get(element)

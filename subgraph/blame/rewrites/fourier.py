@@ -27,8 +27,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of("DFT")
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c,
-    m·d)."""
+    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""  # noqa: E501
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
     axis = _axis(source, node)

@@ -1,5 +1,4 @@
-"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every
-bit."""
+"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every bit."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of(*WIDENED)
 def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in
-    the wider type."""
+    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in the wider type."""  # noqa: E501
     element = source.element(node.input[0])
     if element not in NARROW:
         return ""
@@ -107,8 +105,7 @@ def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
 
 
 def _ended(node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str) -> str:
-    """The reduction's own output, of a tensor in which the axes that are reduced have one
-    element."""
+    """The reduction's own output, of a tensor in which the axes that are reduced have one element."""  # noqa: E501
     if attribute(node, "keepdims", 1):
         new.node("Identity", [x], node.output[0])
     else:

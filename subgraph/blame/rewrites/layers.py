@@ -1,5 +1,4 @@
-"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a
-pool as a mean."""
+"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a pool as a mean."""  # noqa: E501
 
 from __future__ import annotations
 

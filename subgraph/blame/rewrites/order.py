@@ -1,5 +1,4 @@
-"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in
-two parts."""
+"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in two parts."""  # noqa: E501
 
 from __future__ import annotations
 

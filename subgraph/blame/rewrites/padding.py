@@ -1,5 +1,4 @@
-"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit
-for auto_pad."""
+"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit for auto_pad."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 @of("AveragePool")
 def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """The mean over windows of a padded input, times the elements of a window over those that
-    count."""
+    """The mean over windows of a padded input, times the elements of a window over those that count."""  # noqa: E501
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     pads = _pads(source, node)
@@ -237,8 +235,7 @@ def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
 
 
 def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
-    """What a layer's own padding holds, as a value of its input; None where no value does the
-    same."""
+    """What a layer's own padding holds, as a value of its input; None where no value does the same."""  # noqa: E501
     op = node.op_type
     element = source.element(node.input[0])
     if op == "AveragePool" and not attribute(node, "count_include_pad", 0):

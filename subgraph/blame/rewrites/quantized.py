@@ -1,5 +1,4 @@
-"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers
-of 32 bits."""
+"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers of 32 bits."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -117,9 +116,8 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
     """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
 
-    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the
-    blocks.
-    """
+    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the blocks.
+    """  # noqa: E501
     bits = attribute(node, "bits", 4)
     size = attribute(node, "block_size")
     k = attribute(node, "K")

@@ -1,5 +1,4 @@
-"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX
-asks."""
+"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX asks."""  # noqa: E501
 
 from __future__ import annotations
 

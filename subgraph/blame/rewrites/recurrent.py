@@ -1,5 +1,4 @@
-"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both
-ways as two."""
+"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both ways as two."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of
-its interpolation.
+"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of its interpolation.
 
-Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an
-output is a product with a matrix (n, m). A filter of the mode gives its columns (ONNX's
-specification of Resize).
-"""
+Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an output is a product
+with a matrix (n, m). A filter of the mode gives its columns (ONNX's specification of Resize).
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -191,8 +191,7 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]
 
 
 def _computed(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Floating constants minus a zero that is computed from an input, so that nothing can be
-    folded."""
+    """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""  # noqa: E501
     inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
     driver = next(
         (n for n in inputs if source.element(n) in COUNTED and source.rank(n) is not None), ""

@@ -15,10 +15,9 @@ from subgraph.types import Array
 def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:
     """Where an index differs and noise does not explain it: booleans in the shape of the indices.
 
-    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it,
-    because ONNX says which of them to select; nor does an index that appears twice along the axis.
-    The indices may have any float or integer type; without the ranking's axis (keepdims=0), it
-    counts as 1.
+    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
+    which of them to select; nor does an index that appears twice along the axis. The indices may have any float or
+    integer type; without the ranking's axis (keepdims=0), it counts as 1.
 
     >>> import numpy as np
     >>> ranking = Ranking(np.array([1.0, 1.001, 3.0]), noise=np.full(3, 1e-3), axis=0)
@@ -26,7 +25,7 @@ def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) 
     [False, False, False]
     >>> misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), ranking, gap=3).tolist()
     [True, True, False]
-    """
+    """  # noqa: E501
     values = ranking.values
     noise = ranking.noise
     axis = ranking.axis
@@ -57,12 +56,11 @@ def _repeated(index: Array, axis: int) -> Array:
 
 
 def jaccard_distance(one: Array, other: Array) -> float:
-    """1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`; 0 for two empty
-    ones.
+    """1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`; 0 for two empty ones.
 
     >>> import numpy as np
     >>> jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))
     0.6666666666666667
-    """
+    """  # noqa: E501
     a, b = ({tuple(row) for row in rows.tolist()} for rows in (one, other))
     return 1 - len(a & b) / len(a | b) if a | b else 0.0

@@ -47,14 +47,13 @@ def factor_of(key: int) -> float:
 
 
 def is_exact(values: Array, claim: Precision) -> bool:
-    """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as
-    ids and bytes are.
+    """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as ids and bytes are.
 
     >>> import numpy as np
     >>> ids = np.array([101, 2003, 30000], np.float32)
     >>> [is_exact(ids, claim) for claim in Precision], is_exact(ids / 16, Precision.INT8)
     ([True, True, True, False, True], False)
-    """
+    """  # noqa: E501
     if claim is Precision.INT8:
         with np.errstate(invalid="ignore"):
             return bool((np.rint(values) == values).all())

@@ -70,8 +70,7 @@ def find_explanations(
     """Explanations of the candidate's values, the best one first; empty if there are none.
 
     Args:
-        reference, candidate: numbers of any type; the shapes may differ, but not the number of
-            elements.
+        reference, candidate: numbers of any type; the shapes may differ, but not the number of elements.
         others: arrays that the candidate may hold instead, by their description: other samples.
         claim: the precision that the candidate claims.
 
@@ -81,7 +80,7 @@ def find_explanations(
     >>> x = np.random.default_rng(0).normal(size=(2, 3, 8, 8))
     >>> [e.text for e in find_explanations(x, x[:, ::-1])]
     ['channels 0 and 2 of axis 1 exchanged: RGB for BGR']
-    """
+    """  # noqa: E501
     pair = _tensor_pair(reference, candidate, claim)
     if pair is None:
         return []

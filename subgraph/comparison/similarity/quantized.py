@@ -23,17 +23,15 @@ MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
 def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | None:
-    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is
-    none.
+    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is none.
 
-    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has
-    few values.
+    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has few values.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=100).astype(np.float32)
     >>> find_grid(x, x.astype(np.float16).astype(np.float32)), find_grid(x, x)
     ((<Precision.FP16: 'fp16'>, "every value is one of float16, the reference's are not"), None)
-    """
+    """  # noqa: E501
     if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in (
         "float32",
         "float64",

@@ -1,7 +1,6 @@
 """Lint: known troubles of a model, reported before anything runs. One file per rule.
 
-To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to
-`--only`:
+To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to `--only`:
 
     \"\"\"Relu, which the target lacks.\"\"\"
 
@@ -11,13 +10,12 @@ To add a rule, put a file like this into this folder, or keep it elsewhere and p
         for node in context.nodes("Relu"):
             yield warning(node, "the target has no Relu", "export it as Clip with a minimum of 0")
 
-The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is
-the help text. `LintContext` offers the model, its nodes at any depth, its constants and measured
-values; `LintNode` offers attributes, constants, types and shapes of a node. `warning` is for what
-goes wrong on real targets, `note` for what goes wrong on some or may, `unchecked` for what the rule
-could not look at. A clean model yields nothing. A rule that does not know enough, because a shape
-is None for example, is silent: a false alarm costs more than a gap.
-"""
+The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is the help text.
+`LintContext` offers the model, its nodes at any depth, its constants and measured values; `LintNode` offers attributes,
+constants, types and shapes of a node. `warning` is for what goes wrong on real targets, `note` for what goes wrong on
+some or may, `unchecked` for what the rule could not look at. A clean model yields nothing. A rule that does not know
+enough, because a shape is None for example, is silent: a false alarm costs more than a gap.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -91,9 +89,8 @@ class LintContext:
         second_sizes: model input → another shape to try (rule `baked-shape`).
         image_options: how the user's images become tensors.
         seed: of random inputs.
-        runtime, release: of the candidate that the user names; "" for none. known: folders with
-            entries of the user's.
-    """
+        runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
+    """  # noqa: E501
 
     graph: Graph
     target: int | None = None
@@ -153,8 +150,7 @@ class LintContext:
         )
 
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
-        """Does an input depend on values of model inputs, not only on their shapes? True in bodies
-        and functions."""
+        """Does an input depend on values of model inputs, not only on their shapes? True in bodies and functions."""  # noqa: E501
         tensors = [name for name in names if name]
         return node.scope is not self.scopes[0] or VALUE in self.graph.kinds(tensors).values()
 
@@ -165,20 +161,18 @@ class LintContext:
 
     @cached_property
     def measured(self) -> MeasuredTensors:
-        """The tensors in `made`, as the reference computes them from `feeding`; empty without
-        `feeding`.
+        """The tensors in `made`, as the reference computes them from `feeding`; empty without `feeding`.
 
         Raises:
             InputError, UnknownName: the inputs do not fit the model.
-        """
+        """  # noqa: E501
         if self.feeding is None:
             return MeasuredTensors()
         return measure(self.graph, self.made, self.feeding, self.types)
 
     @cached_property
     def made(self) -> list[str]:
-        """The tensors that top-level nodes make, in topological order, without sequences and
-        maps."""
+        """The tensors that top-level nodes make, in topological order, without sequences and maps."""  # noqa: E501
         graph = self.graph
         types = self.types
         kinds = {
@@ -198,13 +192,12 @@ class LintContext:
 
 
 def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
-    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a
-    name as well.
+    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a name as well.
 
     Raises:
         UnknownName: there is no such rule; carries the nearest names.
         UsageError: a file that is not a rule.
-    """
+    """  # noqa: E501
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
             raise UsageError(
@@ -243,11 +236,10 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]
 
 @dataclass(frozen=True)
 class FindingNode:
-    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a
-    top-level node.
+    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node.
 
     `source`: the user's code that it, or the node around it, comes from, where the model tells.
-    """
+    """  # noqa: E501
 
     index: int | None
     label: str

@@ -1,5 +1,4 @@
-"""Statistics of constants: how many values are too large or too small for float16, or denormal.
-Read in pieces."""
+"""Statistics of constants: how many values are too large or too small for float16, or denormal. Read in pieces."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -33,11 +32,10 @@ class Numbers:
     Attributes:
         readers: the nodes of its scope that read it; at least one.
         nonzero: number of elements that are finite and not zero.
-        over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in
-            float32.
+        over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in float32.
         largest: magnitude of the largest finite element.
         nan, infinite: number of those.
-    """
+    """  # noqa: E501
 
     name: str
     dtype: str

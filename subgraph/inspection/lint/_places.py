@@ -1,9 +1,8 @@
-"""Graph → `LintNode`: every node, also in bodies and local functions, with the constants, types and
-shapes it sees.
+"""Graph → `LintNode`: every node, also in bodies and local functions, with the constants, types and shapes it sees.
 
-Whatever is unknown (a shape, a constant, an attribute that a function takes from its caller) is
-None, and the rule that asks for it is silent.
-"""
+Whatever is unknown (a shape, a constant, an attribute that a function takes from its caller) is None, and the rule that
+asks for it is silent.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -58,9 +57,8 @@ class Scope:
         title: where it is, for users; empty for the model's own graph.
         opsets: version by domain.
         outer: the scope around a body.
-        load_types: computes the types of its tensors; called on first use, because that takes a
-            shape inference.
-    """
+        load_types: computes the types of its tensors; called on first use, because that takes a shape inference.
+    """  # noqa: E501
 
     graph: Graph
     proto: Any
@@ -107,8 +105,7 @@ class Scope:
 
     @cached_property
     def read(self) -> frozenset[str]:
-        """Tensors that nodes of this scope read, also in their bodies; in less time than
-        `readers`."""
+        """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""  # noqa: E501
         protos = [node.proto for node in self.nodes]
         inside = (name for proto in protos if any(bodies(proto)) for name in captured_names(proto))
         return frozenset([*(name for proto in protos for name in proto.input), *inside])
@@ -263,8 +260,7 @@ NodePath = tuple[
 
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
-    """The model's own graph, the bodies inside it, and each local function. Complexity: linear in
-    all nodes."""
+    """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""  # noqa: E501
     opsets = imported(graph.model)
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
@@ -299,8 +295,7 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
 def _with_bodies(
     scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]
 ) -> Iterator[Scope]:
-    """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a
-    local function."""
+    """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a local function."""  # noqa: E501
     yield scope
     for j, proto in enumerate(scope.proto.node):
         scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))

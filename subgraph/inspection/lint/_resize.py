@@ -1,5 +1,4 @@
-"""Resize → per axis, the input coordinates that each output cell reads (onnx/docs/Operators.md,
-Resize-19)."""
+"""Resize → per axis, the input coordinates that each output cell reads (onnx/docs/Operators.md, Resize-19)."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def axes(node: LintNode) -> list[Axis] | None:
 
 
 def _per_axis(node: LintNode, k: int, rank: int | None) -> list[float | None] | None:
-    """Input `k`, scales (2) or sizes (3), for all axes; those that `axes` leaves out have scale 1
-    or size None."""
+    """Input `k`, scales (2) or sizes (3), for all axes; those that `axes` leaves out have scale 1 or size None."""  # noqa: E501
     array = node.constant(k)
     if array is None or not array.size:
         return None
@@ -95,11 +93,10 @@ def _per_axis(node: LintNode, k: int, rank: int | None) -> list[float | None] | 
 
 
 def _axis(size: object, out: object, scale: float | None) -> Axis | None:
-    """An axis from those of size, output size and scale that are known; None if they do not
-    suffice.
+    """An axis from those of size, output size and scale that are known; None if they do not suffice.
 
     An open size that has the same symbol in input and output does not change.
-    """
+    """  # noqa: E501
     if isinstance(size, int) and scale is None and isinstance(out, int | float):
         return Axis(size, int(out), out / size) if size > 0 and 0 < out <= MAX_OUTPUT else None
     if scale:

@@ -36,8 +36,7 @@ class Window:
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, *, ceil: bool) -> int | None:
-        """Number of windows; with `ceil` one more may extend over the end, if it starts before the
-        end padding."""
+        """Number of windows; with `ceil` one more may extend over the end, if it starts before the end padding."""  # noqa: E501
         if self.size is None:
             return None
         room = self.size + self.begin + self.end - self.span
@@ -48,8 +47,7 @@ class Window:
 
 
 def windows(node: LintNode) -> list[Window] | None:
-    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each
-    other."""
+    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each other."""  # noqa: E501
     shape = node.shape(node.input(0))
     kernel = node.attribute("kernel_shape") or _kernel_of_weight(node)
     if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
@@ -90,8 +88,7 @@ def _window(
 def _same_pads(
     size: int | None, kernel: int, stride: int, dilation: int, auto: str
 ) -> tuple[int, int] | None:
-    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does
-    beyond stride 1."""
+    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does beyond stride 1."""  # noqa: E501
     if size is None and stride > 1:
         return None
     span = dilation * (kernel - 1) + 1

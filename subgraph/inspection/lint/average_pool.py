@@ -1,5 +1,4 @@
-"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other
-way."""
+"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other way."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ EXCLUDED = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no
-    effect."""
+    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no effect."""  # noqa: E501
     for node in context.nodes("AveragePool"):
         included = node.attribute("count_include_pad", 0)
         ceil = node.attribute("ceil_mode", 0)

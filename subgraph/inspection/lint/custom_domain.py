@@ -1,5 +1,4 @@
-"""Operators outside of the ONNX standard: of custom domains, of onnxruntime, and model-local
-functions."""
+"""Operators outside of the ONNX standard: of custom domains, of onnxruntime, and model-local functions."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its
-    operator."""
+    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its operator."""  # noqa: E501
     functions = context.graph.functions
     is_device = context.runtime in devices.names()
     backend = (
@@ -85,8 +83,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
 
 
 def _imports(op: str, backend: str) -> str:
-    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend
-    does."""
+    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend does."""  # noqa: E501
     importing = [
         release
         for release, ops in IMPORTED.items()

@@ -1,5 +1,4 @@
-"""NonMaxSuppression, NonZero, TopK and others whose output depends on values in its size or
-order."""
+"""NonMaxSuppression, NonZero, TopK and others whose output depends on values in its size or order."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ TIES = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node whose output size depends on values, with the number of nodes below; and ties of
-    TopK."""
+    """Each node whose output size depends on values, with the number of nodes below; and ties of TopK."""  # noqa: E501
     sized = [n for n in context.nodes(*SIZED) if context.depends_on_values(n, n.proto.input)]
     ranked = context.nodes("TopK")
     open_k = [n for n in ranked if n.input(1) and n.constant(1) is None]

@@ -1,5 +1,4 @@
-"""An input that is normalised twice: in the graph and by --mean or --scale, or twice in the
-graph."""
+"""An input that is normalised twice: in the graph and by --mean or --scale, or twice in the graph."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Stage:
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes
-    and the options."""
+    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes and the options."""  # noqa: E501
     for name in context.graph.inputs:
         stages = list(_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
@@ -70,8 +68,7 @@ def _with_options(
 
 
 def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
-    """Steps with constants behind a model input, up to another operator or a tensor with several
-    readers."""
+    """Steps with constants behind a model input, up to another operator or a tensor with several readers."""  # noqa: E501
     while len(readers := scope.readers.get(tensor, [])) == 1:
         node = readers[0]
         if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(node, tensor)):
@@ -82,8 +79,7 @@ def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
 
 
 def _stage(node: LintNode, tensor: str) -> Stage | None:
-    """The step of a node whose other operand is one constant, or one per channel; None for any
-    other."""
+    """The step of a node whose other operand is one constant, or one per channel; None for any other."""  # noqa: E501
     left = node.input(0) == tensor
     other = node.constant(1 if left else 0)
     if other is None or not 0 < other.size <= MAX_CHANNELS or (node.op == "Div" and not left):

@@ -14,8 +14,7 @@ RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each constant with such values, at a node that reads it; each measured tensor with such
-    values."""
+    """Each constant with such values, at a node that reads it; each measured tensor with such values."""  # noqa: E501
     for n in context.numbers:
         readers = [node for node in n.readers if not node.is_op(*BOUNDED)]
         if n.over and readers:

@@ -1,5 +1,4 @@
-"""What the ONNX standard forbids: unknown operators and attributes, missing inputs, cycles, damaged
-weights."""
+"""What the ONNX standard forbids: unknown operators and attributes, missing inputs, cycles, damaged weights."""  # noqa: E501
 
 from __future__ import annotations
 

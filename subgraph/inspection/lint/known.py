@@ -50,16 +50,14 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 
 class Alike:
-    """The nodes of an operator by their facts. A fact of all of them is found when an entry first
-    asks for it."""
+    """The nodes of an operator by their facts. A fact of all of them is found when an entry first asks for it."""  # noqa: E501
 
     def __init__(self, nodes: Sequence[LintNode]) -> None:
         self._nodes, self._all = nodes, frozenset(range(len(nodes)))
         self._by_value: dict[str, dict[str | None, set[int]]] = {}
 
     def fitting(self, when: Mapping[str, str]) -> list[LintNode]:
-        """The nodes of which all this holds, in their order. What is not known of a node does not
-        hold."""
+        """The nodes of which all this holds, in their order. What is not known of a node does not hold."""  # noqa: E501
         left = self._all
         for key in sorted(when, key=_cost):
             if left:

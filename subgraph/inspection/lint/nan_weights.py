@@ -1,5 +1,4 @@
-"""Weights that make NaN: NaN and infinite ones, a variance below zero. Targets compute other values
-from them."""
+"""Weights that make NaN: NaN and infinite ones, a variance below zero. Targets compute other values from them."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ EPSILON = 1e-5  # the default of the standard
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each constant with NaN, each weight of a layer with infinities, each BatchNormalization whose
-    root is of less than zero."""
+    """Each constant with NaN, each weight of a layer with infinities, each BatchNormalization whose root is of less
+    than zero."""  # noqa: E501
     for n in context.numbers:
         layer = next((node for node in n.readers if node.is_op(*WEIGHTED)), None)
         if n.nan:

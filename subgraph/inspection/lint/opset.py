@@ -31,8 +31,7 @@ CONVERT = "export it with that opset, or convert it: onnx.version_converter"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that fits the schema of its operator at the model's opset, but not at the
-    target's."""
+    """Each node that fits the schema of its operator at the model's opset, but not at the target's."""  # noqa: E501
     target = context.target
     own = context.scopes[0].opsets.get("")
     if target is None:
@@ -53,8 +52,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 
 def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
-    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and
-    `invalid`)."""
+    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""  # noqa: E501
     types = _types(node)
     reason = misfit(_without_defaults(node), target, types)
     if reason and not misfit(node.proto, version, types):
@@ -67,8 +65,7 @@ def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
 
 
 def _without_defaults(node: LintNode) -> protobuf.NodeProto:
-    """The node without attributes whose values mean what older opsets, which lack them, do
-    anyway."""
+    """The node without attributes whose values mean what older opsets, which lack them, do anyway."""  # noqa: E501
     bare = type(node.proto).FromString(node.proto.SerializeToString())
     for k, a in reversed(list(enumerate(node.proto.attribute))):
         value = node.attribute(a.name)

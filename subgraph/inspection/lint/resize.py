@@ -31,8 +31,7 @@ PLAIN = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Resize whose mode makes a difference at its sizes; none where all modes read the same
-    cells."""
+    """Each Resize whose mode makes a difference at its sizes; none where all modes read the same cells."""  # noqa: E501
     for node in context.nodes("Resize"):
         if (node.version or FIRST_OPSET) < FIRST_OPSET:
             continue

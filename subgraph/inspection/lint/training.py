@@ -14,8 +14,7 @@ SPATIAL = 8  # the last opset in which BatchNormalization can have statistics pe
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that normalises by its batch, or drops values; none if that is known only in a
-    run."""
+    """Each node that normalises by its batch, or drops values; none if that is known only in a run."""  # noqa: E501
     for node in context.nodes("BatchNormalization"):
         if why := _trains(node):
             reason = (

@@ -1,5 +1,4 @@
-"""Tensors of a type that their operator does not take: an int64 Clip below opset 12, mixed
-types."""
+"""Tensors of a type that their operator does not take: an int64 Clip below opset 12, mixed types."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ FIX = "export with opset 11 or later, as a Resize that names its coordinate_tran
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each of them; a note if cells are repeated a whole number of times, which all targets do
-    alike."""
+    """Each of them; a note if cells are repeated a whole number of times, which all targets do alike."""  # noqa: E501
     for node in context.nodes("Upsample", "Resize"):
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue

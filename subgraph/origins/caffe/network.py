@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
@@ -240,7 +241,7 @@ def _is_tested(fields: Parameters) -> bool:
     if fields.phase and fields.phase not in ("TEST", "1"):
         return False
 
-    def meets(rule):
+    def meets(rule: Any) -> bool:
         return (not rule.phase or rule.phase in ("TEST", "1")) and not rule.stage
 
     return (

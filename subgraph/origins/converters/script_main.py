@@ -79,8 +79,7 @@ def _declared(values: Mapping[str, Any]) -> dict[str, Declared]:
 def paired(
     what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]
 ) -> dict[str, str]:
-    """Name in the ONNX model -> name in the original: the same, or the only one that has the type
-    and shape.
+    """Name in the ONNX model -> name in the original: the same, or the only one that has the type and shape.
 
     The order of inputs and outputs tells nothing: converters sort them.
 
@@ -90,7 +89,7 @@ def paired(
 
     Raises:
         UnpairedError: several are alike, or one has none.
-    """
+    """  # noqa: E501
     pairs = {name: name for name in ours if name in theirs}
     mine = [n for n in ours if n not in pairs]
     others = [n for n in theirs if n not in pairs]

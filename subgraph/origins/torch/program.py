@@ -93,12 +93,11 @@ def programs(
 
 
 def same_program(graph: Graph, program: Program) -> tuple[int, int]:
-    """Of how many ONNX nodes the program has the very statement that their metadata hold; and of
-    how many it is known.
+    """Of how many ONNX nodes the program has the very statement that their metadata hold; and of how many it is known.
 
     >>> same_program(graph, program)  # doctest: +SKIP
     (49, 49)
-    """
+    """  # noqa: E501
     own = {node.name: node.format_node() for node in program.graph.nodes}
     known = [text for i in range(len(graph.nodes)) if (text := statement(graph, i))]
     return sum(own.get(name_in(text)) == text for text in known), len(known)

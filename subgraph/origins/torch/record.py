@@ -69,11 +69,10 @@ def record(
 ) -> TorchRecording:
     """Run a module and write the values of the ONNX model's tensors that it computes.
 
-    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is
-    called with. `model`: what was exported from it, by either of PyTorch's exporters. `export`:
-    options that the export needed, as for `torch.onnx.export` (`dynamic_shapes`,
-    `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER` says whether the
-    export is right. A recording that stands in `folder` is replaced when the new one is complete.
+    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is called with. `model`:
+    what was exported from it, by either of PyTorch's exporters. `export`: options that the export needed, as for
+    `torch.onnx.export` (`dynamic_shapes`, `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER`
+    says whether the export is right. A recording that stands in `folder` is replaced when the new one is complete.
 
     >>> import subgraph.torch
     >>> done = subgraph.torch.record(network, (image,), "model.onnx", "dump")  # doctest: +SKIP
@@ -81,12 +80,10 @@ def record(
     (50, 'exported program')
 
     Raises:
-        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is
-            none.
-        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model
-            cannot be read.
+        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is none.
+        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
         ResultExists: `folder` holds something else. OutputError: it cannot be written.
-    """
+    """  # noqa: E501
     torch, place, kwargs = programs.torch(), Path(folder), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
         raise UsageError(

@@ -1,10 +1,8 @@
-"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model
-declares them.
+"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model declares them.
 
-Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32,
-float16 in float32) is no failure: `as_declared` converts an output to the declared type if that
-changes no value.
-"""
+Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32, float16 in float32) is
+no failure: `as_declared` converts an output to the declared type if that changes no value.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -114,9 +112,8 @@ def ports(
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
     Raises:
-        Refused: the model cannot be read, or an input or output is not a tensor of one of these
-            types.
-    """
+        Refused: the model cannot be read, or an input or output is not a tensor of one of these types.
+    """  # noqa: E501
     try:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
@@ -154,9 +151,9 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
     """The value of each input, in C order.
 
     Raises:
-        ModelError: a value is missing, or has another type or shape: runtimes would read past its
-            end, or compute with the last run's values.
-    """
+        ModelError: a value is missing, or has another type or shape: runtimes would read past its end, or compute with
+            the last run's values.
+    """  # noqa: E501
     import numpy as np
 
     arrays = []
@@ -187,12 +184,11 @@ def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
 
 
 def as_declared(array: Array, port: Port) -> Array:
-    """A copy in the type and rank that the model declares, or in its own type if the conversion
-    changes a value.
+    """A copy in the type and rank that the model declares, or in its own type if the conversion changes a value.
 
-    Floats are rounded to the declared float type: a runtime that computes a float16 model in
-    float32 gives more digits than the model has.
-    """
+    Floats are rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
+    than the model has.
+    """  # noqa: E501
     import numpy as np
 
     if port.dims == () and array.shape == (1,):  # the runtime has no rank 0
@@ -219,12 +215,11 @@ def empty_array(port: Port) -> Array:
 def require_ports(
     backend: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> None:
-    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers
-    must be equal.
+    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers must be equal.
 
     Raises:
         Refused: they are not.
-    """
+    """  # noqa: E501
     if counts != (len(inputs), len(outputs)):
         built = f"{counts[0]} inputs and {counts[1]} outputs"
         raise Refused(

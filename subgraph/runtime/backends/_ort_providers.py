@@ -1,9 +1,8 @@
-"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes
-which node.
+"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes which node.
 
-A provider that cannot be used is an error, never a silent return to the CPU. What is known of each
-stands in the files of `runtime.devices`.
-"""
+A provider that cannot be used is an error, never a silent return to the CPU. What is known of each stands in the files
+of `runtime.devices`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -93,18 +92,16 @@ def caveat(options: Mapping[str, Any]) -> str:
 
 
 def provider_options(options: Mapping[str, Any], own: Collection[str]) -> dict[str, str]:
-    """The options of the first provider: those that are neither `own`, of the backend, nor
-    `session.KEY`."""
+    """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""  # noqa: E501
     return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
 
 
 def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[Any] | None:
-    """The providers for a new session, after their libraries were found; None where a plug-in was
-    put into `settings`.
+    """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
 
     Raises:
         BackendError: a provider is not in this build, or a library cannot be loaded.
-    """
+    """  # noqa: E501
     import onnxruntime as ort
 
     for device in devices(options):
@@ -158,15 +155,13 @@ def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | N
 def assigned(
     model: Path, options: Mapping[str, Any], settings: Any, own: Collection[str]
 ) -> list[str]:
-    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the
-    first tensor made.
+    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
 
-    What is fused or folded ahead of that is not among them. Empty for releases that do not tell
-    (before 1.24).
+    What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).
 
     Raises:
         BackendError: as `prepared`. Whatever onnxruntime raises where it refuses the model.
-    """
+    """  # noqa: E501
     import onnxruntime as ort
 
     if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
@@ -189,9 +184,8 @@ def assigned(
 def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
     """The model with a name for each node, and by name the first tensor that it makes.
 
-    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are
-    left out.
-    """
+    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
+    """  # noqa: E501
     nodes = protobuf.read(model).model.graph.node
     if (
         len({node.name for node in nodes} - {""}) == len(nodes)
@@ -205,8 +199,7 @@ def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
 
 
 def _why_not(provider: str) -> str:
-    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where
-    it loads."""
+    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where it loads."""  # noqa: E501
     import onnxruntime as ort
 
     stem = provider.removesuffix(SUFFIX).lower()

@@ -1,5 +1,4 @@
-"""Shared by the backends that run onnxruntime's WebGPU: its messages about a device that lacks a
-feature."""
+"""Shared by the backends that run onnxruntime's WebGPU: its messages about a device that lacks a feature."""  # noqa: E501
 
 # Pattern of a message -> the feature's name in WebGPU.
 LACKS = {

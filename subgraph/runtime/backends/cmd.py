@@ -1,29 +1,25 @@
-"""Your own commands: one that runs, and one that converts before, where conversion is a step of its
-own.
+"""Your own commands: one that runs, and one that converts before, where conversion is a step of its own.
 
-Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no
-shell.
+Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no shell.
 
-`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes;
-nothing is there yet). `run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a
-manifest.json that lists them and the outputs that are wanted) and `{outputs}` (an empty folder:
-each output goes there under the name that the manifest gives it, as .npy, or as .bin of the type
-and shape that it says). `{keep}`: in both, a file with the names of the nodes that stay in float, a
-line each, of `subcut plan`; else it is empty.
+`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes; nothing is there yet).
+`run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
+that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
+.npy, or as .bin of the type and shape that it says).
+`{keep}`: in both, a file with the names of the nodes that stay in float, a line each, of `subcut plan`; else it is
+empty.
 `{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
-All others are whole paths. A command that names none of its places gets them as its last words:
-`{model} {converted}`; `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where
-something was converted. Any other `{name}` is refused: `{{name}}` stands for `{name}` itself;
-`${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a project file run in its
-folder, others where subcut runs.
+All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
+`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
+refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a
+project file run in its folder, others where subcut runs.
 
-`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`,
-`float16:NHWC`; `big` is big-endian. `inputs` is about the .bin files, whose shapes the manifest
-gives; `outputs` about .bin and .npy files.
+`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`, `float16:NHWC`; `big` is
+big-endian. `inputs` is about the .bin files, whose shapes the manifest gives; `outputs` about .bin and .npy files.
 
-Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a
-connection was lost (tried again, then given up); any other: refused in convert, crashed in run.
-"""
+Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
+(tried again, then given up); any other: refused in convert, crashed in run.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -79,8 +75,7 @@ RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its conne
 
 @dataclass(frozen=True)
 class Output:
-    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its
-    file."""
+    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its file."""  # noqa: E501
 
     name: str
     type_text: str
@@ -89,15 +84,13 @@ class Output:
 
 
 def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
-    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or
-    `{model} {converted}`.
+    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
 
     `converted`: there is a convert command, so the run gets its result instead of the model.
 
     Raises:
-        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is
-            none.
-    """
+        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
+    """  # noqa: E501
     try:
         words = system.split(command)
     except ValueError as e:
@@ -130,11 +123,10 @@ def load(
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
-        Refused: the model has inputs or outputs other than tensors, or the command ended with an
-            exit code of its own or 125, or wrote nothing.
-        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it
-            crashed.
-    """
+        Refused: the model has inputs or outputs other than tensors, or the command ended with an exit code of its own
+            or 125, or wrote nothing.
+        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
+    """  # noqa: E501
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise UsageError(
             f"cmd has no setting '{unknown[0]}'",
@@ -245,8 +237,7 @@ def _run_command(
 
 
 def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
-    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost
-    connection."""
+    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost connection."""  # noqa: E501
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
         return Refused(f"cannot be tested: the {what}", code="command.cannot-test")
@@ -321,8 +312,8 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
 def _write(
     feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm
 ) -> None:
-    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared
-    otherwise), and the manifest, which describes the .bin."""
+    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared otherwise), and the
+    manifest, which describes the .bin."""  # noqa: E501
     stems = safe_names(feeds)
     inputs = []
     for name, value in feeds.items():
@@ -360,12 +351,11 @@ def _swap(path: Path, dtype: str) -> None:
 
 
 def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[str, Value]:
-    """The outputs that were written, .npy before .bin; other files count as outputs under their own
-    names.
+    """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
-    """
+    """  # noqa: E501
     outputs: dict[str, Value] = {}
     for output in declared:
         npy = folder / f"{output.stem}.npy"

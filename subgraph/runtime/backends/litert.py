@@ -59,9 +59,9 @@ def load(
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
 
     Raises:
-        BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it
-            does not take the model, ONNX for example.
-    """
+        BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
+            model, ONNX for example.
+    """  # noqa: E501
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
     proto = protobuf.read(model).model

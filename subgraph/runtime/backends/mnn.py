@@ -1,5 +1,4 @@
-"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to
-a server."""
+"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to a server."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -54,15 +53,13 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes
-    nothing."""
+    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes nothing."""  # noqa: E501
     _foreign.check_options("mnn", options, OPTIONS)
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Precisions below its highest, and shapes that may change, with which it computes
-    otherwise."""
+    """Precisions below its highest, and shapes that may change, with which it computes otherwise."""  # noqa: E501
     return {
         "lower precision": {**options, "precision": "high"},
         "shapes that may change": {**options, "shape_mutable": "0"},
@@ -74,13 +71,12 @@ def load(
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert, and build from the converted file.
 
-    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's
-    Python; its C++ has 0, and computes otherwise).
+    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
+    computes otherwise).
 
     Raises:
-        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not
-            accept this model.
-    """
+        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not accept this model.
+    """  # noqa: E501
     _foreign.check_options("mnn", options, OPTIONS)
     nn: Any = _foreign.package("MNN.nn", "mnn")
     expr: Any = _foreign.package("MNN.expr", "mnn")
@@ -179,12 +175,12 @@ def _read(value: Any, port: _foreign.Port) -> Any:
 def _converted(model: Path, path: Path) -> Path:
     """Convert the model to MNN's format.
 
-    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line,
-    would install a logging package and report the conversion to a server.
+    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line, would install a
+    logging package and report the conversion to a server.
 
     Raises:
         Refused: the converter wrote nothing; with its reasons.
-    """
+    """  # noqa: E501
     tools: Any = _foreign.package("_tools", "mnn")
     words = [
         "mnnconvert",
@@ -228,8 +224,7 @@ def _printed(act: Callable[[], Any], folder: Path) -> str:
 def _lost_output(
     load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]
 ) -> str:
-    """A sentence about the output that the optimiser has fused into another node; "" if there is
-    none."""
+    """A sentence about the output that the optimiser has fused into another node; "" if there is none."""  # noqa: E501
     for port in outputs:
         try:
             load_module(str(converted), [], [port.name])

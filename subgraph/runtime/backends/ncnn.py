@@ -1,5 +1,4 @@
-"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do
-by default."""
+"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do by default."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -116,13 +115,13 @@ def load(
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert by pnnx, and build from what it has written.
 
-    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default),
-    `vulkan` (0), `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
+    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
+    `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
 
     Raises:
-        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it.
-            Refused: it does not accept this model.
-    """
+        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it. Refused: it does not
+            accept this model.
+    """  # noqa: E501
     _foreign.check_options("ncnn", options, OPTIONS)
     ncnn = _ncnn()
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
@@ -293,12 +292,11 @@ def _converted(model: Path, folder: Path, half: bool) -> str:
 
 
 def _pnnx() -> list[str]:
-    """pnnx's program, which stands beside its module; that module is not imported, since it imports
-    PyTorch.
+    """pnnx's program, which stands beside its module; that module is not imported, since it imports PyTorch.
 
     Raises:
         NotInstalled: it is not there.
-    """
+    """  # noqa: E501
     found = find_spec("pnnx")
     if found is None or not found.origin:
         raise NotInstalled("pnnx is not installed", HINT, code="package.not-installed")

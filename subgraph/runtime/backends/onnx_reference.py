@@ -1,5 +1,4 @@
-"""onnx's own evaluator, in Python and numpy: slow, independent of every runtime; ignores some RNN
-inputs."""
+"""onnx's own evaluator, in Python and numpy: slow, independent of every runtime; ignores some RNN inputs."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default
-is less."""
+"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default is less."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What a compiled model reports that it computes in on this machine, which may differ from the
-    option."""
+    """What a compiled model reports that it computes in on this machine, which may differ from the option."""  # noqa: E501
     return CLAIMS.get(
         _computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32"
     )
@@ -87,14 +85,13 @@ def load(
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read and compile.
 
-    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization
-    off as well), `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name:
-    `EXECUTION_MODE_HINT=ACCURACY`.
+    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
+    `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name: `EXECUTION_MODE_HINT=ACCURACY`.
 
     Raises:
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
         Refused: it does not accept this model.
-    """
+    """  # noqa: E501
     device = _device(options)
     config = _config(options)
     core = _core()
@@ -129,9 +126,8 @@ def load(
 def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
     """Position of each input in the compiled model.
 
-    The same position, since an input that is also an output has lost its name; by name where unread
-    inputs are gone.
-    """
+    The same position, since an input that is also an output has lost its name; by name where unread inputs are gone.
+    """  # noqa: E501
     if len(compiled.inputs) == len(inputs):
         return {i: i for i in range(len(inputs))}
     names = {name: i for i, port in enumerate(compiled.inputs) for name in port.names}
@@ -139,8 +135,7 @@ def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]
 
 
 def _runtime() -> Any:
-    """The package without its converter, which reports to a server when it is imported and runs no
-    models."""
+    """The package without its converter, which reports to a server when it is imported and runs no models."""  # noqa: E501
     if (
         TELEMETRY not in sys.modules
         and "openvino" not in sys.modules

@@ -79,22 +79,19 @@ def precision(options: Mapping[str, Any]) -> str:
 
 
 def caveat(options: Mapping[str, Any]) -> str:
-    """A precision below float32 that is a provider's default, and an emulator that answers for a
-    device."""
+    """A precision below float32 that is a provider's default, and an emulator that answers for a device."""  # noqa: E501
     return "" if _on_cpu(options) else _providers().caveat(options)
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The options in full precision, where a provider computes in less; else without
-    optimisations."""
+    """The options in full precision, where a provider computes in less; else without optimisations."""  # noqa: E501
     if not _on_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up
-    in another order."""
+    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up in another order."""  # noqa: E501
     found = {
         "packed weights": {"session.disable_prepacking": "1"},
         "shared memory": {"reuse": "0"},
@@ -112,18 +109,16 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
     `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
     (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
-    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a
-    session config entry), `ep` and `library` (a plug-in's provider, and the Python module or the
-    file that holds it), all others are the first provider's own (`use_tf32=0`),
-    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep),
-    `weights` (the folder that external data is relative to, where it is not the model's own) and
-    `reuse` (0: each tensor has memory of its own).
+    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
+    `ep` and `library` (a plug-in's provider, and the Python module or the file that holds it), all others are the first
+    provider's own (`use_tf32=0`),
+    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
+    external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
 
     Raises:
-        BackendError: onnxruntime is not installed or does not load. UsageError: an option means
-            nothing to it.
+        BackendError: onnxruntime is not installed or does not load. UsageError: an option means nothing to it.
         Refused: it does not accept this model.
-    """
+    """  # noqa: E501
     try:
         import onnxruntime as ort
     except ImportError as e:
@@ -166,8 +161,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
 
 def _on_cpu(options: Mapping[str, Any]) -> bool:
-    """Is no other provider asked for? Each search starts processes for which nothing else is
-    imported."""
+    """Is no other provider asked for? Each search starts processes for which nothing else is imported."""  # noqa: E501
     return "ep" not in options and options.get("providers", CPU) == CPU
 
 
@@ -176,8 +170,7 @@ def _providers() -> ModuleType:
 
 
 def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes;
-    empty on the CPU."""
+    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""  # noqa: E501
     if _on_cpu(options):
         return []
     import onnxruntime as ort
@@ -187,13 +180,11 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """The optimiser passes that change what onnxruntime makes of a model: without each alone it
-    makes another graph.
+    """The optimiser passes that change what onnxruntime makes of a model: without each alone it makes another graph.
 
-    There is no list of them. All words of the library are turned off in groups, and a group is
-    halved as long as the optimised graph is another one without it: some 20 sessions for each pass
-    that does something.
-    """
+    There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
+    optimised graph is another one without it: some 20 sessions for each pass that does something.
+    """  # noqa: E501
     off = _turned_off(options)
     before = _optimized(model, options, off)
 
@@ -227,8 +218,7 @@ def _turned_off(options: Mapping[str, Any]) -> list[str]:
 
 
 def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
-    """A hash of the graph that is run in the place of a model; of the reason where there is
-    none."""
+    """A hash of the graph that is run in the place of a model; of the reason where there is none."""  # noqa: E501
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -246,8 +236,8 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
 
 
 def _summary(model: Path) -> str:
-    """A hash of the nodes and of what each reads, without their order and the names of intermediate
-    tensors: for the same model onnxruntime chooses others each time."""
+    """A hash of the nodes and of what each reads, without their order and the names of intermediate tensors: for the
+    same model onnxruntime chooses others each time."""  # noqa: E501
     from subgraph.graph import protobuf
     from subgraph.storage.digest import digest
 
@@ -340,10 +330,10 @@ class _Session:
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run once.
 
-        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs
-        come from one run. Sequences and optionals are passed as Python objects: as outputs beside
-        such types they take a second run; as inputs beside such types they cannot be passed at all.
-        """
+        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs come from one run.
+        Sequences and optionals are passed as Python objects: as outputs beside such types they take a second run; as
+        inputs beside such types they cannot be passed at all.
+        """  # noqa: E501
         types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
         as_values = any(parse_type(text)[1] in NOT_NUMPY for text in types)
         wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
@@ -418,8 +408,7 @@ _PLACE = re.compile(
 
 
 def _message(e: Exception) -> str:
-    """onnxruntime's error text without its prefixes and places in its sources; at most 400
-    characters."""
+    """onnxruntime's error text without its prefixes and places in its sources; at most 400 characters."""  # noqa: E501
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
     text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # subcut's own temporary file
     return _PLACE.sub("", text)[:400]

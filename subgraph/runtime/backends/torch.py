@@ -1,5 +1,4 @@
-"""PyTorch: the module that the model was exported from; torch:module.py:build names the function
-that makes it."""
+"""PyTorch: the module that the model was exported from; torch:module.py:build names the function that makes it."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -48,12 +47,11 @@ def load(
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Find the part of the module between the model's inputs and outputs.
 
-    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model`
-    here is a cut of it.
+    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
 
     Raises:
         BackendError: the module cannot be made, run or exported. Refused: it has no such part.
-    """
+    """  # noqa: E501
     _foreign.check_options("torch", options, OPTIONS)
     whole = options.get("model")
     exported = _exported(*_module(options), str(whole or model), bool(whole))
@@ -89,9 +87,8 @@ def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     """The exported program of the module; once per process.
 
     Raises:
-        BackendError: it cannot be made, run or exported, or is another one than the model was
-            exported from.
-    """
+        BackendError: it cannot be made, run or exported, or is another one than the model was exported from.
+    """  # noqa: E501
     torch = programs.torch()
     graph = load_graph(Path(model)).prepare()
     module, args, options = _built(file, build, graph)

@@ -1,5 +1,4 @@
-"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused
-by name."""
+"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused by name."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ def load(
     """Read, type and optimise the model. It has no options.
 
     Raises:
-        BackendError: tract is not installed, or an option is given. Refused: it does not accept
-            this model.
-    """
+        BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
+    """  # noqa: E501
     _foreign.check_options("tract", options, OPTIONS)
     tract: Any = _foreign.package("tract", "tract")
     inputs, outputs = _foreign.ports("tract", model, TYPES)
@@ -57,8 +55,7 @@ def load(
 
 
 def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
-    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own
-    in tract."""
+    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own in tract."""  # noqa: E501
     has_own = port.dtype == "int64" and hasattr(
         tensor, "convert_to"
     )  # releases before 0.23 have not

@@ -1,10 +1,8 @@
-"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in
-software without a GPU.
+"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in software without a GPU.
 
-One page stays open between pieces. A model and values cross as raw bytes, by a server of this
-process; Playwright (an extra) drives a browser that is installed, and npm brings the release, once,
-into the cache; none of its code runs then.
-"""
+One page stays open between pieces. A model and values cross as raw bytes, by a server of this process; Playwright (an
+extra) drives a browser that is installed, and npm brings the release, once, into the cache; none of its code runs then.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -184,15 +182,13 @@ def load(
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Build a session in the page.
 
-    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser`
-    (chromium, firefox, webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic,
-    extended, all), `layout` (of WebGPU).
+    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
+    webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic, extended, all), `layout` (of WebGPU).
 
     Raises:
-        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not
-            accept the model.
+        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not accept the model.
         WorkerDied: the page crashed.
-    """
+    """  # noqa: E501
     _foreign.check_options("web", options, OPTIONS)
     inputs, outputs = _foreign.ports("web", model, TYPES)
     page = _Page.of(options)
@@ -255,8 +251,7 @@ class _Page:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> _Page:
-        """The page for these options: the last one, if they are its own and nothing went wrong in
-        it."""
+        """The page for these options: the last one, if they are its own and nothing went wrong in it."""  # noqa: E501
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
         if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
@@ -269,12 +264,12 @@ class _Page:
     def ask(self, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """What a function of the page's script answers; with `error`, its text, where it throws.
 
-        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly
-        may have ended, a GPU be lost.
+        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
+        be lost.
 
         Raises:
             WorkerDied: the page crashed.
-        """
+        """  # noqa: E501
         try:
             said: dict[str, Any] = self._page.evaluate(
                 f"request => self.subcut.{function}(request)", {**request, "living": [*self.living]}
@@ -426,8 +421,8 @@ def _fetch(package: str, into: Path) -> None:
 
 
 class ReleaseServer:
-    """What the page reads and gives: the release's files, models and values as raw bytes. Only who
-    knows the secret in its address is answered."""
+    """What the page reads and gives: the release's files, models and values as raw bytes. Only who knows the secret in
+    its address is answered."""  # noqa: E501
 
     def __init__(self, dist: Path) -> None:
         self._dist, self._secret = dist, secrets.token_urlsafe(16)

@@ -275,12 +275,12 @@ def test_two_bottoms_that_are_spread() -> None:
 
 
 def test_inner_products() -> None:
-    def flat(x):
+    def flat(x):  # type: ignore[no-untyped-def]
         return x.reshape(x.shape[0], -1)
 
-    check("InnerProduct", lambda x, w, b: flat(x) @ w.T + b, inner_product_param={"num_output": 3})
+    check("InnerProduct", lambda x, w, b: flat(x) @ w.T + b, inner_product_param={"num_output": 3})  # type: ignore[no-untyped-call]
     transposed = {"num_output": 3, "transpose": True, "bias_term": False}
-    check("InnerProduct", lambda x, w: flat(x) @ w, inner_product_param=transposed)
+    check("InnerProduct", lambda x, w: flat(x) @ w, inner_product_param=transposed)  # type: ignore[no-untyped-call]
     check(
         "InnerProduct",
         lambda x, w, b: x @ w.T + b,
@@ -540,7 +540,7 @@ def test_interp() -> None:
     check("Interp", bilinear(4, 3), interp_param={"shrink_factor": 2})
     check("Interp", bilinear(20, 11), interp_param={"height": 20, "width": 11})
 
-    def cropped(x):
+    def cropped(x):  # type: ignore[no-untyped-def]
         return bilinear(9, 8)(x[:, :, 1:-1, 1:-1])
 
     check("Interp", cropped, interp_param={"height": 9, "width": 8, "pad_beg": -1, "pad_end": -1})

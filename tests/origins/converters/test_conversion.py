@@ -128,7 +128,7 @@ def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> Non
     np.save("in/dark.npy", np.array([[1, 2, -3], [1, 1, 1]], np.float32))
     done = converted(model, "-i", "in")
     assert (done.exit_code, done.document["samples"]) == (1, ["bright", "dark"])
-    assert "#2 last (Neg) y: " in done.text
+    assert "first bad tensor: " in done.text
     (row,) = [row["runs"][0] for row in done.document["rows"] if row["tensor"] == "y"]
     assert row["in_place"]["sample"] == "dark"
 
