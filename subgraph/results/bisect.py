@@ -360,8 +360,8 @@ class BisectDocument:
         agree: the whole model agrees; then there are no findings.
         outcome: claimed: it agrees as far as the precision allows that the candidate claims.
             elsewhere: the whole disagrees, the region asked about (--within) does not. pinned: the
-                file as shipped is refused, with pinned
-            shapes it agrees. disagree with a whole that agrees: something inside fails alone.
+            file as shipped is refused, with pinned shapes it agrees. disagree with a whole that
+            agrees: something inside fails alone.
         trials: runs of the candidate, those inside of findings included. compiled_nodes: nodes sent
             to its compiler.
         runs: by purpose. seconds: the whole search. command: as typed.

@@ -19,7 +19,7 @@ from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.pair import comparable
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
-from subgraph.errors import NoRegion, UsageError
+from subgraph.errors import NoRegion, OutputError, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
@@ -494,7 +494,11 @@ def _find_flaky(trials: Trials, first: RunResult) -> tuple[str, ...]:
     if first.failure or first.build + first.run > MAX_AGAIN_SECONDS:
         return ()
     whole = trials.model.whole()
-    again = trials.run_extra(whole, repetition=1)
+    try:
+        again = trials.run_extra(whole, repetition=1)
+    except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
+        log.debug("the full model does not run again, for a file cannot be written: %s", e)
+        return ()
     if again.failure:
         return ()
     with trials.judge.files_unchanged(whole, first, again):
