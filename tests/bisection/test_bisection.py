@@ -451,11 +451,6 @@ def test_reports_of_a_run(here: Path) -> None:
     assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"
 
 
-def report(run: Path) -> str:
-    """The page, made anew."""
-    return subcut("report", run, "-f", "html", "-o", "-", cwd=run.parent.parent.parent).out
-
-
 FUSES = planted("""
 readers = {node.input[0]: node for node in nodes}
 for first in [node for node in nodes if node.op_type == "Exp"]:

@@ -102,6 +102,7 @@ def test_an_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
 @pytest.mark.slow
 def test_a_candidate_that_has_changed_is_asked_again(here: Path) -> None:
     """As a library does that was replaced: nothing in the key of its answers says so."""
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((8, 4), np.float32))
     assert looped(here)[1]["outcome"] == "agree"
     assert looped(here)[1]["walks"] == 0
     (here / "gain").write_text("-2")
