@@ -13,6 +13,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel, ended_by_cancel
 from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.verdict import Status
+from tests.helpers.refusals import raises
 
 ONE, TWO, THREE = (Query(QueryKind.ISOLATED, (k,)) for k in (1, 2, 3))
 
@@ -93,10 +94,10 @@ def test_the_end_ends_all_runs() -> None:
 def test_a_cancelled_run_gives_nothing() -> None:
     cancel = Cancel()
     ended = threading.Event()
-    with cancel, pytest.raises(WorkerDied, match="stopped"), ended_by_cancel(ended.set):
+    with cancel, raises(WorkerDied, "worker.stopped"), ended_by_cancel(ended.set):
         cancel.set()
     assert ended.is_set()
-    with cancel, pytest.raises(WorkerDied, match="stopped"), ended_by_cancel(lambda: None):
+    with cancel, raises(WorkerDied, "worker.stopped"), ended_by_cancel(lambda: None):
         raise AssertionError("it was cancelled before")
     with ended_by_cancel(lambda: None):  # a thread that nobody can cancel
         pass

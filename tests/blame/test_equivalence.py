@@ -15,6 +15,7 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
+from tests.helpers.refusals import raises
 
 SUM = "g (float[4,300] x) => (float[4] y) {{ {} }}"
 REGION = text_models.model(SUM.format("y = ReduceMean<axes=[1], keepdims=0>(x)"))
@@ -147,7 +148,7 @@ def test_sequences_are_compared_element_by_element(tmp_path: Path, reference: Re
 
 
 def test_without_samples_nothing_is_proven(tmp_path: Path, reference: Reference) -> None:
-    with pytest.raises(UsageError, match="no"):
+    with raises(UsageError, "blame.no-samples"):
         OriginalRegion(REGION, [], reference, tmp_path)
 
 

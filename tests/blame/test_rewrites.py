@@ -36,6 +36,7 @@ from subgraph.storage import tensors
 from subgraph.storage.folders import numbered_folder
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
+from tests.helpers.refusals import raises
 from tests.helpers.versions import with_padfusion_bug
 
 NAMES = plugins.names("rewrites")
@@ -1123,16 +1124,16 @@ def test_a_region_without_the_shape_of_its_output_has_forms(
 
 def test_a_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subgraph.blame.rewrites.MAX_BYTES", 10)
-    with pytest.raises(ModelError, match="too much to be written in other forms"):
+    with raises(ModelError, "blame.region-too-large"):
         list(rewritings(text_models.model(unary("Exp(x)"))))
 
 
 def test_other_names_than_rewritings_are_refused(tmp_path: Path) -> None:
     model = text_models.model(unary("Exp(x)"))
-    with pytest.raises(UnknownName, match="no rewriting 'apar'"):
+    with raises(UnknownName, "plugin.unknown", "apar"):
         list(rewritings(model, ["apar"]))
     (tmp_path / "empty.py").write_text('"""Nothing."""\n')
-    with pytest.raises(UsageError, match="is not a rewriting"):
+    with raises(UsageError, "plugin.no-function"):
         list(rewritings(model, [str(tmp_path / "empty.py")]))
 
 

@@ -23,6 +23,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
+from tests.helpers.refusals import raises
 
 Array = np.ndarray[Any, Any]
 NAMES = plugins.names("criteria")
@@ -252,7 +253,7 @@ def test_thresholds_refuse_other_options(options: str) -> None:
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="no metric 'cosin'") as e:
+    with raises(UnknownName, "plugin.unknown", "cosin") as e:
         parse_criterion("cosin>0.9")
     assert e.value.nearest[0] == "cosine"
 

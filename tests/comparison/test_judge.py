@@ -18,6 +18,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, Worst, joined
 from tests.helpers.budget import within
+from tests.helpers.refusals import raises
 
 NAN = math.nan
 RULE = parse_criterion("threshold")
@@ -232,7 +233,7 @@ def test_a_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
 
 @pytest.mark.parametrize("text", ["nump", "cosine", "numpy rtol=1", ":", ""])
 def test_unknown_criteria(text: str) -> None:
-    with pytest.raises(UnknownName, match="no criterion"):
+    with raises(UnknownName, "plugin.unknown"):
         parse_criterion(text)
 
 
@@ -245,7 +246,7 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
     assert judge(ONE, ONE * 2, parse_criterion(str(path)), Y).why == "words: "
     assert judge(ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2"), Y).why == "words: a=1:b<2"
     path.with_name("empty.py").write_text("")
-    with pytest.raises(UsageError, match="has no function rule"):
+    with raises(UsageError, "plugin.no-function", "rule"):
         parse_criterion(str(path.with_name("empty.py")))
 
 

@@ -12,6 +12,7 @@ from subgraph.errors import UsageError
 from subgraph.storage.tensors import Record, written
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import Done, subcut
 
 # One node makes two outputs, so that its case holds both.
@@ -51,7 +52,7 @@ def test_a_condition(text: str, found: Where) -> None:
     "text", ["confidence", ">0.5", "confidence>", "confidence>x", "a > __import__('os')", ""]
 )
 def test_what_is_no_condition(text: str) -> None:
-    with pytest.raises(UsageError, match="expected a condition"):
+    with raises(UsageError, "option.malformed"):
         parse_where(text)
 
 
@@ -82,9 +83,9 @@ def test_axes_of_a_condition_are_the_first_ones_of_an_output(tmp_path: Path) -> 
     found = compared([Where("w", ">", 0.5)], "w", known, {})
     assert found is not None and found.tolist() == [[[True, False]]]
     assert compared([], "b", known, given) is None
-    with pytest.raises(UsageError, match="c is 1×3, t 2×1"):
+    with raises(UsageError, "where.wrong-shape", "1×3", "2×1"):
         compared(high, "t", known, given)
-    with pytest.raises(UsageError, match="w is 1×1×2, c 1×3"):
+    with raises(UsageError, "where.wrong-shape", "1×1×2", "1×3"):
         compared([Where("w", ">", 0.5)], "c", known, given)
 
 

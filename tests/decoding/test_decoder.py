@@ -20,6 +20,7 @@ from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 
 
 def graph_of(folder: Path, model: onnx.ModelProto) -> Graph:
@@ -59,7 +60,7 @@ def test_a_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None
 
 
 def test_what_an_input_is_for_must_be_known(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="what is 'image' fed in each step"):
+    with raises(UsageError, "loop.unclear-inputs", "image"):
         resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), [])
 
 
@@ -70,14 +71,14 @@ def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
         " = Neg(h0) }"
     )
     graph = text_models.load(tmp_path, text)
-    with pytest.raises(UsageError, match="what is 'x' fed") as e:
+    with raises(UsageError, "loop.unclear-inputs", "x") as e:
         resolve(graph, LoopFile(constants={"sr": 1}), [])
     assert (
         e.value.hint is not None
         and "tokens" not in e.value.hint
         and "[slices] x = 512" in e.value.hint
     )
-    with pytest.raises(UsageError, match="what is 'sr' fed") as e:
+    with raises(UsageError, "loop.unclear-inputs", "sr") as e:
         resolve(graph, LoopFile(slices={"x": Slicing(2, 2)}), [])
     assert e.value.hint == "in loop.toml: [constants] sr = 1; or -i sr=FILE if it never changes"
 
@@ -126,31 +127,31 @@ def test_the_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code", "about"),
     [
-        ("token = 1", "no key 'token'"),
-        ("steps = 0", "steps = 0: expected a number"),
-        ("steps = true", "expected"),
-        ("eos = 'x'", "eos = x"),
-        ("states = 3", "expected a table"),
-        ("[slices]\nx = 0", "expected a size"),
-        ("[slices]\nx = {size=1, stride=2}", "expected a size"),
-        ("tokens = 3", "expected a name"),
-        ("=", "is not TOML"),
-        ("x = " + "[" * 5000, "nested too deeply"),
+        ("token = 1", "loop.unknown-key", "token"),
+        ("steps = 0", "loop.wrong-value", "steps = 0"),
+        ("steps = true", "loop.wrong-value", "steps"),
+        ("eos = 'x'", "loop.wrong-value", "eos = x"),
+        ("states = 3", "loop.wrong-value", "a table"),
+        ("[slices]\nx = 0", "loop.wrong-value", "a size"),
+        ("[slices]\nx = {size=1, stride=2}", "loop.wrong-value", "a size"),
+        ("tokens = 3", "loop.wrong-value", "a name"),
+        ("=", "loop.not-toml", "not TOML"),
+        ("x = " + "[" * 5000, "loop.not-toml", "too deeply"),
     ],
 )
-def test_what_means_nothing_is_an_error(text: str, why: str, tmp_path: Path) -> None:
+def test_what_means_nothing_is_an_error(text: str, code: str, about: str, tmp_path: Path) -> None:
     (tmp_path / "loop.toml").write_text(text)
-    with pytest.raises(UsageError, match=why):
+    with raises(UsageError, code, about):
         read(tmp_path / "loop.toml")
 
 
 def test_names_that_the_model_has_not(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.captioner())
-    with pytest.raises(UnknownName, match="no output 'hm'"):
+    with raises(UnknownName, "loop.unknown-name", "hm"):
         resolve(graph, LoopFile(states={"h0": "hm"}), ["image"])
-    with pytest.raises(UnknownName, match="no input 'tokem'"):
+    with raises(UnknownName, "loop.unknown-name", "tokem"):
         resolve(graph, LoopFile(tokens="tokem"), ["image"])
 
 
@@ -177,7 +178,7 @@ def test_what_a_step_is_fed(tmp_path: Path) -> None:
 
 def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.decoder())
-    with pytest.raises(InputError, match="nothing is given for 'input_ids'"):
+    with raises(InputError, "loop.input-missing", "input_ids"):
         read_inputs(resolve(graph, LoopFile(), []), LoopFile(), Feeding())
 
 

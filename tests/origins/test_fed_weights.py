@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from subgraph.errors import InputError
 from subgraph.origins.fed_weights import as_inputs
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 TEXT = "g (float[3] x) => (float[3] y) { [mul] a = Mul(x, w) [add] y = Add(a, v) }"
@@ -34,7 +35,7 @@ def test_a_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         [1, 2, 4],
         [2, 4, 7],
     ]
-    with pytest.raises(InputError, match="'v' is a weight of the model"):
+    with raises(InputError, "input.is-weight", "v"):
         in_process("dump", "model.onnx", "y", "-i", "x=x.npy", "-i", "v=w.npy", "-o", "fed")
 
 

@@ -19,6 +19,7 @@ from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 SMALL = net(layer("ReLU", "relu", "x"), x=(1, 2))
@@ -34,11 +35,11 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     renamed = prototxt.rename(tmp_path / "net.txt")  # recognised by content
     assert family_of(renamed) is Family.CAFFE
     assert subgraph.load(renamed, weights=str(tmp_path / "net.caffemodel")).outputs == ["relu"]
-    with pytest.raises(UsageError, match=r"--weights belongs to a \.prototxt"):
+    with raises(UsageError, "option.conflict", "--weights"):
         subgraph.load(tmp_path / "m.onnx", weights="random:0")
-    with pytest.raises(ModelError, match="cannot read"):
+    with raises(ModelError, "model.unreadable", "cannot read"):
         subgraph.load(tmp_path / "none.onnx")
-    with pytest.raises(ModelError, match="cannot read"):
+    with raises(ModelError, "model.unreadable", "cannot read"):
         subgraph.load(tmp_path / "none")
 
 
@@ -67,12 +68,12 @@ def test_text_with_weights_elsewhere_is_refused(
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="w.bin")
     onnx.save(model, tmp_path / "m.json", format="json")
-    with pytest.raises(ModelError, match="weights in another file"):
+    with raises(ModelError, "model.text-external"):
         subgraph.load(tmp_path / "m.json")
 
 
 def test_an_address_is_no_file() -> None:
-    with pytest.raises(UsageError, match="is an address") as refusal:
+    with raises(UsageError, "model.is-address") as refusal:
         in_process("inspect", "https://host/m.onnx")
     assert refusal.value.hint == "download it first"
 

@@ -19,6 +19,7 @@ from subgraph.cases.redact import Redactor
 from subgraph.errors import UsageError
 from subgraph.origins.source_metadata import found, stripped
 from tests.helpers import fake_candidate
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
@@ -159,5 +160,5 @@ def test_all_metadata_is_left_out_of_models_and_reports(
     assert Redactor(metadata=False).document({"rows": [{"source": SOURCE}]}) == {
         "rows": [{"source": None}]
     }
-    with pytest.raises(UsageError, match="source code is metadata"):
+    with raises(UsageError, "option.conflict"):
         in_process("bundle", "m.onnx", "--strip-metadata", "--keep-source")

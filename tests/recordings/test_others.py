@@ -40,6 +40,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array
 from tests.helpers.made_dumps import ONE, ieb
+from tests.helpers.refusals import raises
 from tests.helpers.runs import evaluate
 
 FAULTY = "/layer1/layer1.1/conv2/Conv"
@@ -441,7 +442,7 @@ def test_a_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
 )
 def test_anything_else_in_a_pt_is_refused(pickled: bytes, tmp_path: Path) -> None:
     _saved(tmp_path / "x.pt", pickled, {"0": bytes(24)})
-    with pytest.raises(InputError, match=r"x\.pt"):
+    with raises(InputError, "recording.damaged", "x.pt"):
         for entry in recording.open(tmp_path / "x.pt"):
             entry.read()
 
@@ -463,7 +464,7 @@ def test_safetensors(tmp_path: Path) -> None:
         and found["h"].read().dtype.name == "bfloat16"
     )
     path.write_bytes((1 << 60).to_bytes(8, "little") + header)
-    with pytest.raises(InputError, match="its header says"):
+    with raises(InputError, "recording.damaged", "header"):
         recording.open(path)
 
 
@@ -487,7 +488,7 @@ def test_node_dumps_of_onnxruntime_say_the_tensors_names(tmp_path: Path) -> None
     found = recording.open(tmp_path)
     assert found.format == "onnx-pb" and {e.name for e in found} == {"/blk/Add_output_0", "x"}
     (tmp_path / "x.tensorproto").write_bytes(b"\x08\xff")
-    with pytest.raises(InputError, match=r"x\.tensorproto"):
+    with raises(InputError, "recording.damaged", "x.tensorproto"):
         recording.open(tmp_path)
 
 
@@ -514,7 +515,7 @@ def test_ncnns_text_has_a_shape(depth: int, tmp_path: Path) -> None:
     (tmp_path / "conv1.txt").write_text(
         producers.ncnn_text(value)[: -len(" 0.123456\n" + "-" * 24)]
     )
-    with pytest.raises(InputError, match=r"conv1\.txt|none of a known format"):
+    with raises(InputError, "recording.no-tensors"):
         recording.open(tmp_path)
 
 

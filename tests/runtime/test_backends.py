@@ -31,6 +31,7 @@ from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
 from tests.helpers import text_models, web_runtime
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE
 from tests.helpers.runs import save_records
 
@@ -199,7 +200,7 @@ def test_it_gives_the_right_values_of_every_kind(
         assert isinstance(about.version, str) and isinstance(about.multi, bool)
         assert about.precision in ("fp32", "fp16", "bf16", "int8")
         if "s" in refused:
-            with pytest.raises(Refused, match="string"):
+            with raises(Refused, "backend.unsupported-type", "string"):
                 worker.load("m", texts, options)
         for model, feeds, expected in (
             (texts, words, {"so": words["s"], "to": words["t"]}),
@@ -236,7 +237,7 @@ def test_what_is_wrong_is_told(
         for model in ("rubbish.onnx", "none.onnx"):
             with pytest.raises(Refused):
                 worker.load("m", tmp_path / model, options)
-        with pytest.raises(UsageError, match="'no_such_option'"):
+        with raises(UsageError, "backend.unknown-option", "no_such_option"):
             worker.load("m", numbers, options | {"no_such_option": "1"})
         worker.load("m", numbers, options)
         with pytest.raises((ModelError, WorkerDied)):
@@ -310,34 +311,33 @@ def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code", "about"),
     [
-        ({"opt": "max"}, "opt=max is not an optimisation level"),
-        ({"threads": "many"}, "threads=many is not a number of threads"),
-        ({"threads": "-1"}, "threads=-1 is not a number of threads"),
-        ({"threads": "1000000"}, "threads=1000000 is not a number of threads"),
-        ({"provider": "x"}, "no option 'provider'"),
-        ({"session": "x"}, "no option 'session'"),
-        ({"session.x": "y" * 10000}, "ort: session.x cannot be"),
-        ({"providers": "NpuExecutionProvider"}, "no provider NpuExecutionProvider here"),
-        ({"providers": "CPUExecutionProvider+Npu"}, "no provider Npu here"),
-        ({"providers": ""}, "no provider"),
-        ({"custom_ops": "/nonexistent/ops.so"}, "cannot load /nonexistent/ops.so"),
+        ({"opt": "max"}, "backend.wrong-option", "opt=max"),
+        ({"threads": "many"}, "backend.wrong-option", "threads=many"),
+        ({"threads": "-1"}, "backend.wrong-option", "threads=-1"),
+        ({"threads": "1000000"}, "backend.wrong-option", "threads=1000000"),
+        ({"provider": "x"}, "backend.unknown-option", "provider"),
+        ({"session": "x"}, "backend.unknown-option", "session"),
+        ({"session.x": "y" * 10000}, "backend.wrong-option", "session.x"),
+        ({"providers": "NpuExecutionProvider"}, "backend.unknown-provider", "NpuExecutionProvider"),
+        ({"providers": "CPUExecutionProvider+Npu"}, "backend.unknown-provider", "Npu here"),
+        ({"providers": ""}, "backend.unknown-provider", "no provider"),
+        ({"custom_ops": "/nonexistent/ops.so"}, "backend.custom-ops", "/nonexistent/ops.so"),
     ],
 )
 def test_options_that_mean_nothing_to_onnxruntime(
-    options: dict[str, str], says: str, one: Path
+    options: dict[str, str], code: str, about: str, one: Path
 ) -> None:
     wanted = BackendError if "providers" in options or "custom_ops" in options else UsageError
-    with pytest.raises(wanted) as e:
+    with raises(wanted, code, about) as e:
         ort.load(one, options)
-    assert says in e.value.what
     assert type(e.value) is wanted
 
 
 def test_a_library_that_is_none(one: Path, tmp_path: Path) -> None:
     (tmp_path / "ops.so").write_bytes(b"\x7fELF rubbish")
-    with pytest.raises(BackendError, match=r"cannot load .*ops\.so"):
+    with raises(BackendError, "backend.custom-ops", "ops.so"):
         ort.load(one, {"custom_ops": str(tmp_path / "ops.so")})
 
 
@@ -345,13 +345,13 @@ def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
     unknown = text_models.save(
         tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",)
     )
-    with pytest.raises(Refused, match=r"^onnxruntime [\d.]+ refuses the model") as e:
+    with raises(Refused, "backend.refused-model", "onnxruntime 1.") as e:
         ort.load(unknown, {})
     assert (
         e.value.hint
         == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
     )
-    with pytest.raises(Refused, match=r"^the reference \(onnxruntime") as e:
+    with raises(Refused, "backend.refused-model", "reference (onnxruntime") as e:
         ort.load(unknown, {"fixed": True})
     assert "--no-capture" in e.value.hint
 
@@ -368,7 +368,7 @@ def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
     text = "g (string[n] s) => (string[n] up) {up = ai.onnx.contrib.StringUpper(s)}"
     model = text_models.save(tmp_path / "upper.onnx", text, domains=("ai.onnx.contrib",))
     with Worker("ort", timeout=PATIENCE) as worker:
-        with pytest.raises(Refused, match="StringUpper"):
+        with raises(Refused, "backend.refused-model", "StringUpper"):
             worker.load("m", model, {})
         worker.load("m", model, {"custom_ops": str(library)})
         found = ask(worker, tmp_path, {"s": np.array(["abc", "d e"], object)}, {"up": "up"})
@@ -405,7 +405,10 @@ def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) 
     unknown = text_models.save(
         tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",)
     )
-    with Worker("onnx-reference", timeout=PATIENCE) as worker, pytest.raises(Refused, match="Blur"):
+    with (
+        Worker("onnx-reference", timeout=PATIENCE) as worker,
+        raises(Refused, "backend.refused-model", "Blur"),
+    ):
         worker.load("m", unknown, {})
 
 
@@ -607,7 +610,7 @@ def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[...
         "y.bin": None,
     }
     broken = shell('echo rubbish > "$3"/out_y.npy')
-    with pytest.raises(ModelError, match=r"the output out_y\.npy cannot be read"):
+    with raises(ModelError, "tensor.unreadable", "out_y.npy"):
         cmd.load(model, {"run": quoted(broken)})({"in/x": value})
     odd = shell(r'printf "\377\000" > "$3"/out_y.bin')
     found: Any = cmd.load(model, {"run": quoted(odd)})({"in/x": value})
@@ -723,7 +726,7 @@ def test_what_is_converted_is_removed_when_the_worker_is_killed(
         worker.load("m", model, options)
         assert len(list(temporary.iterdir())) == 1
         worker.timeout = 2
-        with pytest.raises(WorkerDied, match="stopped after 2 s"):
+        with raises(WorkerDied, "worker.died", "2 s"):
             ask(worker, tmp_path / "run", FED, {})
     assert (tmp_path / "inputs").exists()
     assert list(temporary.iterdir()) == []
@@ -781,27 +784,29 @@ def test_a_command_line_is_words_and_no_shell(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code", "about"),
     [
-        ({}, "no run command"),
-        ({"run": ""}, "no run command"),
-        ({"run": "  "}, "no run command"),
-        ({"run": "./run.sh 'x"}, "No closing quotation"),
-        ({"run": "true", "convert": 'x "'}, "No closing quotation"),
-        ({"run": "true", "convrt": "x"}, "cmd has no setting 'convrt'"),
-        ({"run": "true {converted}"}, "run names {converted}, but nothing converts"),
+        ({}, "command.missing", "run command"),
+        ({"run": ""}, "command.missing", "run command"),
+        ({"run": "  "}, "command.missing", "run command"),
+        ({"run": "./run.sh 'x"}, "command.malformed", "closing quotation"),
+        ({"run": "true", "convert": 'x "'}, "command.malformed", "closing quotation"),
+        ({"run": "true", "convrt": "x"}, "backend.unknown-option", "convrt"),
+        ({"run": "true {converted}"}, "command.no-convert", "{converted}"),
         (
             {"run": "true", "convert": "/nonexistent/tool"},
-            "cannot run /nonexistent/tool: No such file",
+            "command.not-runnable",
+            "/nonexistent/tool",
         ),
     ],
 )
-def test_commands_that_cannot_be(options: dict[str, str], says: str, model: Path) -> None:
-    with pytest.raises(
-        BackendError if "/nonexistent/tool" in options.values() else UsageError
-    ) as e:
+def test_commands_that_cannot_be(
+    options: dict[str, str], code: str, about: str, model: Path
+) -> None:
+    with raises(
+        BackendError if "/nonexistent/tool" in options.values() else UsageError, code, about
+    ):
         cmd.load(model, options)
-    assert says in e.value.what
 
 
 def test_commands_that_cannot_be_run(
@@ -910,7 +915,7 @@ def test_a_lost_connection_is_tried_again(
 
 
 def test_a_conversion_that_made_nothing_is_refused(model: Path) -> None:
-    with pytest.raises(Refused, match=r"made nothing at \{converted\}"):
+    with raises(Refused, "command.no-output", "{converted}"):
         cmd.load(model, {"convert": "true", "run": "true {converted}"})
 
 

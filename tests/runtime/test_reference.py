@@ -9,6 +9,7 @@ import pytest
 from subgraph.errors import BackendError, ModelError, OutOfMemory, WorkerDied
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 
 pytestmark = pytest.mark.usefixtures("own_workers")
 
@@ -32,7 +33,7 @@ def backend(tmp_path: Path) -> str:
 def test_a_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
     with Reference(backend) as reference:
         reference.load("good", Path("good.onnx"))
-        with pytest.raises(WorkerDied, match="exit code 3"):
+        with raises(WorkerDied, "worker.died", "exit code 3"):
             reference.load("bad", Path("bad.onnx"))
         with pytest.raises(WorkerDied):
             reference.load("good", Path("good.onnx"))
@@ -42,11 +43,11 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
     """A model that was loaded before the crash is lost; that is not a crash of its own."""
     with Reference(backend, restart=True) as reference:
         reference.load("before", Path("good.onnx"))
-        with pytest.raises(WorkerDied, match="exit code 3"):
+        with raises(WorkerDied, "worker.died", "exit code 3"):
             reference.load("bad", Path("bad.onnx"))
         reference.load("after", Path("good.onnx"))
         assert reference.run("after", tmp_path, {}, []).tensors == ()
-        with pytest.raises(ModelError, match="the reference lost the model") as lost:
+        with raises(ModelError, "internal.failure") as lost:
             reference.run("before", tmp_path, {}, [])
         assert not isinstance(lost.value, BackendError)
 
@@ -59,7 +60,7 @@ def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_
     text_models.load(tmp_path, text)
     with Reference() as reference:
         reference.load("large", tmp_path / "model.onnx")
-        with pytest.raises(OutOfMemory, match=r"more than the [0-9.]+ GiB"):
+        with raises(OutOfMemory, "memory.exceeded", "GiB"):
             reference.run("large", tmp_path, {"y": "y"}, [])
 
 

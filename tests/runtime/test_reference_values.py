@@ -20,6 +20,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.tensors import load, written
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 
 LINE = "g (float[N,4] x) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
 Make = Callable[..., ReferenceValues]
@@ -187,7 +188,7 @@ def test_an_input_that_does_not_fit_is_told_and_may_be_asked_again(
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     values = make(LINE, str(tmp_path / "x.npy"))
     for _ in range(2):
-        with pytest.raises(InputError, match="x"):
+        with raises(InputError, "input.wrong-shape", "'x'"):
             values.need(["a"])
     assert not values.records[0]
 

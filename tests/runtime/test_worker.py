@@ -50,6 +50,7 @@ from tests.helpers.process_backends import (
     until,
     wait_for,
 )
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, SOON
 
 SHORT = 0.5  # seconds that a hanging backend is given
@@ -112,7 +113,7 @@ def test_a_limit_of_the_candidate_is_no_full_disk(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start(run="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
-    with pytest.raises(ModelError, match="has used up a limit: Too many open files"):
+    with raises(ModelError, "worker.limit", "Too many open files"):
         ask(one, tmp_path)
 
 
@@ -377,7 +378,7 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
-    with pytest.raises(ModelError, match="memory"):
+    with raises(ModelError, "memory.exceeded"):
         ask(one, tmp_path)
     assert one.alive
 
@@ -470,9 +471,7 @@ def test_a_message_about_the_device_tells_nothing_of_the_model(
 ) -> None:
     top = f"{LACKS}\nfrom subgraph.errors import ModelError, Refused"
     one = start(top=top, **{fails: f"raise {raised}({F16!r})"})
-    with pytest.raises(
-        BackendError, match=r"not measurable on this device \(no shader-f16\)"
-    ) as caught:
+    with raises(BackendError, "backend.lacks-feature", "shader-f16") as caught:
         build(one)
         ask(one, tmp_path)
     assert "shader-f16" in caught.value.hint and not isinstance(caught.value, WorkerDied)
@@ -481,7 +480,7 @@ def test_a_message_about_the_device_tells_nothing_of_the_model(
 def test_any_other_message_is_about_the_model(start: Callable[..., Worker], tmp_path: Path) -> None:
     one = start(top=LACKS, run="raise RuntimeError('Program MatMul requires a device')")
     build(one)
-    with pytest.raises(ModelError, match="requires a device"):
+    with raises(ModelError, "backend.run-failed"):
         ask(one, tmp_path)
 
 
@@ -593,30 +592,38 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "says"),
+    ("body", "kind", "code", "about"),
     [
         (
             "def version(): raise KeyError('v')",
             BackendError,
-            "fails when asked what it is: KeyError: 'v'",
+            "backend.unusable",
+            "KeyError: 'v'",
         ),
-        ("def version(): import no_such_module", BackendError, "cannot be used: No module"),
+        (
+            "def version(): import no_such_module",
+            BackendError,
+            "backend.unusable",
+            "no_such_module",
+        ),
         (
             "def precision(options): return 1 / 0",
             BackendError,
-            "fails when asked what it is: ZeroDivisionError",
+            "backend.unusable",
+            "ZeroDivisionError",
         ),
         (
             "def precision(options): return 'float16'",
             BackendError,
-            "'float16' is not a valid Precision",
+            "backend.unusable",
+            "float16",
         ),
     ],
 )
 def test_what_it_says_of_itself_may_fail(
-    body: str, kind: type[SubcutError], says: str, start: Callable[..., Worker]
+    body: str, kind: type[SubcutError], code: str, about: str, start: Callable[..., Worker]
 ) -> None:
-    with pytest.raises(kind, match=says):
+    with raises(kind, code, about):
         start(top=body).about({})
 
 
@@ -760,7 +767,7 @@ def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened()
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    with pytest.raises(BackendError, match="cannot start a process"):
+    with raises(BackendError, "process.not-started"):
         Worker("ort")
     assert opened() == before
 
@@ -796,7 +803,7 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
     begin = time.monotonic()
     one.close()
     assert time.monotonic() - begin < SOON
-    with pytest.raises(WorkerDied, match="stopped before"):
+    with raises(WorkerDied, "worker.stopped"):
         build(one)
     assert one.last_lines() == []
 

@@ -33,6 +33,7 @@ from tests.helpers.process_backends import (
     living,
     until,
 )
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, SOON
 
 pytestmark = pytest.mark.usefixtures("own_workers")
@@ -165,7 +166,7 @@ def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
     workers = pool(**{step: "import time; time.sleep(600)"})
     workers.about()
     workers.deadline.at = time.monotonic() + 0.1
-    with workers.borrow() as one, pytest.raises(OutOfTime, match="the time is used up"):
+    with workers.borrow() as one, raises(OutOfTime, "time.used-up"):
         run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
     assert not one.alive
     workers.deadline.at = time.monotonic() + PATIENCE
@@ -293,7 +294,7 @@ def test_after_closing_none_is_started(
     mine.close()
     monkeypatch.setattr(worker_pool, "Worker", None)
     for fresh in (False, True):
-        with pytest.raises(WorkerDied, match="were stopped"):
+        with raises(WorkerDied, "worker.stopped"):
             use(mine, fresh=fresh)
     all_gone(mark)
 

@@ -25,6 +25,7 @@ from subgraph.storage.convert import (
 )
 from subgraph.storage.tensors import save
 from tests.helpers.examples import examples
+from tests.helpers.refusals import raises
 
 INF = np.inf
 NAN = np.nan
@@ -137,9 +138,9 @@ def test_booleans() -> None:
 
 
 def test_what_cannot_be_converted() -> None:
-    with pytest.raises(UsageError, match="complex values cannot be converted to float16"):
+    with raises(UsageError, "export.not-numbers", "complex", "float16"):
         convert(np.ones(2, np.complex64), TensorFormat("float16"))
-    with pytest.raises(UsageError, match="texts cannot be converted"):
+    with raises(UsageError, "export.not-numbers", "texts"):
         convert(np.array(["a"], object), TensorFormat("float16"))
     out, lost, _ = convert(np.array([1 + 2j]), TensorFormat("complex64"))
     assert out.tolist() == [1 + 2j] and lost is not None and lost.text == "nothing lost"
@@ -280,13 +281,13 @@ def test_raw_bytes_of_any_memory_order() -> None:
 
 
 def test_words_that_name_no_form() -> None:
-    with pytest.raises(UnknownName, match="no element type 'flot16'") as refusal:
+    with raises(UnknownName, "tensor.unknown-type", "flot16") as refusal:
         TensorFormat("flot16")
     assert "float16" in refusal.value.nearest
-    with pytest.raises(UnknownName, match="no element type 'string'"):
+    with raises(UnknownName, "tensor.unknown-type", "string"):
         TensorFormat("string")
-    with pytest.raises(UsageError, match="no layout 'NWHC'"):
+    with raises(UsageError, "layout.unknown", "NWHC"):
         TensorFormat(layout="NWHC")
-    with pytest.raises(UnknownName, match="no format 'nyp'"):
+    with raises(UnknownName, "export.unknown-format", "nyp"):
         formats("npy,nyp")
     assert formats(" bin, npy,bin") == ("bin", "npy")

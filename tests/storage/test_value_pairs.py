@@ -18,6 +18,7 @@ from subgraph.storage.value_pairs import (
     save_values,
     saved_pairs,
 )
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import chain, in_process
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -44,24 +45,24 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(ResultExists, match="holds something else"):
+    with raises(ResultExists, "output.not-ours"):
         free_values(str(tmp_path))
     with pytest.raises(InputError):
         saved_pairs(tmp_path)
     save_values([ValuePair("a", "", "", A, B)], tmp_path / "v")
     index = tmp_path / "v" / INDEX
     document = json.loads(index.read_text())
-    for name, what in (
-        ("../mine", "leads out"),
-        ("t0/none.npy", "cannot read"),
-        (INDEX, "cannot read"),
+    for name, code, about in (
+        ("../mine", "tensor.outside-folder", "../mine"),
+        ("t0/none.npy", "tensor.unreadable", "none.npy"),
+        (INDEX, "tensor.unreadable", INDEX),
     ):
         document["values"][0]["reference"] = name
         index.write_text(json.dumps(document))
-        with pytest.raises(InputError, match=what):
+        with raises(InputError, code, about):
             load_pair(tmp_path / "v", saved_pairs(tmp_path / "v")[0])
     index.write_text('{"schema": "x", "values": [{"tensor": 3}]}')
-    with pytest.raises(InputError, match="is damaged"):
+    with raises(InputError, "document.damaged"):
         saved_pairs(tmp_path / "v")
 
 

@@ -28,6 +28,7 @@ from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.fake_candidate import HERE
 from tests.helpers.open_trials import faulty_candidate
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import Done, subcut
 
 
@@ -40,7 +41,7 @@ def test_a_drop(text: str, found: tuple[float, bool]) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "x%", "1%%", "nan"])
 def test_what_is_no_drop(text: str) -> None:
-    with pytest.raises(UsageError, match="--drop"):
+    with raises(UsageError, "option.malformed", "--drop"):
         parse_drop(text)
 
 
@@ -61,7 +62,7 @@ def test_labels(tmp_path: Path) -> None:
     assert [int(label) for label in read_labels(tmp_path / "named.csv", ["s", "t"])] == [5, 7]
     (tmp_path / "plain.csv").write_text("5\n7\n")
     assert [int(label) for label in read_labels(tmp_path / "plain.csv", ["s", "t"])] == [5, 7]
-    with pytest.raises(InputError, match="has 2 labels, the inputs are 3 samples"):
+    with raises(InputError, "labels.wrong-count", "2 labels", "3 samples"):
         read_labels(tmp_path / "plain.csv", ["s", "t", "u"])
     (tmp_path / "texts.csv").write_text("cat\n2.5\n")
     assert [label.tolist() for label in read_labels(tmp_path / "texts.csv", ["s", "t"])] == [
@@ -69,9 +70,9 @@ def test_labels(tmp_path: Path) -> None:
         2.5,
     ]
     (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\n7\n")
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(InputError, "labels.unreadable"):
         read_labels(tmp_path / "bad.csv", ["s", "t"])
-    with pytest.raises(InputError, match="no such file"):
+    with raises(InputError, "file.not-found"):
         read_labels(tmp_path / "none.npy", ["s"])
     for names in (("ant", "bee"), ("7", "9")):
         folder = tmp_path / names[0]
@@ -80,10 +81,10 @@ def test_labels(tmp_path: Path) -> None:
             (folder / name / sample).touch()
     assert [int(label) for label in read_labels(tmp_path / "ant", ["t", "s.png"])] == [1, 0]
     assert [int(label) for label in read_labels(tmp_path / "7", ["t", "s"])] == [9, 7]
-    with pytest.raises(InputError, match="no folder in it has a file 'u'"):
+    with raises(InputError, "labels.unclear-folder", "u"):
         read_labels(tmp_path / "ant", ["s", "u"])
     (tmp_path / "ant" / "bee" / "s.png").touch()
-    with pytest.raises(InputError, match="several folders in it have a file 's'"):
+    with raises(InputError, "labels.unclear-folder", "s"):
         read_labels(tmp_path / "ant", ["s", "t"])
 
 

@@ -35,6 +35,7 @@ from subgraph.verdict import Signature, Status
 from tests.helpers import text_models
 from tests.helpers.examples import ALL
 from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
+from tests.helpers.refusals import raises
 
 LINE = (
     "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] r = MatMul(q, w) [d] y"
@@ -565,7 +566,7 @@ def test_an_unknown_criterion_is_refused_before_anything_runs(
     reference: Reference, tmp_path: Path
 ) -> None:
     with (
-        pytest.raises(UsageError, match="noize"),
+        raises(UsageError, "plugin.unknown", "noize"),
         Workers(faulty_candidate()) as own,
         faulty_trials(line(tmp_path), reference, own, criterion="noize"),
     ):
@@ -574,13 +575,16 @@ def test_an_unknown_criterion_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "says"),
-    [("float[2] x) => (float[2] x) { }", "has no nodes"), (SIDE_NODE, "computes an output")],
+    ("nodes", "code", "about"),
+    [
+        ("float[2] x) => (float[2] x) { }", "model.no-outputs", "no nodes"),
+        (SIDE_NODE, "model.no-outputs", "computes an output"),
+    ],
 )
 def test_a_model_of_which_no_node_computes_an_output_is_refused(
-    nodes: str, says: str, tmp_path: Path, reference: Reference
+    nodes: str, code: str, about: str, tmp_path: Path, reference: Reference
 ) -> None:
     graph = text_models.load(tmp_path, f"g ({nodes}")
     setup = Setup(candidate.parse("ort"), Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
-    with pytest.raises(ModelError, match=says), open_trials(graph, setup, reference):
+    with raises(ModelError, code, about), open_trials(graph, setup, reference):
         pass

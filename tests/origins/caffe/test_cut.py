@@ -14,6 +14,7 @@ from fixtures.caffe import layer, net, resnet50, write
 from subgraph.errors import UsageError
 from subgraph.origins.caffe import text
 from subgraph.types import Array
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 
@@ -84,12 +85,12 @@ def test_old_layers_and_a_bottom_whose_shape_alone_is_used(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_written(tmp_path: Path, prototxt: Path) -> None:
-    for words, message in (
-        (["fc1000", "--as", "tensorflow", "--no-capture"], "only `caffe` is known"),
-        (["fc1000/flatten", "--as", "caffe", "--no-capture"], "through the layer 'fc1000'"),
+    for words, code, about in (
+        (["fc1000", "--as", "tensorflow", "--no-capture"], "option.unknown-value", "caffe"),
+        (["fc1000/flatten", "--as", "caffe", "--no-capture"], "caffe.cut-inside-layer", "fc1000"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with raises(UsageError, code, about):
             in_process("cut", prototxt, "--start", "pool5", "--end", *words)
     onnx_path = shutil.copyfile(subgraph.load(prototxt).path, tmp_path / "m.onnx")
-    with pytest.raises(UsageError, match=r"is no \.prototxt"):
+    with raises(UsageError, "caffe.not-prototxt", "m.onnx"):
         in_process("cut", onnx_path, "--end", "prob", "--as", "caffe", "--no-capture")

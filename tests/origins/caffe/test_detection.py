@@ -14,6 +14,7 @@ from fixtures.caffe import layer, net
 from subgraph.errors import ModelError
 from subgraph.types import Array
 from tests.helpers.caffe_layers import check, convert, run
+from tests.helpers.refusals import raises
 
 
 def test_normalize() -> None:
@@ -127,11 +128,11 @@ def test_detection_output(threshold: float) -> None:
 def test_a_head_is_converted_and_a_batch_is_refused() -> None:
     assert convert(ssd_head()).model.graph.output[0].name == "detection"
     given: Any = {"detection_output_param": {"num_classes": 2}}
-    with pytest.raises(ModelError, match="batch of 2"):
+    with raises(ModelError, "caffe.layer-refused", "batch of 2"):
         convert(
             net(layer("DetectionOutput", "d", "a b c", **given), a=(2, 8), b=(2, 4), c=(1, 2, 8))
         )
-    with pytest.raises(ModelError, match="has 2 boxes and 3 classes"):
+    with raises(ModelError, "caffe.layer-refused", "2 boxes", "3 classes"):
         given = {"detection_output_param": {"num_classes": 3}}
         convert(
             net(layer("DetectionOutput", "d", "a b c", **given), a=(1, 8), b=(1, 4), c=(1, 2, 8))

@@ -13,6 +13,7 @@ import subgraph
 from fixtures.caffe import layer, net, resnet50, write
 from subgraph.errors import UsageError
 from subgraph.origins.caffe import files
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 SMALL = net(
@@ -43,34 +44,34 @@ def test_the_other_half_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "weights", "message", "hint"),
+    ("names", "weights", "code", "about", "hint"),
     [
-        ([], None, "no .caffemodel beside", "--weights random:0"),
+        ([], None, "caffe.file-missing", ".caffemodel", "--weights random:0"),
         (
             ["b.caffemodel", "c.caffemodel"],
             None,
-            "which .caffemodel belongs to a.prototxt? there are 2",
+            "caffe.ambiguous-file",
+            "a.prototxt",
             "b.caffemodel",
         ),
-        ([], "none.caffemodel", "--weights none.caffemodel: no such file", "random:SEED"),
-        ([], "random:x", "no such file", "random:SEED"),
+        ([], "none.caffemodel", "file.not-found", "none.caffemodel", "random:SEED"),
+        ([], "random:x", "file.not-found", "random:x", "random:SEED"),
     ],
 )
 def test_what_to_do_where_it_is_not_found(
-    tmp_path: Path, names: list[str], weights: str | None, message: str, hint: str
+    tmp_path: Path, names: list[str], weights: str | None, code: str, about: str, hint: str
 ) -> None:
     (tmp_path / "a.prototxt").write_text(SMALL)
     for name in names:
         (tmp_path / name).touch()
-    with pytest.raises(UsageError) as refusal:
+    with raises(UsageError, code, about) as refusal:
         files.find(tmp_path / "a.prototxt", weights)
-    assert message in refusal.value.what
     assert hint in refusal.value.hint
 
 
 def test_a_caffemodel_alone(tmp_path: Path) -> None:
     (tmp_path / "a.caffemodel").touch()
-    with pytest.raises(UsageError, match=r"no \.prototxt beside"):
+    with raises(UsageError, "caffe.file-missing", ".prototxt"):
         files.find(tmp_path / "a.caffemodel")
 
 

@@ -9,6 +9,7 @@ import pytest
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import text
 from subgraph.origins.caffe.text import Message, Scalar
+from tests.helpers.refusals import raises
 
 PATH = Path("net.prototxt")
 
@@ -47,28 +48,27 @@ def test_what_is_written_is_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "code", "about"),
     [
-        ("layer { name: 'a'", "line 1: expected the name of a field, found the end"),
-        ("layer {\n name 'a' }", "line 2: expected ':' or '{' after 'name', found \"'a'\""),
-        ("layer {\n name: }", "line 2: expected a value, found '}'"),
-        ("a: 1 }", "line 1: expected the name of a field, found '}'"),
-        ("a: [1, 2", "expected a value, found the end"),
-        ("a: 'x\ny'", "expected protobuf's text format, found \"'\""),
-        ("a: \0", "expected protobuf's text format"),
-        ("a { " * 1000, "nested deeper than 16"),
-        ("a", "expected ':' or '{' after 'a', found the end"),
+        ("layer { name: 'a'", "caffe.syntax", "line 1"),
+        ("layer {\n name 'a' }", "caffe.syntax", "line 2: expected ':' or '{'"),
+        ("layer {\n name: }", "caffe.syntax", "line 2: expected a value"),
+        ("a: 1 }", "caffe.syntax", "line 1"),
+        ("a: [1, 2", "caffe.syntax", "the end"),
+        ("a: 'x\ny'", "caffe.syntax", 'found "\'"'),
+        ("a: \0", "caffe.syntax", "text format"),
+        ("a { " * 1000, "caffe.too-deep", "16"),
+        ("a", "caffe.syntax", "':' or '{'"),
     ],
 )
-def test_damage_is_named_with_its_line(data: str, message: str) -> None:
-    with pytest.raises(ModelError) as refusal:
+def test_damage_is_named_with_its_line(data: str, code: str, about: str) -> None:
+    with raises(ModelError, code, about):
         parse(data)
-    assert message in refusal.value.what
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.prototxt").write_bytes(b"name: \xff")
-    with pytest.raises(ModelError, match="byte 6 is not UTF-8"):
+    with raises(ModelError, "caffe.not-text", "byte 6"):
         text.read(tmp_path / "a.prototxt")
-    with pytest.raises(ModelError, match="cannot read"):
+    with raises(ModelError, "model.unreadable"):
         text.read(tmp_path / "none.prototxt")

@@ -24,6 +24,7 @@ from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import between
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.types import Array
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 from tests.helpers.tflite_faults import FILES, narrow, operators, plant
 
@@ -317,7 +318,7 @@ def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
         ) as raised:
             subgraph.load(tmp_path / f"m.tflite{wrong}")
         assert raised.value.hint == "name one: m.tflite:SIGNATURE"
-    with pytest.raises(UsageError, match="no signature 'x'; it has 'serving_default'"):
+    with raises(UsageError, "tflite.signature", "x", "serving_default"):
         subgraph.load(f"{FILES / 'float.tflite'}:x")
 
 
@@ -328,7 +329,7 @@ def test_commands_take_a_signature(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(two_signatures())
     shown = in_process("inspect", "m.tflite:decode").text
     assert "signature 'decode' of 'encode', 'decode'" in shown and "NEG" in shown
-    with pytest.raises(UsageError, match="which signature"):
+    with raises(UsageError, "tflite.signature", "encode"):
         in_process("inspect", "m.tflite")
     for words in (
         ["dump", "m.tflite:decode", "negative"],
@@ -357,7 +358,7 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="takes ai-edge-litert") as raised:
+    with raises(UsageError, "package.not-installed", "ai-edge-litert") as raised:
         subgraph.load(FILES / "float.tflite")
     assert raised.value.hint.startswith("pip install 'ai-edge-litert>")
 
@@ -440,7 +441,5 @@ def test_a_planted_fault_is_named(
 
 @pytest.mark.slow
 def test_onnx_is_refused_with_what_converts_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        BackendError, match=r"candidate litert runs nothing, .*: litert takes no ONNX"
-    ):
+    with raises(BackendError, "candidate.runs-nothing", "litert"):
         in_process("compare", str(FILES / "float.onnx"), "-c", "litert", "--align", "output")

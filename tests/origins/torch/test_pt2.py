@@ -18,6 +18,7 @@ import subgraph
 from subgraph import children
 from subgraph.errors import BackendError, ModelError, UsageError
 from subgraph.origins.torch import pt2
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch uses its own deprecated functions
@@ -64,14 +65,14 @@ def test_without_torch_it_says_what_to_install(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pt2, "find_spec", lambda name: None)
-    with pytest.raises(BackendError, match="needs torch and onnxscript") as refused:
+    with raises(BackendError, "package.not-installed", "torch and onnxscript") as refused:
         in_process("inspect", program)
     assert refused.value.hint == "pip install torch onnxscript"
 
 
 def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = exporting(monkeypatch)
-    with pytest.raises(UsageError, match="would run code"):
+    with raises(UsageError, "trust.required", "it's.pt2"):
         in_process("inspect", program, "--no-run")
     assert not ran
     assert (
@@ -83,20 +84,20 @@ def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPat
     compile(ran[0][-1], "command", "exec")  # whatever the file is called
     assert len(subgraph.load(program).nodes) == 23 and len(ran) == 1  # trusted and converted
     program.write_bytes(program.read_bytes() + b" ")
-    with pytest.raises(UsageError, match="would run code"):
+    with raises(UsageError, "trust.required", "it's.pt2"):
         subgraph.load(program)
     assert len(subgraph.load(program, trust=True).nodes) == 23
 
 
 def test_an_export_that_fails_says_why(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exporting(monkeypatch, code=1)
-    with pytest.raises(ModelError, match="ValueError: too old") as refused:
+    with raises(ModelError, "torch.export-failed", "ValueError: too old") as refused:
         subgraph.load(program, trust=True)
     assert sys.executable in str(refused.value.hint)
 
 
 def test_weights_do_not_belong_to_it(program: Path) -> None:
-    with pytest.raises(UsageError, match="--weights belongs to"):
+    with raises(UsageError, "option.conflict", "--weights"):
         in_process("inspect", program, "--weights", "random:0")
 
 

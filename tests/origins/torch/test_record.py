@@ -23,6 +23,7 @@ from subgraph.graph.graph import load
 from subgraph.origins.torch.program import PART, name_in, same_program, statement
 from subgraph.origins.torch.record import MANIFEST, record
 from subgraph.origins.torch.scopes import ScopedTensors
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch uses its own deprecated functions
@@ -37,7 +38,7 @@ def test_without_torch_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(BackendError, match="PyTorch is not installed"):
+    with raises(BackendError, "package.not-installed"):
         subgraph.torch.record(None, (), TORCH / "tiny_dynamo.onnx", tmp_path / "dump")
 
 

@@ -16,6 +16,7 @@ from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.verdict import Signature
+from tests.helpers.refusals import raises
 
 SCRIPT = """#!/bin/sh
 echo "$1" >> hosts.log
@@ -67,7 +68,7 @@ def test_a_run_goes_to_a_host(board: Path) -> None:
 def test_a_host_that_does_not_answer_is_no_verdict(board: Path) -> None:
     assert run_on(board, "away", "b2").failure is None
     assert used(board) == ["away", "b2"]
-    with pytest.raises(Unreachable, match="no answer from away"):
+    with raises(Unreachable, "hosts.no-answer", "away"):
         run_on(board, "away")
 
 
@@ -79,7 +80,7 @@ def test_only_what_takes_too_long_on_two_hosts_takes_too_long(board: Path) -> No
 
 
 def test_without_a_host_the_command_is_not_run(board: Path) -> None:
-    with pytest.raises(UsageError, match=r"names \{host\}"):
+    with raises(UsageError, "command.no-host", "{host}"):
         run_on(board)
 
 
@@ -130,5 +131,5 @@ def test_tables_that_make_no_sense(table: dict[str, object]) -> None:
 def test_resources_are_numbers_above_0() -> None:
     assert parse_resources("here", {"npu": 1}) == {"npu": 1.0}
     for wrong in (0, -1, "1", True):
-        with pytest.raises(UsageError, match="npu must be a number"):
+        with raises(UsageError, "executor.wrong-resources", "npu"):
             parse_resources("here", {"npu": wrong})

@@ -29,6 +29,7 @@ from subgraph.storage import tensors
 from subgraph.verdict import Signature
 from tests.helpers import text_models
 from tests.helpers.process_backends import until
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 
 BACKEND = """
@@ -154,9 +155,9 @@ def test_no_worker_elsewhere_is_lent(folder: Path) -> None:
     workers = open_workers(
         Candidate("c", str(folder / "backend.py"), {}, executor="cluster.py:make")
     )
-    with workers, pytest.raises(BackendError, match="takes a process of c on this machine"):
+    with workers, raises(BackendError, "executor.needs-local", "process of c"):
         workers.borrow()
-    with pytest.raises(WorkerDied, match="were stopped"):
+    with raises(WorkerDied, "worker.stopped"):
         workers.borrow()
 
 
@@ -182,13 +183,13 @@ def test_a_task_that_is_lost_too_often_decides_nothing(
 ) -> None:
     cluster.lost = 9
     cluster.error = error
-    with pytest.raises(Unreachable, match="lost"):
+    with raises(Unreachable, "executor.worker-lost"):
         run_in(folder)
 
 
 def test_a_worker_without_subcut(folder: Path, cluster: Cluster) -> None:
     cluster.lost, cluster.error = 1, lambda: ModuleNotFoundError(name="subgraph")
-    with pytest.raises(BackendError, match="cannot load subcut"):
+    with raises(BackendError, "executor.other-version", "load subcut"):
         run_in(folder)
 
 
@@ -197,7 +198,7 @@ def test_another_version_or_another_file_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "__version__", "0.0")
-    with pytest.raises(BackendError, match=r"subcut 0\.0 runs on"):
+    with raises(BackendError, "executor.other-version", "0.0"):
         run_in(folder)
 
 
@@ -214,7 +215,7 @@ def test_a_cancelled_run_ends_where_it_runs(folder: Path) -> None:
 
     thread = threading.Thread(target=set_later)
     thread.start()
-    with pytest.raises(WorkerDied, match="stopped"):
+    with raises(WorkerDied, "worker.stopped"):
         run_in(folder, cancel, sleep=str(began))
     thread.join()
     until(lambda: not task._running)
@@ -223,9 +224,9 @@ def test_a_cancelled_run_ends_where_it_runs(folder: Path) -> None:
 def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
     key = hashlib.sha256(b"x").hexdigest()
     assert task._place({"model/x": key}, {}, tmp_path) == [key]
-    with pytest.raises(BackendError, match="leads out"):
+    with raises(BackendError, "executor.unsafe-name"):
         task._place({"../x": key}, {key: b"x"}, tmp_path)
-    with pytest.raises(BackendError, match="damaged"):
+    with raises(BackendError, "executor.file-damaged"):
         task._place({}, {key: b"y"}, tmp_path)
 
 

@@ -24,6 +24,7 @@ from subgraph.storage.scale import Scale
 from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, profile_of, read_map
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from tests.helpers.examples import examples
+from tests.helpers.refusals import raises
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -175,20 +176,20 @@ def test_a_map_that_names_nothing(ours: Graph, tmp_path: Path) -> None:
     other = model(
         tmp_path / "other.onnx", [("Sin", ["x"], "first"), ("Neg", ["first"], "y")], ["x"], "y"
     )
-    with pytest.raises(UnknownName, match=r"no tensor 'frist' in other.onnx"):
+    with raises(UnknownName, "map.unknown-name", "frist", "other.onnx"):
         found(ours, other, {}, {"a": "frist"})
-    with pytest.raises(UnknownName, match=r"no tensor 'aa' in ours.onnx"):
+    with raises(UnknownName, "map.unknown-name", "aa", "ours.onnx"):
         found(ours, other, {}, {"aa": "first"})
 
 
 def test_map_files(tmp_path: Path) -> None:
     file = tmp_path / "map.txt"
     file.write_text("a A\nb\n")
-    with pytest.raises(UsageError, match="line 2: expected OURS THEIRS"):
+    with raises(UsageError, "map.malformed", "line 2"):
         read_map(file)
     file.write_text("# ours theirs\na  A\n\nb=B  # the second\nc\tthe C\nd, D\n")
     assert read_map(file) == {"a": "A", "b": "B", "c": "the C", "d": "D"}
-    with pytest.raises(UsageError, match="cannot read"):
+    with raises(UsageError, "map.unreadable"):
         read_map(tmp_path)
 
 
