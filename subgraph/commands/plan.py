@@ -380,7 +380,7 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
 
 def _says(document: PlanDocument) -> str:
     if document.kept is None:
-        return "unresolved: the time is used up before a plan was found"
+        return "inconclusive: the time is used up before a plan was found"
     if not document.kept and not document.exit_code:
         return f"right as it is: none of {count(document.places, 'place')} must stay in float"
     gears = sorted(
@@ -392,7 +392,7 @@ def _says(document: PlanDocument) -> str:
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     places += f": {shown}" if names else ""
     return (
-        f"unresolved: {places}; but {_few(document)}"
+        f"inconclusive: {places}; but {_few(document)}"
         if document.exit_code
         else f"right with {places}"
     )

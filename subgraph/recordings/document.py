@@ -82,7 +82,7 @@ def _outcome(run: RunSummary) -> str:
         where = f", first {run.first_bad}" if run.first_bad else ""
         return f"wrong: {run.wrong} of {count(run.compared, 'recorded tensor')}{where}"
     if run.status is Status.UNRESOLVED:
-        return f"unresolved: {run.why}"
+        return f"inconclusive: {run.why}"
     return (
         f"right: {count(run.compared, 'recorded tensor')}"
         f" {'agrees' if run.compared == 1 else 'agree'}"

@@ -326,11 +326,8 @@ def _verdict(document: Document, quoted: Quoted) -> str:
     kind = finding["kind"]
     wrong = document["whole"]["status"] == "fail"
     if kind == "unresolved":
-        return (
-            f"wrong, cause not found: {quoted(finding['reason'])}"
-            if wrong
-            else title(finding, quoted)
-        )
+        known = "wrong, cause not found" if wrong else "inconclusive"
+        return f"{known}: {quoted(finding['reason'])}"
     if kind == "flaky":
         return title(finding, quoted)
     if kind == "accumulated" or everywhere(finding):

@@ -237,7 +237,7 @@ class Comparison:
         if self.settlement.explanation:
             return f"right {self.settlement.explanation}"
         if self.settlement.decision is Decision.NODES_NEEDED:
-            return f"unresolved: {NODES_NEEDED}"
+            return f"inconclusive: {NODES_NEEDED}"
         if whole is Status.UNRESOLVED:
             return _unresolved(self.whole)
         return self._says_right
@@ -300,10 +300,10 @@ def _unresolved(whole: Verdict) -> str:
         dict.fromkeys(j.name for j in whole.outputs if j.status is whole.status and not is_mute(j))
     )
     if not unknown:
-        return "unresolved: the whole model gave nothing to compare"
+        return "inconclusive: the whole model gave nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
     return (
-        f"unresolved: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that"
+        f"inconclusive: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that"
         " needs no noise)"
     )
 

@@ -111,6 +111,18 @@ def test_a_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
     assert done.document["whole"]["mute"].keys() == {"prob"}
 
 
+def test_a_constant_output_of_the_searched_region_is_inconclusive(here: Path) -> None:
+    text = (
+        "g (float[1, 8] x) => (float[1, 8] y) { [a] a = Relu(x) [b] b = Mul(a, zero) [c] c ="
+        " Add(b, one) [y] y = Add(c, x) }"
+    )
+    zero, one = np.zeros(1, np.float32), np.ones(1, np.float32)
+    (here / "m.onnx").write_bytes(text_models.model(text, zero=zero, one=one).SerializeToString())
+    done = subcut("bisect", "m.onnx", "-c", "ort", "--within", "a..c", cwd=here)
+    assert done.code == 5, done.out
+    assert done.out.startswith("inconclusive: this input tells nothing about 'c'")
+
+
 def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
     text = (
         "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y ="

@@ -77,7 +77,7 @@ def test_an_output_without_noise_is_judged_too(
     assert says in done.out + done.err
     if code == 5 and command == ["compare"]:
         assert done.out.startswith(
-            "unresolved: y could not be judged (--criterion names a rule that needs no noise)\n"
+            "inconclusive: y could not be judged (--criterion names a rule that needs no noise)\n"
         )
 
 

@@ -162,7 +162,7 @@ def test_it_agrees_only_if_all_outputs_were_compared(
         False,
         names,
     )
-    assert done.text.startswith("unresolved: ")
+    assert done.text.startswith("inconclusive: ")
     assert words in done.text
     assert not done.document["agree"]
 
