@@ -303,8 +303,8 @@ def _unresolved(whole: Verdict) -> str:
         return "inconclusive: the whole model gave nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
     return (
-        f"inconclusive: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that"
-        " needs no noise)"
+        f"inconclusive: {clean(unknown[0])}{more} could not be judged (--criterion names a rule"
+        " that needs no noise)"
     )
 
 
