@@ -117,14 +117,14 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
         ("x", "loop/body/x"),  # of the graph around: unknown in here
     ],
 )
-def test_a_body_takes_what_a_graph_takes(rest: str, called: str, tmp_path: Path) -> None:
+def test_body_takes_what_a_graph_takes(rest: str, called: str, tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, LOOP)
     name = f"loop/body/{rest}".removesuffix("/")
     assert inside(graph, name, Feeding(), None, tmp_path).names == (called,)
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_an_iteration_that_does_not_run_is_an_error(
+def test_iteration_that_does_not_run_is_an_error(
     n: int, reference: Reference, tmp_path: Path
 ) -> None:
     graph = text_models.load(tmp_path, LOOP)
@@ -135,7 +135,7 @@ def test_an_iteration_that_does_not_run_is_an_error(
         inside(graph, "loop/body@2/mm", fed, reference, tmp_path)
 
 
-def test_a_loop_need_not_end_for_its_beginning_to_be_seen(
+def test_loop_need_not_end_for_its_beginning_to_be_seen(
     reference: Reference, tmp_path: Path
 ) -> None:
     graph = text_models.load(
@@ -216,7 +216,7 @@ def test_samples_for_which_a_body_does_not_run_are_left_out(
         (["loop/bdy/mm"], UnknownName, "bdy"),
     ],
 )
-def test_a_piece_lies_in_one_graph(
+def test_piece_lies_in_one_graph(
     names: list[str], error: type[Exception], words: str, tmp_path: Path
 ) -> None:
     graph = text_models.load(tmp_path, LOOP)
@@ -224,13 +224,13 @@ def test_a_piece_lies_in_one_graph(
         descend(graph, names, Feeding(), None, tmp_path)
 
 
-def test_a_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
+def test_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
     text = LOOP.replace("a = MatMul(s, w)", "r = RandomNormalLike(s) a = Add(s, r)")
     with pytest.raises(ModelError, match="random"):
         descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path)
 
 
-def test_a_weight_that_changes_on_disk_makes_another_body(
+def test_weight_that_changes_on_disk_makes_another_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large weight that stays on disk the bytes count, not only where they lie."""
@@ -274,7 +274,7 @@ SCAN = """g (float[4,2] x, float[2] s0) => (float[2] y) {
 
 
 @pytest.mark.parametrize(("other", "direction"), [("x", 0), ("x", 1), ("w", 0), ("w", 1), ("c", 1)])
-def test_a_scan_reads_whole_or_twice_what_it_scans(
+def test_scan_reads_whole_or_twice_what_it_scans(
     other: str, direction: int, reference: Reference, tmp_path: Path
 ) -> None:
     """The state before an iteration is that of the first slices; weights and constants are sliced
@@ -295,7 +295,7 @@ def test_a_scan_reads_whole_or_twice_what_it_scans(
     assert len(found.runs) == 4
 
 
-def test_a_counter_of_one_element_stays_one(reference: Reference, tmp_path: Path) -> None:
+def test_counter_of_one_element_stays_one(reference: Reference, tmp_path: Path) -> None:
     """Bodies that declare it as [1] hand it to Slice, which takes no scalar."""
     text = """g (float[4] x, int64 n, bool[1] t) => (float[4] y) { [loop] y = Loop(n, t, x) <
         body = step (int64[1] i, bool[1] go, float[4] s) => (bool[1] on, float[4] s2) {
@@ -311,7 +311,7 @@ def test_a_counter_of_one_element_stays_one(reference: Reference, tmp_path: Path
     assert np.array_equal(value(run.results["s2"]), x + 0 + 1 + 2)
 
 
-def test_what_is_fed_names_the_innermost_body(reference: Reference, tmp_path: Path) -> None:
+def test_fed_tensor_names_the_innermost_body(reference: Reference, tmp_path: Path) -> None:
     planted = bodies.planted(3, ["Loop", "Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     outer, inner = (f"{name}@0" for name in planted.path)

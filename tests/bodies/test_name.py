@@ -67,7 +67,7 @@ def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None
         ("if/then_branch@2/p", UsageError, "does not iterate"),
     ],
 )
-def test_what_is_no_body_is_an_error(
+def test_name_that_is_not_a_body_is_refused(
     graph: Graph, text: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -80,7 +80,7 @@ def test_which_nodes_have_something_inside(graph: Graph) -> None:
     assert [*bodies_of(graph, 2)] == ["if/then_branch", "if/else_branch"]
 
 
-def test_a_function_is_named_by_its_call(tmp_path: Path) -> None:
+def test_function_is_named_by_its_call(tmp_path: Path) -> None:
     planted = bodies.planted(3, ["function"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
@@ -92,9 +92,7 @@ def test_a_function_is_named_by_its_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "holder"), [("loop/body/neg", "loop"), ("if/then_branch/p", "if"), ("first/neg", "")]
 )
-def test_a_command_that_does_not_look_inside_says_so(
-    name: str, holder: str, tmp_path: Path
-) -> None:
+def test_command_that_does_not_look_inside_says_so(name: str, holder: str, tmp_path: Path) -> None:
     """`draw`, `replace` and `remove`, for example, work on the graph around."""
     with pytest.raises(UnknownName) as raised:
         text_models.load(tmp_path, TEXT).select(name)

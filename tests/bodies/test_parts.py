@@ -38,7 +38,7 @@ def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(
     assert within(known, graph.label(0)) == (whole, graph.label(0))
 
 
-def test_a_body_without_its_weights_is_left_out_with_a_warning(
+def test_body_without_its_weights_is_left_out_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = bodies.planted(1, ("Loop",)).model
@@ -55,7 +55,7 @@ def test_a_body_without_its_weights_is_left_out_with_a_warning(
     )
 
 
-def test_what_is_called_too_often_is_left_out(
+def test_function_with_too_many_calls_is_omitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(bodies.planted(9).model, tmp_path / "m.onnx")

@@ -42,7 +42,7 @@ def run(model: Any, **fed: Any) -> dict[str, Any]:
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_path: Path) -> None:
+def test_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_path: Path) -> None:
     """A candidate may have no Add for int64: that it refuses one of ours says nothing."""
     body = loop(tmp_path)
     model = truncated_loop(body, TYPES, 2)
@@ -52,7 +52,7 @@ def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_
     assert [made[name].shape for name in (state_name(0), "t6")] == [(2, 3), (2, 2, 3)]
 
 
-def test_a_loop_counts_its_iterations(tmp_path: Path) -> None:
+def test_loop_counts_its_iterations(tmp_path: Path) -> None:
     body = loop(tmp_path)
     assert {name: int(value) for name, value in run(counting_loop(body, TYPES), t3=X).items()} == {
         RAN: BEGIN + 5

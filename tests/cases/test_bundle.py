@@ -171,7 +171,9 @@ CUT = Path("subcut_out", "n2__n2")
 
 
 @pytest.mark.slow
-def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> None:
+def test_bundle_of_a_bisection_replays_elsewhere(
+    bisected: Path, packed: Path, tmp_path: Path
+) -> None:
     (place,) = (bisected / "subcut_out").glob("bisect-*")
     there = carried(packed, tmp_path / "there").parent
     env = {"HOME": str(there), "XDG_CONFIG_HOME": str(there)}
@@ -193,7 +195,7 @@ def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_is_in_it(packed: Path) -> None:
+def test_bundle_has_only_listed_files(packed: Path) -> None:
     inside = names(packed)
     assert inside == sorted(inside)
     wanted = {
@@ -278,7 +280,7 @@ TALK = ("hunter2", "sig=", "Basic", "host=", "bobuser", "10.1.2", "postgres", "a
 
 
 @pytest.mark.slow
-def test_what_a_candidate_printed_stays_here_unless_the_user_lets_it_go(plain: Path) -> None:
+def test_printed_text_leaves_only_on_request(plain: Path) -> None:
     (plain / "talk.py").write_text(TALKATIVE)
     env = secrets(plain)
     assert subcut("bisect", "m.onnx", "-i", "x.npy", "-c", "talk.py", cwd=plain, env=env).code == 1
@@ -301,7 +303,7 @@ def test_what_a_candidate_printed_stays_here_unless_the_user_lets_it_go(plain: P
 
 
 @pytest.mark.slow
-def test_the_same_bytes(bisected: Path, packed: Path) -> None:
+def test_bundle_is_the_same_bytes_each_time(bisected: Path, packed: Path) -> None:
     before = packed.read_bytes()
     (place,) = (bisected / "subcut_out").glob("bisect-*")
     words = ("bundle", place, "-o", "it.zip", "--candidate-files", "mine.py")
@@ -337,7 +339,7 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_model(tmp_path: Path) -> None:
+def test_full_model_is_bundled(tmp_path: Path) -> None:
     """Weights outside the file come along; the candidate is asked and what it gives is kept."""
     here_ = tmp_path / "here"
     there = tmp_path / "there"
@@ -388,7 +390,7 @@ def test_a_whole_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
+def test_command_is_bundled_with_its_scripts(plain: Path, tmp_path: Path) -> None:
     (plain / "helpers").mkdir()
     (plain / "helpers" / "shift.py").write_text("SHIFT = 0.5\n")
     (plain / "run.py").write_text(RUN)
@@ -439,7 +441,7 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_samples(plain: Path) -> None:
+def test_several_samples_are_bundled(plain: Path) -> None:
     (plain / "many").mkdir()
     for k in range(2):
         np.save(plain / "many" / f"s{k}.npy", np.array([[1, -2, 3]], np.float32) * (2 * k - 1))
@@ -471,7 +473,7 @@ def test_outputs_that_a_device_wrote(plain: Path) -> None:
     assert "no folder" in repro(plain / CUT, "--outputs", plain / "nowhere").stderr
 
 
-def test_what_a_person_put_there_stays(plain: Path) -> None:
+def test_added_file_stays_in_a_bundle(plain: Path) -> None:
     (plain / CUT / "passwords.txt").write_text("mine")
     (plain / CUT / "from_device").mkdir()
     shutil.copy(plain / CUT / "outputs" / "out.npy", plain / CUT / "from_device")
@@ -480,7 +482,7 @@ def test_what_a_person_put_there_stays(plain: Path) -> None:
     assert "from_device/out.npy" in names(plain / "n2__n2.zip")
 
 
-def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
+def test_model_with_a_home_path_has_a_warning(tmp_path: Path) -> None:
     path = chain(tmp_path / "m.onnx", ["a", "b"])
     model = onnx.load(path)
     model.doc_string = f"exported in {tmp_path}/train"
@@ -490,7 +492,7 @@ def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep(tmp_path: Path, operator_tests: Path) -> None:
+def test_sweep_case_is_bundled(tmp_path: Path, operator_tests: Path) -> None:
     shutil.copytree(operator_tests, tmp_path / "subcut_out" / ".store", copy_function=os.link)
     words = ("-c", f"{fake_candidate.HERE}:op=Elu", "--only", "test_elu*", "--only", "test_abs")
     assert subcut("sweep", *words, "-q", cwd=tmp_path).code == 1
@@ -554,7 +556,7 @@ def test_another_bundle_is_not_replaced_unasked(plain: Path) -> None:
     assert subcut("bundle", "m.onnx", "-o", "a.zip", "--force", cwd=plain).code == 0
 
 
-def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> None:
+def test_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> None:
     done = subcut("bundle", asked, cwd=tmp_path)
     assert done.code == 2
     words = [sys.executable, *done.err.partition("python ")[2].split()]
@@ -563,7 +565,7 @@ def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
+def test_candidate_of_the_project_file_is_bundled(plain: Path, tmp_path: Path) -> None:
     """Its commands are relative to that file, wherever below it subcut runs; its claims go
     along."""
     (plain / "tools").mkdir()
@@ -600,13 +602,13 @@ def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
     assert os.access(there / "npu" / CANDIDATE_FILES / "tools" / "go.sh", os.X_OK)
 
 
-def test_a_cut_without_tensors_is_refused(plain: Path) -> None:
+def test_cut_without_tensors_is_refused(plain: Path) -> None:
     assert subcut("cut", "m.onnx", "-s", "n1", "-e", "n1", "--no-capture", cwd=plain).code == 0
     done = subcut("bundle", "subcut_out/n1__n1", cwd=plain)
     assert done.code == 2 and "--no-capture" in done.err
 
 
-def test_a_manifest_cannot_send_other_files(plain: Path) -> None:
+def test_manifest_cannot_send_other_files(plain: Path) -> None:
     """It may come from anywhere: what it lists must be files of the case."""
     manifest = plain / CUT / "manifest.json"
     document = json.loads(manifest.read_text())
@@ -625,7 +627,7 @@ def test_candidate_files_with_a_secret(plain: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_file_goes_along_where_the_user_names_it(plain: Path, tmp_path: Path) -> None:
+def test_candidate_file_goes_along_where_the_user_names_it(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "far.py").write_text(BACKEND)
     done = subcut("bundle", CUT, "-c", f"{tmp_path}/far.py", "-o", "far.zip", cwd=plain)
     assert done.code == 0 and "far.py" in done.err and "--candidate-files" in done.err

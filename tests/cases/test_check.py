@@ -78,7 +78,7 @@ def judged(tmp_path: Path) -> Judge:
     return judge
 
 
-def test_equal_bits(judged: Judge) -> None:
+def test_equal_bits_are_identical(judged: Judge) -> None:
     assert to_json(judged(WANT, WANT.copy())) == {
         "status": "identical",
         "what": "the cut alone gives the full model's values: bit-identical",
@@ -96,7 +96,7 @@ def test_minus_zero_is_not_zero(judged: Judge) -> None:
     assert judged(np.zeros(3, np.float32), -np.zeros(3, np.float32)).status == "different"
 
 
-def test_a_last_bit_is_a_difference(judged: Judge) -> None:
+def test_last_bit_is_a_difference(judged: Judge) -> None:
     found = judged(WANT, np.nextafter(WANT, np.float32(9)))
     assert found.status == "different"
     assert (
@@ -129,7 +129,7 @@ def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
     assert judged(half, half * np.float16(1.5)).status == "different"
 
 
-def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
+def test_reference_that_never_repeats_itself_is_not_identical(judged: Judge) -> None:
     found = judged(WANT, WANT + 1, again=WANT + 2)
     assert (
         found.status == "unrepeatable" and "the reference itself gives other values" in found.what
@@ -145,7 +145,7 @@ def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
         (np.asarray([1 << 60]), np.asarray([(1 << 60) + 1])),
     ],
 )
-def test_an_index_or_the_sign_of_infinity_is_never_a_rounding(
+def test_index_or_the_sign_of_infinity_is_never_a_rounding(
     judged: Judge, want: Array, got: Array
 ) -> None:
     assert judged(want, got).status == "different"

@@ -56,19 +56,19 @@ def test_tensors_by_name_and_glob(
         assert found == tensors
 
 
-def test_all_tensors(graph: Graph) -> None:
+def test_all_tensors_are_dumped(graph: Graph) -> None:
     found = choose(graph, [], everything=True)
     assert found[:2] == ["data", "conv1@conv1"]
     assert len(found) == len(set(found)) == 230
 
 
-def test_a_name_that_looks_like_a_glob(tmp_path: Path) -> None:
+def test_name_with_glob_characters_selects_itself(tmp_path: Path) -> None:
     odd = load(chain(tmp_path / "m.onnx", ["a", "b", "c"], ["t[0]", "t0"]))
     assert choose(odd, ["t[0]"], everything=False) == ["t[0]"]
     assert choose(odd, ["t?"], everything=False) == ["t0"]
 
 
-def test_no_tensor(graph: Graph) -> None:
+def test_unknown_tensor_is_refused(graph: Graph) -> None:
     with pytest.raises(UsageError, match="which tensors"):
         choose(graph, [], everything=False)
     with pytest.raises(UnknownName, match=r"no node or tensor 'nothing\*'"):
@@ -80,7 +80,7 @@ def test_no_tensor(graph: Graph) -> None:
 
 
 @pytest.mark.posix("it compares the path that is printed")
-def test_a_choice(here: Path) -> None:
+def test_patterns_choose_tensors(here: Path) -> None:
     done = subcut("dump", "conv1", "p*l?", cwd=here)
     assert done == Done(
         0, "3 tensors\nsubcut_out/dump/\n", "model: resnet50.onnx (the only .onnx here)\n"
@@ -116,7 +116,7 @@ def test_all_agree_with_a_cut(here: Path) -> None:
             assert dumped[name] == data
 
 
-def test_formats(here: Path) -> None:
+def test_formats_hold_the_same_values(here: Path) -> None:
     words = (
         "dump",
         "data",
@@ -143,7 +143,7 @@ def test_formats(here: Path) -> None:
     assert np.array_equal(raw, exact.transpose(0, 2, 3, 1).astype(np.float16))
 
 
-def test_several_samples(here: Path) -> None:
+def test_several_samples_are_dumped(here: Path) -> None:
     (here / "samples").mkdir()
     for name, value in (("one", 1.0), ("two", 2.0)):
         np.save(here / f"samples/{name}.npy", np.full((1, 3, 64, 64), value, np.float32))
@@ -159,7 +159,7 @@ def test_only_a_models_inputs(here: Path) -> None:
     assert np.load(here / "d/data.npy").shape == (1, 3, 64, 64)
 
 
-def test_what_the_user_fed_comes_back(here: Path) -> None:
+def test_fed_values_are_dumped_unchanged(here: Path) -> None:
     value = np.random.default_rng(1).standard_normal((1, 3, 64, 64)).astype(np.float32)
     np.save(here / "x.npy", value)
     assert subcut("dump", "data", "prob", "-i", "x.npy", "-o", "d", cwd=here).code == 0
@@ -195,13 +195,13 @@ def test_words_that_are_no_model(here: Path) -> None:
     assert "which tensors?" in refused(subcut("dump", "resnet50.onnx", cwd=here))
 
 
-def test_json(here: Path) -> None:
+def test_dump_with_json_is_one_document(here: Path) -> None:
     found = subcut("dump", "conv1", "-o", "d", "--json", cwd=here).document
     assert (found["schema"], found["exit_code"], found["path"]) == ("subcut.dump/1", 0, "d")
     assert found["tensors"] == manifest(here / "d")["tensors"]
 
 
-def test_an_invalid_model_is_exit_3(tmp_path: Path) -> None:
+def test_invalid_model_is_exit_3(tmp_path: Path) -> None:
     model = onnx.load(chain(tmp_path / "m.onnx", ["a", "b"]))
     model.graph.node[0].op_type = "NoSuchOp"
     onnx.save(model, tmp_path / "m.onnx")

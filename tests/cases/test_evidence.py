@@ -11,7 +11,7 @@ from subgraph.cases import evidence
 from subgraph.storage.tensors import save
 
 
-def test_a_folder_per_sample_where_there_are_several() -> None:
+def test_folder_per_sample_where_there_are_several() -> None:
     case = Path("case")
     assert evidence.candidate_folders(case, ["cat"]) == [case / "candidate"]
     assert evidence.candidate_folders(case, ["cat", "a/b"]) == [

@@ -149,7 +149,7 @@ def test_the_sentence_of_our_own_criterion_leaves() -> None:
         ("", ""),
     ],
 )
-def test_of_a_command_the_known_words_leave(line: str, cleared: str) -> None:
+def test_known_words_of_a_command_leave(line: str, cleared: str) -> None:
     assert PRIVATE.command(line) == cleared
 
 
@@ -177,7 +177,7 @@ def test_of_a_command_the_known_words_leave(line: str, cleared: str) -> None:
         ("{inputs}", True),
     ],
 )
-def test_of_a_candidates_words_only_places_and_short_numbers_leave(word: str, stays: bool) -> None:
+def test_places_and_short_numbers_of_printed_text_leave(word: str, stays: bool) -> None:
     """As a word of a command, behind an option, and as a value of an option."""
     shown = word if stays else REMOVED
     line = shlex.join(["python", "--with", word])
@@ -186,7 +186,7 @@ def test_of_a_candidates_words_only_places_and_short_numbers_leave(word: str, st
     assert PRIVATE.option("url", word) == shown
 
 
-def test_of_options_short_numbers_and_our_own_words_leave() -> None:
+def test_short_numbers_and_documented_words_of_options_leave() -> None:
     options = {
         "pin": 83749201,
         "password": 12,
@@ -226,7 +226,7 @@ def test_of_options_short_numbers_and_our_own_words_leave() -> None:
         ("npu-of-alice", REMOVED),
     ],
 )
-def test_of_a_candidate_the_known_settings_leave(spec: str, cleared: str) -> None:
+def test_known_settings_of_a_candidate_leave(spec: str, cleared: str) -> None:
     assert PRIVATE.spec(spec) == cleared
     assert not any(word in cleared for word in ("alice", "S3cret", "pw@"))
 
@@ -249,7 +249,7 @@ def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_stat
 
 
 @pytest.mark.parametrize("name", plugins.own_names("backends"))
-def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_checks(
+def test_known_options_are_those_that_the_backend_checks(
     name: str,
 ) -> None:
     assert capabilities(name).options == getattr(plugins.load("backends", name), "OPTIONS", {})
@@ -273,7 +273,7 @@ def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_che
         "cmd[inputs=float16:NHWC,outputs=big:float32]:run.sh {model}",
     ],
 )
-def test_a_documented_candidate_leaves_as_it_is(spec: str) -> None:
+def test_documented_candidate_leaves_as_it_is(spec: str) -> None:
     assert PRIVATE.spec(spec) == spec
 
 
@@ -298,22 +298,22 @@ def test_a_documented_candidate_leaves_as_it_is(spec: str) -> None:
 @pytest.mark.parametrize(
     "option", ["ort:session.x", "openvino:device", "web:browser", "cuda:providers"]
 )
-def test_an_options_value_that_looks_private_stays_here(option: str, value: str) -> None:
+def test_options_value_that_looks_private_stays_here(option: str, value: str) -> None:
     assert PRIVATE.spec(f"{option}={value}").endswith(f"={REMOVED}")
 
 
 @pytest.mark.parametrize("option", ["ort:custom_ops", "ort:weights", "mnn:python"])
-def test_an_option_that_names_a_file_stays_here(option: str) -> None:
+def test_option_that_names_a_file_stays_here(option: str) -> None:
     assert PRIVATE.spec(f"{option}=plain") == f"{option}={REMOVED}"
 
 
-def test_an_option_of_the_users_own_backend_leaves_with_a_listed_word_alone() -> None:
+def test_option_of_the_users_own_backend_leaves_with_a_listed_word_alone() -> None:
     assert PRIVATE.spec("mine.py:precision=fp16,device=pixel,url=x") == (
         f"mine.py:precision=fp16,device={REMOVED},{REMOVED}={REMOVED}"
     )
 
 
-def test_a_kept_command_leaves_without_what_is_private() -> None:
+def test_kept_command_leaves_without_what_is_private() -> None:
     redactor = replace(PRIVATE, keep=frozenset(["command"]), kept=set())
     assert (
         redactor.command("./run.sh --fast --key tokenvalue1 /home/alice/x")
@@ -329,7 +329,7 @@ def test_clearing_twice_changes_nothing_more(text: str) -> None:
         assert clear(clear(text)) == clear(text)
 
 
-def test_of_a_document_the_known_fields_leave() -> None:
+def test_known_fields_of_a_document_leave() -> None:
     document = {
         "nodes": ["/usr/alice/x"],
         "why": "RuntimeError: no route to 10.1.2.3",

@@ -53,7 +53,7 @@ def test_the_converted_cut_is_checked(model: Path) -> None:
     assert made.opset_import[0].version == 15
 
 
-def test_what_onnx_cannot_convert_is_not_written(model: Path) -> None:
+def test_unconvertible_opset_is_refused(model: Path) -> None:
     """Relu of opset 14 only takes further types; onnx has no way back."""
     target, path = cut(model, "--start", "relu", "--end", "last", "--target-opset", "11")
     assert target["file"] is None and target["why"]
@@ -68,7 +68,7 @@ def test_without_values_a_conversion_is_written(model: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["6", "18", "-3"])
-def test_a_version_that_cannot_be(version: str, model: Path) -> None:
+def test_impossible_opset_is_refused(version: str, model: Path) -> None:
     done = subcut(
         "cut",
         model,

@@ -84,7 +84,7 @@ def test_the_script_of_a_case_turns_telemetry_off_before_it_imports_the_runtime(
     assert script.index("ORT_DISABLE_TELEMETRY") < script.index("import onnxruntime")
 
 
-def test_a_cut_can_be_cut_again(tmp_path: Path, cases: Cases) -> None:
+def test_cut_can_be_cut_again(tmp_path: Path, cases: Cases) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] d) { a = Neg(x) b = Abs(a) c = Tanh(b) d = Relu(c) }"
     )
@@ -113,7 +113,7 @@ def test_folders_of_groups_that_are_no_more_are_removed(tmp_path: Path, cases: C
     assert len(list((tmp_path / "out").iterdir())) == 1, kept
 
 
-def test_a_function_called_shape_is_no_shape(tmp_path: Path, cases: Cases) -> None:
+def test_function_called_shape_is_no_shape(tmp_path: Path, cases: Cases) -> None:
     function = helper.make_function(
         "f",
         "Shape",
@@ -185,7 +185,7 @@ def test_open_dimensions_despite_wrong_declarations(
     assert [d.dim_value for d in fed.type.tensor_type.shape.dim] in ([0, 0], [0, 3])
 
 
-def test_a_sequence_of_shapes_is_an_input_where_it_cannot_be_frozen(
+def test_sequence_of_shapes_is_an_input_where_it_cannot_be_frozen(
     tmp_path: Path, cases: Cases
 ) -> None:
     zero = numpy_helper.from_array(np.asarray(0), "zero")
@@ -213,7 +213,7 @@ def test_renamed_nodes_do_not_meet_names_that_exist(tmp_path: Path, cases: Cases
     assert list(manifest["region"]["renamed"].values()) == ["a"]
 
 
-def test_a_capture_of_types_that_numpy_lacks_is_one_run(tmp_path: Path, cases: Cases) -> None:
+def test_capture_of_types_that_numpy_lacks_is_one_run(tmp_path: Path, cases: Cases) -> None:
     """bf16 and float32 of one random draw belong together."""
     bf16 = TensorProto.BFLOAT16
     nodes = [
@@ -240,7 +240,7 @@ def test_sparse_weights_in_another_file_come_along(tmp_path: Path, cases: Cases)
     assert numpy_helper.to_array(kept.values).tolist() == [2.0, 3.0]
 
 
-def test_a_function_that_calls_itself_is_refused(tmp_path: Path, cases: Cases) -> None:
+def test_function_that_calls_itself_is_refused(tmp_path: Path, cases: Cases) -> None:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     function = helper.make_function(
         "f", "Loop", ["X"], ["Y"], [helper.make_node("Loop", ["X"], ["Y"], domain="f")], imports

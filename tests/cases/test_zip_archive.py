@@ -187,7 +187,7 @@ def test_twice_the_same_name(small: Path, tmp_path: Path) -> None:
         bundle.unpack(path, tmp_path / "place")
 
 
-def test_a_file_that_is_a_folder_too(small: Path, tmp_path: Path) -> None:
+def test_file_that_is_a_folder_too(small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(small, tmp_path / "evil.zip"))
     with zipfile.ZipFile(path, "a") as file:
         file.writestr(entry("top/a.txt/b"), b"evil")
@@ -196,7 +196,7 @@ def test_a_file_that_is_a_folder_too(small: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
 
 
-def test_an_encrypted_entry(small: Path, tmp_path: Path) -> None:
+def test_encrypted_entry_is_refused(small: Path, tmp_path: Path) -> None:
     data = bytearray(small.read_bytes())
     for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(magic) + at] |= 1
@@ -206,7 +206,7 @@ def test_an_encrypted_entry(small: Path, tmp_path: Path) -> None:
         bundle.unpack(path, tmp_path / "place")
 
 
-def test_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for k in range(3):
@@ -218,7 +218,7 @@ def test_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         bundle.unpack(path, tmp_path / "place")
 
 
-def test_a_size_that_lies(tmp_path: Path) -> None:
+def test_wrong_size_is_refused(tmp_path: Path) -> None:
     """The list says what there is; the zip says less: what comes is cut off there, and noticed."""
     path = sealed(tmp_path / "x.zip", {"a": b"1234" * 100})
     data = bytearray(path.read_bytes())
@@ -242,7 +242,7 @@ def test_a_size_that_lies(tmp_path: Path) -> None:
         lambda d: d.clear(),
     ],
 )
-def test_a_list_that_does_not_fit(
+def test_wrong_list_of_files_is_refused(
     change: Callable[[dict[str, Any]], Any], small: Path, tmp_path: Path
 ) -> None:
     out = io.BytesIO()
@@ -261,7 +261,7 @@ def test_a_list_that_does_not_fit(
     assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
 
 
-def test_it_is_unpacked_once(small: Path, tmp_path: Path) -> None:
+def test_bundle_is_unpacked_once(small: Path, tmp_path: Path) -> None:
     place = tmp_path / "a" / "place"
     assert bundle.unpack(small, place) and not bundle.unpack(small, place)
     (place / "notes.txt").write_text("mine")
@@ -283,14 +283,16 @@ def test_interrupted_it_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_room(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_while_unpacking_is_an_error(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     with pytest.raises(OutputError, match="10 left"):
         bundle.unpack(small, tmp_path / "place")
 
 
-def test_a_bundle_zipped_anew_by_a_person(small: Path, tmp_path: Path) -> None:
+def test_rezipped_bundle_is_read(small: Path, tmp_path: Path) -> None:
     """Unpacked by hand and zipped again, with entries for folders: the same files, so the same
     bundle."""
     assert bundle.unpack(small, tmp_path / "top")
@@ -299,6 +301,6 @@ def test_a_bundle_zipped_anew_by_a_person(small: Path, tmp_path: Path) -> None:
     assert tree(tmp_path / "place") == tree(tmp_path / "top")
 
 
-def test_a_bundle_is_a_zip() -> None:
+def test_bundle_is_a_zip() -> None:
     with pytest.raises(UsageError, match=r"a bundle is a \.zip"):
         bundle.require_free(Path("x.tar"), "x")

@@ -18,7 +18,7 @@ ERRORS = st.one_of(
 @given(
     st.lists(ERRORS, max_size=20), st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=9)
 )
-def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
+def test_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
     points = [Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
     drawn = chart(points, marks, {"x": "", "label": ""})
     places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{drawn.line} {drawn.dots}")
@@ -32,7 +32,7 @@ def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -
     assert len(drawn.levels) <= MAX_LABELS + 1
 
 
-def test_what_is_below_the_decades_shown_is_no_zero() -> None:
+def test_value_below_the_shown_decades_is_not_zero() -> None:
     points = [Point(k, error, "agree", "") for k, error in enumerate((0.0, 1e-7, 6e37))]
     words = {"x": "", "label": ""}
     assert chart(points, [], words).levels[-1].label == "≤1e22"

@@ -39,7 +39,7 @@ def test_each_operator_is_of_one_kind_and_each_kind_has_words() -> None:
     assert list(KINDS) == list(WORDS) == list(COLOURS)
 
 
-def test_a_box_has_the_strip_of_its_kind_and_arithmetic_none() -> None:
+def test_box_has_the_strip_of_its_kind_and_arithmetic_none() -> None:
     network = Network(["a", "b"], ["Conv", "Add"], [["x"], ["a"]], [["a"], ["b"]], ["x"], ["b"])
     text = svg(Drawer(network).layout(), style=False)
     assert (

@@ -51,7 +51,7 @@ def inside(picture: Layout, key: str) -> bool:
     )
 
 
-def test_what_is_open_stands_in_its_frame_with_its_own_number() -> None:
+def test_open_group_is_in_its_frame_with_its_number() -> None:
     drawing = drawer()
     keys = drawing.openable
     assert list(keys.items()) == [("#1", ""), ("#8", "#1")]
@@ -89,5 +89,5 @@ def test_marks_reach_what_is_inside() -> None:
     )
 
 
-def test_a_small_model_shows_its_bodies_at_once() -> None:
+def test_small_model_shows_its_bodies_at_once() -> None:
     assert drawer().shown() == {"#1"}

@@ -119,7 +119,7 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
 
 @settings(max_examples=examples(15))
 @given(networks())
-def test_a_page_has_a_section_per_group_and_asks_nobody(network: Network) -> None:
+def test_page_has_a_section_per_group_and_asks_nobody(network: Network) -> None:
     drawer = Drawer(network)
     text = page(drawer, Marks(), "<title>", None, 400.0, ["<in>"])
     assert text.count("<details") == len(drawer.tree.groups) - 1 and text.count("<script>") == 1
@@ -177,7 +177,7 @@ def crossing(count: int) -> Network:
     )
 
 
-def test_a_trunk_is_straight_through_open_groups() -> None:
+def test_trunk_is_straight_through_open_groups() -> None:
     drawer = Drawer(chain(300, True))
     layout = drawer.layout(drawer.tree.numbers)
     assert len({x for line in layout.lines for x, _ in line.points}) == 1
@@ -198,7 +198,7 @@ def test_groups_that_depend_on_each_other_are_ordered_by_their_first_node() -> N
     assert topological([0, 1, 2], [(0, 1), (1, 0), (1, 2)], {0: 5, 1: 3, 2: 9}) == [1, 0, 2]
 
 
-def test_a_tensor_with_many_readers_is_named_at_those_far_below() -> None:
+def test_tensor_with_many_readers_is_named_at_those_far_below() -> None:
     reads = [["in"], *([f"t{i}", "t0"] for i in range(20))]
     network = Network(
         [""] * 21, ["Add"] * 21, reads, [[f"t{i}"] for i in range(21)], ["in"], ["t20"]
@@ -237,7 +237,7 @@ def paddle(count: int) -> Network:
     )
 
 
-def test_a_number_behind_the_operator_is_no_scope() -> None:
+def test_number_behind_the_operator_is_no_scope() -> None:
     """A group of all Conv would be in a cycle with that of all Add: what stands together is a
     group."""
     tree = Tree(paddle(160))

@@ -21,7 +21,7 @@ def network(ops: list[str]) -> Network:
     )
 
 
-def test_a_few_boxes_or_one_kind_have_no_legend() -> None:
+def test_few_boxes_or_one_kind_have_no_legend() -> None:
     assert legend(["multiply"] * 4 + ["layout"] * 3, 900.0) == ("", 0.0, 0.0)
     assert legend(["multiply"] * 99, 900.0) == ("", 0.0, 0.0)
     assert "convolution" in legend(["multiply"] * 4 + ["layout"] * 4, 900.0)[0]

@@ -28,7 +28,7 @@ FUSED = Network(
 )
 
 
-def test_what_was_fused_is_one_piece() -> None:
+def test_fused_nodes_are_one_piece() -> None:
     changed = [piece for piece in pieces(PLAIN, FUSED, matched(PLAIN, FUSED)) if piece.changed]
     assert [(p.tensor, p.nodes, p.others) for p in changed] == [("c", (0, 1, 2), (0,))]
 
@@ -51,13 +51,13 @@ def test_where_names_are_gone_the_structure_matches() -> None:
 
 @settings(max_examples=25)
 @given(networks())
-def test_a_network_beside_itself_does_not_differ(network: Network) -> None:
+def test_network_beside_itself_does_not_differ(network: Network) -> None:
     pairs = matched(network, network)
     assert all(a == b for a, b in pairs.items())
     assert not any(piece.changed for piece in pieces(network, network, pairs))
 
 
-def test_what_differs_by_quantizers_alone_is_the_same_quantized() -> None:
+def test_models_that_differ_by_quantizers_correspond() -> None:
     plain = Network(["", ""], ["Conv", "Relu"], [["x", "w"], ["a"]], [["a"], ["y"]], ["x"], ["y"])
     reads = [["w8"], ["x"], ["x8"], ["xf", "wf"], ["a"], ["a8"], ["af"]]
     makes = [["wf"], ["x8"], ["xf"], ["a"], ["a8"], ["af"], ["y"]]

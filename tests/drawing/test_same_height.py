@@ -33,7 +33,7 @@ def middles(drawing: Layout) -> dict[str, float]:
     return {box.label: box.y + box.height / 2 for box in drawing.boxes}
 
 
-def test_what_corresponds_stands_at_one_height() -> None:
+def test_corresponding_boxes_have_one_height() -> None:
     one = chain("A", "q", "q", "B", "C")
     other = chain("A", "B", "q", "C")
     first, second = same_height(

@@ -37,7 +37,7 @@ def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
     assert tensor.statistics(a).nans == 0
 
 
-def test_where_the_difference_is() -> None:
+def test_difference_is_marked_at_its_place() -> None:
     """In the plane that holds the largest, at its place; worst first, index and values as they
     are."""
     a = np.zeros((2, 3, 10, 10), np.float32)
@@ -71,7 +71,7 @@ def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
     assert tensor.plane_errors(a, b) == [0.0, cells.far]
 
 
-def test_a_difference_below_the_least_float32_is_one() -> None:
+def test_difference_below_the_least_float32_is_one() -> None:
     a = np.zeros((2, 2))
     b = np.array([[0, 1e-300], [-0.0, np.nan]])
     cells = tensor.map_cells(a, b)
@@ -81,7 +81,7 @@ def test_a_difference_below_the_least_float32_is_one() -> None:
     )
 
 
-def test_what_is_not_finite_is_the_worst() -> None:
+def test_non_finite_value_is_the_worst() -> None:
     a = np.ones((4, 4), np.float32)
     b = a.copy()
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
@@ -96,7 +96,7 @@ def test_what_is_not_finite_is_the_worst() -> None:
     assert (none.least, none.mean, none.zeros) == (None, None, 0.0)
 
 
-def test_a_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
+def test_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     a = np.zeros((1, 1, 1000, 1000), np.float32)
     b = a.copy()
     b[0, 0, 777, 333] = 1

@@ -90,7 +90,7 @@ def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -
     assert list(load(tmp_path / "ac.onnx").inputs) == ["x", "x_2"]
 
 
-def test_what_cannot_be_joined(tmp_path: Path) -> None:
+def test_models_that_do_not_fit_are_not_joined(tmp_path: Path) -> None:
     one = chain(tmp_path / "a.onnx", {"n": "Neg"})
     two = chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda c: f"{c.number}: {c.title}")
-def test_a_tail_that_is_dropped_is_put_back(
+def test_tail_that_is_dropped_is_put_back(
     case: CutCase, tmp_path: Path, reference: Reference
 ) -> None:
     graph = load(case.build(tmp_path))
@@ -161,7 +161,7 @@ def test_nodes_are_bypassed(tmp_path: Path) -> None:
         assert len(load(path).nodes) == max(4 - len(nodes), 1)
 
 
-def test_a_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
+def test_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["h"], name="n"),
         helper.make_node("QuantizeLinear", ["h", "s", "z"], ["q"], name="q"),
@@ -182,7 +182,7 @@ def test_a_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> No
     assert np.array_equal(run(new.path, x=X)["y"], -X)
 
 
-def test_a_body_reads_what_is_left(tmp_path: Path) -> None:
+def test_body_reads_the_remaining_tensor(tmp_path: Path) -> None:
     """A body reads the bypassed node's output from outside."""
     onnx.save(graphs.if_body(), tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")

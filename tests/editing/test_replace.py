@@ -71,7 +71,7 @@ def put_back(graph: Graph, region: Region, folder: Path, **options: Any) -> Path
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", WHOLE, ids=lambda c: f"{c.number}: {c.title}")
-def test_a_cut_that_is_put_back_changes_nothing(
+def test_cut_that_is_put_back_changes_nothing(
     case: CutCase, tmp_path: Path, reference: Reference
 ) -> None:
     graph = load(case.build(tmp_path))
@@ -151,7 +151,7 @@ def model(tmp_path: Path) -> Graph:
     return save(graphs.plain(), tmp_path / "m.onnx")
 
 
-def test_an_edited_piece_takes_the_place_and_names_are_unique(
+def test_edited_piece_takes_the_place_and_names_are_unique(
     model: Graph, tmp_path: Path, reference: Reference
 ) -> None:
     """Its weight has a name that is taken by another, its node too."""
@@ -207,7 +207,7 @@ def test_another_type_or_shape_at_the_edge_is_refused(model: Graph, tmp_path: Pa
         replace(model, region, save(wrong, tmp_path / "p.onnx"))
 
 
-def test_a_piece_that_depends_on_its_own_output_is_refused(model: Graph, tmp_path: Path) -> None:
+def test_piece_that_depends_on_its_own_output_is_refused(model: Graph, tmp_path: Path) -> None:
     region = between(model, ["first"], ["middle"])
     (made,) = region.outputs
     other = save(
@@ -273,7 +273,7 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
     )
 
 
-def test_a_function_of_the_same_name_and_another_body_gets_a_name(tmp_path: Path) -> None:
+def test_function_of_the_same_name_and_another_body_gets_a_name(tmp_path: Path) -> None:
     graph = save(graphs.nested_functions(), tmp_path / "m.onnx")
     region = between(graph, ["first"], ["last"])
     cut_region(graph, region).save(tmp_path / "piece.onnx")

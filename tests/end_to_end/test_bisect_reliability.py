@@ -239,7 +239,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupted_run_waits_for_no_candidate(
+def test_interrupted_run_waits_for_no_candidate(
     jobs: int, number: signal.Signals, here: Path, mark: dict[str, str]
 ) -> None:
     """The candidate hangs from its fourth trial on; with two jobs another may run beside it."""
@@ -263,9 +263,7 @@ def test_an_interrupted_run_waits_for_no_candidate(
 
 
 @pytest.mark.parametrize("output", ["file", "file/below", "/proc/nowhere", "/dev/null", "x" * 300])
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
-    output: str, here: Path
-) -> None:
+def test_unwritable_output_is_refused_before_anything_runs(output: str, here: Path) -> None:
     (here / "file").write_text("mine")
     before = tree(here)
     done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", output, cwd=here)
@@ -277,7 +275,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
     assert loads(here) == []
 
 
-def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
+def test_read_only_output_is_refused_before_anything_runs(here: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.mkdir()
     if not ROOT:
@@ -299,9 +297,7 @@ def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(
-    kind: str, here: Path
-) -> None:
+def test_obstacle_at_the_result_is_refused_before_anything_runs(kind: str, here: Path) -> None:
     way = here / "subcut_out" / "bisect-odd.py"
     way.parent.mkdir()
     if kind == "file":
@@ -366,7 +362,9 @@ def told_or_found(done: Done, where: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, str]) -> None:
+def test_full_disk_ends_with_the_answer_or_an_error(
+    here: Path, disk: Callable[[int], Path], mark: dict[str, str]
+) -> None:
     """At each size: the answer, or an error; never half a result. With more space the same command
     goes on."""
     line(here / "m.onnx", SHORT, width=2000)
@@ -398,7 +396,7 @@ def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, st
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_in_the_middle(
+def test_disk_that_fills_up_midway_keeps_the_stored_runs(
     here: Path, disk: Callable[[int], Path], mark: dict[str, str]
 ) -> None:
     """What was kept before stays good: with space again only what could not be kept is run
@@ -428,7 +426,9 @@ def test_a_disk_that_fills_up_in_the_middle(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
-def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
+def test_limit_of_file_sizes_is_an_error_only_if_the_store_does_not_fit(
+    limit: int, here: Path, mark: dict[str, str]
+) -> None:
     """A quota, played by a limit on the size of files: too small for the store, for a report, or
     for neither."""
 
@@ -475,7 +475,9 @@ def honest(document: dict[str, Any], then: str) -> None:
         pytest.param(6, "nan", marks=pytest.mark.rare),
     ],
 )
-def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> None:
+def test_candidate_that_changes_midway_yields_no_wrong_certificate(
+    after: int, then: str, here: Path
+) -> None:
     """It changes before the second run of the whole, the profile, the node alone, its confirmation,
     or the rest."""
     done = bisect(*doubted(here, nodes="n5", after=after, then=then), *QUICK, "--json", cwd=here)
@@ -490,7 +492,7 @@ def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("then", "after"), [("n2", 7)])
-def test_what_agreed_before_a_change_certifies_nothing_after_it(
+def test_agreement_before_a_change_certifies_nothing_after_it(
     then: str, after: int, here: Path
 ) -> None:
     """The profile is wrong everywhere, so single nodes are asked first, and agree; then the
@@ -500,7 +502,7 @@ def test_what_agreed_before_a_change_certifies_nothing_after_it(
 
 
 @pytest.mark.slow
-def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
+def test_change_after_the_culprit_leaves_the_culprit_certified(here: Path) -> None:
     """The culprit stands; that the rest could not be asked about is said, not passed over."""
     document = found(
         bisect(*doubted(here, nodes="n5", after=7, then="dies"), *QUICK, "--json", cwd=here)
@@ -514,7 +516,7 @@ def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path) -> None:
+def test_candidate_that_stops_working_agrees_nowhere(here: Path) -> None:
     """It dies from its fourth run on: nothing can be learned."""
     line(here / "m.onnx", NAMES)
     document = found(
@@ -527,7 +529,7 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
 
 
 @pytest.mark.slow
-def test_a_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
+def test_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
     """A package that is missing, say: a model of one node dies with the same words."""
     done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here)
     assert done.code == 4 and "runs nothing, not even one Relu" in done.document["error"]["what"], (
@@ -561,9 +563,7 @@ for o in manifest["outputs"]:
 @pytest.mark.parametrize(
     "most", [pytest.param(1, marks=pytest.mark.rare), 3, pytest.param(5, marks=pytest.mark.rare)]
 )
-def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(
-    most: int, here: Path
-) -> None:
+def test_unusable_command_ends_the_search_and_repaired_continues_it(most: int, here: Path) -> None:
     faults = {"nodes": "n5", "log": str(here / "log")}
     text = COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=most, faults=faults)
     (here / "run.py").write_text(text)
@@ -611,7 +611,7 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.rare), 3])
-def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path) -> None:
+def test_candidate_that_is_wrong_in_some_processes_is_flaky(seed: int, here: Path) -> None:
     """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node
     alone (3)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
@@ -693,7 +693,7 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["dies", pytest.param("step", marks=pytest.mark.slow)])
-def test_one_of_three_samples(fault: str, here: Path) -> None:
+def test_failure_on_one_of_three_samples_is_found(fault: str, here: Path) -> None:
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0, 30.0)):
         np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
@@ -733,7 +733,9 @@ ODD = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guilty", [pytest.param(0, marks=pytest.mark.rare), 6])
-def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, str]) -> None:
+def test_hostile_names_run_nothing_and_reach_no_terminal(
+    guilty: int, here: Path, mark: dict[str, str]
+) -> None:
     """In the names of nodes and tensors, the model's path and the folder."""
     folder = here / "a b;$(touch pwned)'"
     folder.mkdir()
@@ -790,7 +792,7 @@ def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, 
 
 
 @pytest.mark.slow
-def test_again_runs_nothing_and_another_candidate_has_a_folder_of_its_own(here: Path) -> None:
+def test_second_bisection_runs_nothing_and_another_candidate_has_another_folder(here: Path) -> None:
     words = (*doubted(here, nodes="n5"), *QUICK, "--json")
     first = found(bisect(*words, cwd=here))
     before = loads(here)
@@ -824,7 +826,7 @@ def place_of(document: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)]
 )
-def test_a_budget_that_is_used_up_is_said(
+def test_used_up_budget_blames_nothing(
     budget: tuple[str, str], here: Path, mark: dict[str, str]
 ) -> None:
     """A run takes 0.7 s, so one or none fits into the time. Nothing is blamed."""
@@ -848,16 +850,14 @@ def test_a_budget_that_is_used_up_is_said(
 
 
 @pytest.mark.slow
-def test_a_run_that_takes_longer_than_all_the_time_is_ended(
-    here: Path, mark: dict[str, str]
-) -> None:
+def test_run_beyond_the_time_limit_is_ended(here: Path, mark: dict[str, str]) -> None:
     begin = time.monotonic()
     done = bisect(*doubted(here, pause="600"), *QUICK, "--max-time", "3s", cwd=here, env=mark)
     assert time.monotonic() - begin < LONG / 4
     assert done.code == 5 and "the time is used up before the whole model was judged" in done.err
 
 
-def test_no_time_at_all_is_a_slip(here: Path) -> None:
+def test_time_limit_of_0_is_refused(here: Path) -> None:
     done = bisect(*doubted(here, nodes="n5"), "--max-time", "0s", cwd=here)
     assert (done.code, done.out) == (2, ""), done
     assert "--max-time 0s" in done.err
@@ -897,7 +897,7 @@ def replay(*words: str | Path, cwd: Path) -> Done:
 
 
 @pytest.mark.slow
-def test_a_case_that_was_copied_elsewhere(copied: Path, tmp_path: Path) -> None:
+def test_copied_case_is_replayed(copied: Path, tmp_path: Path) -> None:
     for words in ((copied,), (copied / "culprit",)):
         asked = replay(*words, cwd=tmp_path)
         assert (asked.code, asked.out) == (2, "") and "--trust" in asked.err, asked
@@ -953,7 +953,7 @@ def empty(path: Path) -> None:
         ("culprit", shutil.rmtree, 2),
     ],
 )
-def test_a_damaged_case_is_named(
+def test_damaged_case_is_refused(
     file: str, damage: Callable[[Path], None], code: int, copied: Path, tmp_path: Path
 ) -> None:
     damage(copied / file)
@@ -964,7 +964,7 @@ def test_a_damaged_case_is_named(
 
 
 @pytest.mark.slow
-def test_what_a_mailed_case_names_is_run_from_nowhere_else(copied: Path, tmp_path: Path) -> None:
+def test_mailed_case_runs_no_other_file_of_that_name(copied: Path, tmp_path: Path) -> None:
     """The candidate's file is where the sender had it; where it is not, that is said."""
     manifest = json.loads((copied / "manifest.json").read_text())
     manifest["request"]["identity"]["backend"] = "/nowhere/odd.py"

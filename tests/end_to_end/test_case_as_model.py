@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
+def test_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
     assert subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", cwd=tmp_path).code == 0
     case = Path("subcut_out/mm__relu")
     for words in (
@@ -49,9 +49,7 @@ def test_a_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
         assert "not given" not in done.err and "random values" not in done.err
 
 
-def test_an_input_that_is_not_given_is_named_and_a_conversion_too(
-    model: Path, tmp_path: Path
-) -> None:
+def test_generated_and_converted_inputs_are_named(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((1, 4)))
     done = subcut(model, "-s", "mm", "-e", "relu", "-i", "a.npy", cwd=tmp_path)
     assert done.code == 0
@@ -59,7 +57,7 @@ def test_an_input_that_is_not_given_is_named_and_a_conversion_too(
     assert "input b was not given: random normal, seed 0" in done.err
 
 
-def test_a_file_whose_name_reads_like_a_sentence_is_a_file(model: Path, tmp_path: Path) -> None:
+def test_file_whose_name_reads_like_a_sentence_is_a_file(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "random image.npy", np.ones((1, 4), np.float32))
     np.save(tmp_path / "what is fed (converted from int8).npy", np.ones((1, 4), np.float32))
     given = ("-i", "a=random image.npy", "-i", "b=what is fed (converted from int8).npy")
@@ -73,7 +71,7 @@ def test_a_file_whose_name_reads_like_a_sentence_is_a_file(model: Path, tmp_path
     assert not any("random" in note for note in notes)
 
 
-def test_a_folder_that_mixes_inputs_and_others_is_refused(model: Path, tmp_path: Path) -> None:
+def test_folder_that_mixes_inputs_and_others_is_refused(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixed"
     folder.mkdir()
     for name in ("a", "z"):

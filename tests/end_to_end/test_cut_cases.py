@@ -148,7 +148,7 @@ def words(case: CutCase, model: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("key", WORKS)
-def test_a_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path: Path) -> None:
+def test_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path: Path) -> None:
     case = TABLE[key]
     edge = EDGES[key]
     g = graph.load(case.build(tmp_path))
@@ -258,7 +258,9 @@ def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("key", WITH_SCRIPT)
-def test_the_folder_proves_itself(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
+def test_script_of_a_cut_reproduces_its_outputs(
+    key: str, tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
     case = TABLE[key]
     result = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out"))
     moved = tmp_path / "elsewhere"
@@ -271,7 +273,9 @@ def test_the_folder_proves_itself(key: str, tmp_path: Path, subcut: Callable[...
     assert sorted(script.stdout.splitlines()) == [f"{name}: bit-identical" for name in outputs]
 
 
-def test_the_script_in_the_folder_can_fail(tmp_path: Path, subcut: Callable[..., Result]) -> None:
+def test_script_of_a_cut_detects_other_outputs(
+    tmp_path: Path, subcut: Callable[..., Result]
+) -> None:
     case = TABLE["12-0"]
     result = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out"))
     folder = Path(result.document["results"][0]["path"])
@@ -398,7 +402,7 @@ def complete(case: CutCase, model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("key", ["28-1", "40-1", "41-1"])
-def test_what_nobody_runs_is_cut_right_all_the_same(
+def test_model_that_no_runtime_runs_is_cut_right(
     key: str, tmp_path: Path, subcut: Callable[..., Result]
 ) -> None:
     """The source and the cut, completed alike (a stand-in for the unknown op, today's IR and
@@ -570,7 +574,7 @@ def test_44_the_cut_is_sorted(cut_model: Cutter) -> None:
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path) -> None:
+def test_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path) -> None:
     """As users run it: in a folder of its own."""
     case = TABLE[key]
     assert case.refused is not None
@@ -589,7 +593,7 @@ def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("key", [k for k in REFUSED if TABLE[k].number not in (14, 28, 40, 41)])
-def test_a_refusal_needs_no_run(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
+def test_refusal_needs_no_run(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
     """A missing weight and a selector that matches nothing are reported, though nothing is run."""
     case = TABLE[key]
     asked = words(case, case.build(tmp_path / "source"), tmp_path / "out")

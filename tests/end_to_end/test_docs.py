@@ -202,7 +202,7 @@ def test_the_example_of_a_command_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", FROM_OTHER_TOOLS, ids=lambda p: p.stem)
-def test_a_page_for_another_tools_users_has_its_parts(page: Path) -> None:
+def test_page_for_another_tools_users_has_its_parts(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.splitlines()[2] == "| you do today | with subcut |"
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == [

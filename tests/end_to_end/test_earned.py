@@ -88,7 +88,7 @@ def test_zeros_are_not_right_where_scores_are_tiny(
     assert done.code in (1, 5), done.out
 
 
-def test_an_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
+def test_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
     write(here, "value", "prob")
     np.save(here / "x.npy", np.full((1, 3, 8, 8), -300, np.float32))  # prob is 0 everywhere
     words = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json")
@@ -98,7 +98,7 @@ def test_an_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
     assert (accepted.code, accepted.document["outcome"]) == (0, "agree")
 
 
-def test_a_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
+def test_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
     write(here, "value", "prob", "map")
     np.save(
         here / "x.npy",
@@ -111,7 +111,7 @@ def test_a_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
     assert done.document["whole"]["mute"].keys() == {"prob"}
 
 
-def test_a_constant_output_of_the_searched_region_is_inconclusive(here: Path) -> None:
+def test_constant_output_of_the_searched_region_is_inconclusive(here: Path) -> None:
     text = (
         "g (float[1, 8] x) => (float[1, 8] y) { [a] a = Relu(x) [b] b = Mul(a, zero) [c] c ="
         " Add(b, one) [y] y = Add(c, x) }"
@@ -123,7 +123,7 @@ def test_a_constant_output_of_the_searched_region_is_inconclusive(here: Path) ->
     assert done.out.startswith("inconclusive: this input tells nothing about 'c'")
 
 
-def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
+def test_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
     text = (
         "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y ="
         " Softmax(b) }"
@@ -145,7 +145,7 @@ FUSED = planted(
 
 
 @pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])
-def test_a_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here: Path) -> None:
+def test_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here: Path) -> None:
     text = "g (float[4, 4] x) => (float[4, 4] y) { a = Abs(x) b = Sqrt(a) y = Mul(b, x) }"
     text_models.save(here / "m.onnx", text)
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
@@ -177,7 +177,7 @@ SILENT = """g (float[4, 4] x) => (float[4, 4] y) {
 }"""
 
 
-def test_a_region_that_tells_nothing_is_inconclusive(here: Path) -> None:
+def test_region_that_tells_nothing_is_inconclusive(here: Path) -> None:
     text_models.save(here / "m.onnx", SILENT)
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
     words = ("bisect", "m.onnx", "-c", "ort", "-i", "x.npy", "--json", "--within")
@@ -198,7 +198,7 @@ def test_good_by_hand_of_an_output_that_tells_nothing_is_inconclusive(
     assert (done.code, done.document["result"]["exit_code"]) == (code, code), done
 
 
-def test_a_recorded_output_that_tells_nothing_can_be_accepted(here: Path) -> None:
+def test_recorded_output_that_tells_nothing_can_be_accepted(here: Path) -> None:
     text_models.save(here / "m.onnx", SILENT.replace("float[4, 4] y)", "float[4, 4] c)"))
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
     (here / "dumps").mkdir()
@@ -224,7 +224,7 @@ JITTER = planted(
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_a_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
+def test_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
     command: str, here: Path
 ) -> None:
     write(here, "value", "map")

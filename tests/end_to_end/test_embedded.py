@@ -127,7 +127,7 @@ def test_the_host_is_the_same_each_time() -> None:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("case", TESTS)
-def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> None:
+def test_operator_gets_its_values_from_the_network(case: str, form: Form) -> None:
     text, inputs, data = TESTS[case]
     subject = subject_of(text, inputs)
     embedded = embed(subject, form)
@@ -147,7 +147,7 @@ def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> 
 
 
 @pytest.mark.parametrize("case", TESTS)
-def test_what_is_right_changes_little_and_what_is_wrong_much(case: str) -> None:
+def test_right_operator_changes_little_and_a_wrong_one_much(case: str) -> None:
     text, inputs, _ = TESTS[case]
     subject = subject_of(text, inputs)
     embedded = embed(subject, EXACT)
@@ -168,7 +168,7 @@ def test_what_is_right_changes_little_and_what_is_wrong_much(case: str) -> None:
     )
 
 
-def test_what_is_no_data_is_fed_where_that_is_asked() -> None:
+def test_settings_are_fed_in_the_fed_form() -> None:
     subject = subject_of(RESIZE, FED_RESIZE)
     assert [list(embed(subject, form).feeds) for form in (NEAR, FED)] == [["x"], ["x", "op/s"]]
     assert set(embed(subject_of(LSTM, FED_LSTM), EXACT_FED).received) == {"x", "w", "r"}
@@ -191,7 +191,9 @@ UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("why", "text", "inputs"), [(why, *case) for why, case in UNFIT.items()])
-def test_what_cannot_be_embedded_says_why(why: str, text: str, inputs: dict[str, Any]) -> None:
+def test_unfit_operator_is_refused_with_the_reason(
+    why: str, text: str, inputs: dict[str, Any]
+) -> None:
     subject = subject_of(text, inputs)
     with pytest.raises(Unfit, match=why):
         embed(subject)
@@ -228,7 +230,7 @@ def operator_test(name: str, kind: str, *types: tuple[str, str]) -> operator_tes
         (operator_test("test_a", NODE, ("tensor", "int64")), "no float input"),
     ],
 )
-def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: str) -> None:
+def test_operator_test_is_unfit_by_its_table(test: operator_tests.OperatorTest, why: str) -> None:
     assert why in unfit(test) and bool(why) == bool(unfit(test))
 
 
@@ -243,7 +245,9 @@ def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: st
         ([], Word.UNRESOLVED),
     ],
 )
-def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word) -> None:
+def test_bisection_is_classified_by_its_findings(
+    regions: list[tuple[list[str], bool]], word: Word
+) -> None:
     findings = [
         {"nodes": n, "certified": c, "ops": [], "explains": 1.0, "why": ""} for n, c in regions
     ]
@@ -267,7 +271,7 @@ def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word
     ("backend", "text", "inputs"),
     [*REAL[:2], *(pytest.param(*case, marks=pytest.mark.rare) for case in REAL[2:])],
 )
-def test_a_real_bug_is_found_in_there(
+def test_real_bug_of_an_embedded_operator_is_found(
     backend: str, text: str, inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     if find_spec(MODULES[backend]) is None:

@@ -29,6 +29,6 @@ def test_the_line_whose_translation_is_wrong(fault: Fault, tmp_path: Path) -> No
     assert found.names(fault), found
 
 
-def test_a_healthy_export_is_not_blamed(tmp_path: Path) -> None:
+def test_healthy_export_is_not_blamed(tmp_path: Path) -> None:
     found = outcome("lstm", None, tmp_path)
     assert found.status == "right" and not found.named

@@ -68,7 +68,7 @@ def faulty(folder: Path, value: str, when: str = "True") -> Path:
     ],
 )
 @pytest.mark.parametrize("command", [["bisect"], ["compare"]], ids=["bisect", "compare"])
-def test_an_output_without_noise_is_judged_too(
+def test_output_without_noise_is_judged_too(
     here: Path, command: Sequence[str], value: str, code: int, says: str
 ) -> None:
     faulty(here, value.replace("numpy.", "__import__('numpy')."))
@@ -82,7 +82,7 @@ def test_an_output_without_noise_is_judged_too(
 
 
 @pytest.mark.slow
-def test_a_step_of_a_loop_is_judged_too(here: Path) -> None:
+def test_step_of_a_loop_is_judged_too(here: Path) -> None:
     """A merged decoder was right in 40 steps of which one was not judged."""
     (here / "loop.toml").write_text('steps = 6\n[states]\npast = "state"\n', encoding="utf-8")
     fed = ("-i", "x=x.npy", "-i", "past=past.npy", "-i", "use_past=use_past.npy")
@@ -93,7 +93,7 @@ def test_a_step_of_a_loop_is_judged_too(here: Path) -> None:
     assert done.code == 1 and "step 3 of 6" in done.out, done.out + done.err
 
 
-def test_a_scalar_in_another_model_is_matched(tmp_path: Path) -> None:
+def test_scalar_of_another_model_is_matched(tmp_path: Path) -> None:
     """It was an internal error: a scalar's order of axes was looked up."""
     w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
     for name, prefix in (("a", ""), ("b", "q_")):
@@ -111,7 +111,7 @@ def test_a_scalar_in_another_model_is_matched(tmp_path: Path) -> None:
     assert done.code == 0 and "right" in done.out, done.out + done.err
 
 
-def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
+def test_input_of_another_shape_than_the_recording_is_refused(tmp_path: Path) -> None:
     """It was an internal error: the reference had no values, of which a misread input was then
     asked."""
     text = "g (float[1, 2, 4, 4] data) => (float[1, 2, 4, 4] y) { h = Relu (data) y = Neg (h) }"
@@ -129,7 +129,7 @@ def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["openvino", "opencv"])
-def test_a_size_of_minus_one_is_open(tmp_path: Path, backend: str) -> None:
+def test_size_of_minus_one_is_open(tmp_path: Path, backend: str) -> None:
     """Paddle writes open sizes so; runtimes run such files, and we refused them in their name."""
     pytest.importorskip({"opencv": "cv2"}.get(backend, backend))
     text = "g (float[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y) { y = Relu (x) }"

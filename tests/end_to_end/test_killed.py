@@ -204,7 +204,7 @@ def test_killed_at_any_moment_the_next_run_gives_the_same(name: str, place: Plac
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_page_that_is_killed_leaves_nothing_to_the_next(place: Place) -> None:
+def test_killed_page_leaves_nothing_to_the_next(place: Place) -> None:
     """Its run goes down with it, and the files of the tensors that were looked at are removed by
     the next page."""
     in_process("demo", place.here / "d")

@@ -49,7 +49,7 @@ def test_two_gigabytes_in_four_hundred_megabytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_cannot_take_it_is_compared_node_by_node(tmp_path: Path) -> None:
+def test_candidate_over_the_memory_limit_is_compared_node_by_node(tmp_path: Path) -> None:
     decoder.write(tmp_path / "m", 3, 1280, 5120, sparse=True)
     shape = ("--shape", "h0=1x4x1280", "--criterion", "numpy:rtol=1e-2", "--at", "g*")
     done = subcut(

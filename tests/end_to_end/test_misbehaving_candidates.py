@@ -111,7 +111,7 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
         ("1 / 0", None, "failed while running: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_crash_is_a_verdict(
+def test_crash_is_a_verdict(
     body: str, name: str | None, why: str, here: Path, mark: dict[str, str]
 ) -> None:
     words = backend(here, run=f"if 't0' in found: {body}")
@@ -130,7 +130,7 @@ def test_a_crash_is_a_verdict(
 
 
 @pytest.mark.slow
-def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
+def test_crash_inside_a_right_model_is_printed(here: Path, mark: dict[str, str]) -> None:
     words = backend(here, run="if 't0' in found: print('last words'); os.abort()")
     said = compare(*words, cwd=here, env=mark).out
     why = "the process that should run the model was ended by SIGABRT: last words"
@@ -151,7 +151,7 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("when", [pytest.param("load", marks=pytest.mark.slow), "run"])
-def test_a_hang_is_ended_with_all_that_it_started(
+def test_hang_is_ended_with_its_child_processes(
     when: str, here: Path, mark: dict[str, str]
 ) -> None:
     """Its processes stay in its group, move to sessions of their own, or become orphans."""
@@ -171,7 +171,7 @@ def test_a_hang_is_ended_with_all_that_it_started(
 
 
 @pytest.mark.slow
-def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
+def test_memory_limit_covers_child_processes(here: Path, mark: dict[str, str]) -> None:
     """The limit holds for the whole process tree: here a child exceeds it."""
     body = (
         "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'],"
@@ -230,7 +230,7 @@ def test_additional_outputs_do_no_harm(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_hundred_outputs(here: Path) -> None:
+def test_one_wrong_output_of_a_hundred_is_named(here: Path) -> None:
     names = [f"y{i}" for i in range(100)]
     nodes = [helper.make_node("Neg", ["x"], [name], name=f"n{name}") for name in names]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", *names)]
@@ -321,7 +321,7 @@ KINDS = {"segv", "stopped", "C", "memory", "ragged", "orphan"}
     "name",
     [n if n in KINDS else pytest.param(n, marks=pytest.mark.rare) for n in (*FAILS, *HARMLESS)],
 )
-def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(
+def test_bisection_ends_with_an_answer_for_any_candidate(
     name: str, here: Path, mark: dict[str, str]
 ) -> None:
     act = (FAILS | HARMLESS)[name]
@@ -335,7 +335,7 @@ def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(
 
 
 @pytest.mark.slow
-def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[str, str]) -> None:
+def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]) -> None:
     """Its environment is empty but for the test's mark, its session its own, its parent dead."""
     words = backend(here, run=f"subprocess.Popen({DAEMON}), os.abort()")
     assert compare(*words, cwd=here, env=mark).code == 1
@@ -353,7 +353,7 @@ def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[s
         (126, 4, r"^error: .*exit code 126.*\n  \S"),
     ],
 )
-def test_exit_codes_of_a_command(
+def test_exit_codes_125_and_126_of_a_command_are_refused_and_an_error(
     code: int, exit_code: int, says: str, here: Path, mark: dict[str, str]
 ) -> None:
     words = script(here, f"echo sorry {code} >&2; exit {code}")
@@ -368,9 +368,7 @@ def test_exit_codes_of_a_command(
 
 
 @pytest.mark.slow
-def test_a_lost_connection_is_tried_again_and_then_given_up(
-    here: Path, mark: dict[str, str]
-) -> None:
+def test_lost_connection_is_tried_3_times(here: Path, mark: dict[str, str]) -> None:
     done = compare(*script(here, "exit 255"), cwd=here, env=mark)
     assert (done.code, done.out) == (4, "")
     assert re.search(r"^error: .*255.*connection lost, 3 times\n  \S", done.err, re.MULTILINE), (
@@ -381,7 +379,7 @@ def test_a_lost_connection_is_tried_again_and_then_given_up(
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("spec", ["cmd:./nothing.sh", "lacking.py"])
-def test_what_cannot_be_used_at_all_is_exit_4(spec: str, here: Path) -> None:
+def test_unusable_candidate_is_exit_4(spec: str, here: Path) -> None:
     (here / "lacking.py").write_text("def load(model, options):\n    import nosuchthing\n")
     done = compare("-c", spec, cwd=here)
     assert (done.code, done.out) == (4, "")
@@ -390,14 +388,14 @@ def test_what_cannot_be_used_at_all_is_exit_4(spec: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["ort:opt=most", "onnx-reference:fast=yes"])
-def test_an_option_that_a_candidate_does_not_have_is_exit_2(spec: str, here: Path) -> None:
+def test_unknown_option_of_a_candidate_is_exit_2(spec: str, here: Path) -> None:
     done = compare("-c", spec, "--json", cwd=here)
     assert (done.code, done.document["error"]["kind"]) == (2, "UsageError"), done
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("code", ["", "import nosuchthing"])
-def test_a_file_that_is_no_candidate_is_exit_2(code: str, here: Path) -> None:
+def test_file_that_is_not_a_candidate_is_exit_2(code: str, here: Path) -> None:
     (here / "own.py").write_text(code)
     done = compare("-c", "own.py", cwd=here)
     assert (done.code, done.out) == (2, "")
@@ -415,7 +413,7 @@ def test_a_file_that_is_no_candidate_is_exit_2(code: str, here: Path) -> None:
         *(pytest.param(n, marks=pytest.mark.rare) for n in (signal.SIGINT, signal.SIGTERM)),
     ],
 )
-def test_what_was_stopped_goes_on_and_repeats_nothing(
+def test_stopped_comparison_continues_and_repeats_nothing(
     number: int, here: Path, mark: dict[str, str]
 ) -> None:
     """Stopped in the third of four trials, in which a child of the candidate sleeps."""
@@ -453,7 +451,7 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(
 
 
 @pytest.mark.slow
-def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
+def test_ctrl_c_while_loading_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
     run = start(
         "compare",
         *backend(here, load="(HERE / 'there').touch(), time.sleep(600)"),
@@ -474,7 +472,7 @@ def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> N
 
 
 @pytest.mark.slow
-def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
+def test_edited_candidate_runs_again(here: Path) -> None:
     words = backend(here)
     first = compare(*words, cwd=here)
     assert (first.code, len(runs(here))) == (0, AGREEING)
@@ -489,7 +487,7 @@ def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
+def test_edited_script_of_a_command_runs_again(here: Path) -> None:
     words = script(here, "exit 3")
     assert compare(*words, cwd=here).code == 1
     assert compare(*words, cwd=here).code == 1
@@ -501,7 +499,7 @@ def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
+def test_limits_reuse_runs_and_other_inputs_do_not(here: Path) -> None:
     words = backend(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
     commands = [
         (("--rtol", "1e-3"), 1, DEVIATING),
@@ -545,7 +543,7 @@ def without_times(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_file_where_the_store_should_be(here: Path) -> None:
+def test_file_instead_of_the_store_is_a_warning(here: Path) -> None:
     words = backend(here)
     expected = compare(*words, "--fresh", cwd=here)
     (here / "subcut_out").mkdir(exist_ok=True)
@@ -577,7 +575,7 @@ def write_wide_model(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
+def test_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
     """The reference values just fit, the results do not: one warning, the same output, and the
     report."""
     if os.geteuid() or not shutil.which("mount"):
@@ -602,7 +600,9 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
 
 
 @pytest.mark.slow
-def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
+def test_limit_of_file_sizes_is_an_error_if_the_values_do_not_fit(
+    here: Path, mark: dict[str, str]
+) -> None:
     """A limit on file sizes stands for a quota: too small for the values, it is an error, else the
     command succeeds.
 
@@ -631,7 +631,7 @@ OVERWRITE = """[(time.sleep(0.1), f.write_bytes(f.read_bytes()[:-8] + bytes(8)))
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["compare", pytest.param("bisect", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("where", [".store", ".*"])
-def test_a_candidate_that_writes_over_what_subcut_keeps_is_told(
+def test_candidate_that_overwrites_stored_values_is_an_error(
     command: str, where: str, here: Path, mark: dict[str, str]
 ) -> None:
     """Neither right nor wrong: the values that both sides are judged by are its own. The next run
@@ -661,7 +661,7 @@ def test_a_candidate_that_writes_over_what_subcut_keeps_is_told(
         ("(print(os.strerror(28), file=sys.stderr), os.abort())", "SIGABRT"),
     ],
 )
-def test_a_disk_that_is_full_for_the_candidate_is_no_verdict(
+def test_full_disk_of_the_candidate_is_not_a_verdict(
     act: str, says: str, here: Path, mark: dict[str, str]
 ) -> None:
     done = compare(*backend(here, run=act), cwd=here, env=mark)
@@ -671,7 +671,7 @@ def test_a_disk_that_is_full_for_the_candidate_is_no_verdict(
 
 
 @pytest.mark.slow
-def test_a_command_whose_disk_is_full_is_no_verdict(here: Path, mark: dict[str, str]) -> None:
+def test_full_disk_of_a_command_is_not_a_verdict(here: Path, mark: dict[str, str]) -> None:
     done = compare(*script(here, "head -c 9 /dev/zero > /dev/full; exit 1"), cwd=here, env=mark)
     assert (done.code, done.out) == (4, ""), done
     assert "error: a disk that the runtime writes to is full: the run command" in done.err

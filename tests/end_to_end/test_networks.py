@@ -41,7 +41,7 @@ def values(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray[Any, Any]]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_valid_small_and_deterministic(name: str) -> None:
+def test_network_is_valid_small_and_deterministic(name: str) -> None:
     model = NETWORKS[name]()
     onnx.checker.check_model(model, full_check=True)
     assert 30 <= len(model.graph.node) <= 120

@@ -87,7 +87,7 @@ def bring_stored_runs(here: Path, folder: str) -> Path:
 
 
 @pytest.mark.parametrize("folder", REPORTS)
-def test_reports_in_all_forms(here: Path, folder: str) -> None:
+def test_older_results_have_reports_in_all_forms(here: Path, folder: str) -> None:
     assert REPORTS[folder] in in_process("report", folder).text
     done = in_process("report", folder, "-f", ",".join(FORMS), "-o", "reports")
     assert done.exit_code == 0
@@ -95,17 +95,17 @@ def test_reports_in_all_forms(here: Path, folder: str) -> None:
         assert (here / "reports" / name).read_text(encoding="utf-8").startswith(begin)
 
 
-def test_the_report_of_a_sweep(here: Path) -> None:
+def test_older_sweep_has_a_report(here: Path) -> None:
     assert in_process("report", SWEEP, "-f", "html", "-o", "reports").exit_code == 0
     assert "test_elu_example" in (here / "reports" / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_report_tells_what_blame_found(here: Path) -> None:
+def test_report_tells_what_blame_found(here: Path) -> None:
     text = in_process("report", "results/bisect-wrong.py").text
     assert "Cure, proven on the whole model: an Identity behind shift (apart-1.onnx" in text
 
 
-def test_the_document_of_a_bisection(here: Path) -> None:
+def test_older_bisection_keeps_its_finding(here: Path) -> None:
     document = in_process("report", "results/bisect-wrong.py").document
     run = json.loads(
         (here / "results" / "bisect-wrong.py" / "run.json").read_text(encoding="utf-8")
@@ -141,7 +141,7 @@ def test_cases_are_bundled_exported_and_inspected(here: Path, case: str) -> None
     assert in_process("inspect", model, "--no-run").exit_code == 0
 
 
-def test_a_dump_and_a_cut_are_read_as_tensors_and_as_a_piece(here: Path) -> None:
+def test_older_dump_and_cut_are_read(here: Path) -> None:
     assert "shifted.npy" in in_process("export", "dumped", "-o", "out", "--format", "npy").text
     put_back = in_process(
         "replace",
@@ -159,7 +159,7 @@ def test_a_dump_and_a_cut_are_read_as_tensors_and_as_a_piece(here: Path) -> None
 
 
 @pytest.mark.parametrize("folder", DRAWN)
-def test_a_drawing_shows_the_errors(here: Path, folder: str) -> None:
+def test_drawing_shows_the_errors(here: Path, folder: str) -> None:
     done = in_process("draw", "model.onnx", "-o", "drawn.svg", "--values", folder)
     assert DRAWN[folder] in done.text and (here / "drawn.svg").stat().st_size > 1000
 
@@ -196,7 +196,7 @@ def test_the_page_opens_a_bisection(here: Path) -> None:
     assert done.code == 0
 
 
-def test_a_manual_search_goes_on(here: Path) -> None:
+def test_older_manual_search_continues(here: Path) -> None:
     assert "bad" in in_process("manual", "log").text
     assert "mix … act, 3 nodes" in in_process("manual", "next").text
     assert "mix, 1 node" in in_process("manual", "bad", "3").text
@@ -205,7 +205,7 @@ def test_a_manual_search_goes_on(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bisection_that_was_stopped_goes_on(here: Path) -> None:
+def test_bisection_that_was_stopped_goes_on(here: Path) -> None:
     bring_stored_runs(here, "interrupted")
     done = in_process("bisect", "model.onnx", "-i", "x.npy", "-c", "wrong.py", "-o", "interrupted")
     assert done.exit_code == 1
@@ -215,7 +215,7 @@ def test_a_bisection_that_was_stopped_goes_on(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_loop_runs_again_beside_its_folder(here: Path) -> None:
+def test_loop_runs_again_beside_its_folder(here: Path) -> None:
     bring_stored_runs(here, "steps")
     words = ("--loop", "loop.toml", "-i", "sound=sound.npy", "-c", "wrong.py", "-o", "steps")
     done = in_process("bisect", "cell.onnx", *words)

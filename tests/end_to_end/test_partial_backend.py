@@ -65,7 +65,7 @@ def write(folder: Path, operator: str) -> None:
         ("--reference", "partial.py", "-c", "ort"),
     ],
 )
-def test_a_wrong_operator_is_found_with_those_that_only_one_side_has(
+def test_wrong_operator_is_found_with_those_that_only_one_side_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,7 @@ def test_a_wrong_operator_is_found_with_those_that_only_one_side_has(
     assert healthy.document["agree"] and not healthy.document["findings"]
 
 
-def test_the_module_that_a_spec_names(tmp_path: Path) -> None:
+def test_spec_of_a_module_needs_its_builder_and_trust(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("def build(): ...\n")
     candidate = parse(f"torch:{file}:build")

@@ -178,7 +178,7 @@ def test_two_faults_of_another_model_that_nearly_cancel_are_both_found(tmp_path:
     ) == [["n4"], ["n8"]]
 
 
-def test_a_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None:
+def test_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None:
     branches(tmp_path / "m.onnx")
     document = bisected(tmp_path, "-c", "faulty.py:refuse=LSTM,scale=matmul:1e4")
     assert culprits(document) == [["lstm"], ["matmul"]]
@@ -195,21 +195,21 @@ def test_a_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_wrong_type_shape_or_name_is_bisected(tmp_path: Path, kind: str, signature: str) -> None:
+def test_wrong_type_shape_or_name_is_bisected(tmp_path: Path, kind: str, signature: str) -> None:
     convolutions(tmp_path / "m.onnx")
     document = bisected(tmp_path, "-c", f"faulty.py:at=n7,do={kind}")
     assert culprits(document) == [["n7"]]
     assert document["findings"][0]["signature"] == signature
 
 
-def test_a_wrong_shape_that_reaches_the_output_is_bisected(tmp_path: Path) -> None:
+def test_wrong_shape_that_reaches_the_output_is_bisected(tmp_path: Path) -> None:
     pooled(tmp_path / "m.onnx")
     document = bisected(tmp_path, "-c", "faulty.py:do=floor")
     assert culprits(document) == [["pool"]]
     assert document["trials"] <= 8
 
 
-def test_a_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
+def test_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
     """A model with n7 gives its first input back: alone it fails otherwise than inside."""
     convolutions(tmp_path / "m.onnx")
     document = bisected(tmp_path, "-c", "faulty.py:at=n7,do=view")
@@ -220,7 +220,7 @@ def test_a_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
     assert not any("cancel" in f["why"] for f in document["findings"])
 
 
-def test_an_offset_of_every_output_is_no_accumulation(tmp_path: Path) -> None:
+def test_offset_of_every_output_is_no_accumulation(tmp_path: Path) -> None:
     """A model with the weight w6 comes out 0.5 too high; no other model is touched."""
     convolutions(tmp_path / "m.onnx")
     assert culprits(bisected(tmp_path, "-c", "faulty.py:weight=w6,do=offset")) == [["n6"]]

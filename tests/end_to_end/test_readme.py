@@ -32,7 +32,7 @@ def test_the_readme_is_short_and_begins_with_the_problem() -> None:
     assert first == "subcut demo d" and last.startswith("subcut bisect model.onnx -c wrong.py")
 
 
-def test_the_picture_is_there_and_small() -> None:
+def test_readme_has_a_small_picture() -> None:
     (link,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert (ROOT / link).stat().st_size < MAX_PICTURE
     with Image.open(ROOT / link) as picture:

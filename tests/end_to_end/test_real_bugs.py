@@ -40,7 +40,7 @@ def name_of(bug: Bug) -> str:
         if b.truth
     ],
 )
-def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
+def test_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
     folder = FIXTURES / bug.case
     document = bisect(
         folder / "model.onnx", "-i", folder / "input_x.npy", "-c", bug.candidate, cwd=tmp_path

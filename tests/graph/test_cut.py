@@ -22,7 +22,7 @@ from tests.helpers.run_command import in_process
 from tests.helpers.walked_files import walk_files
 
 
-def test_from_python(resnet: Path, tmp_path: Path) -> None:
+def test_python_api_cuts_a_region(resnet: Path, tmp_path: Path) -> None:
     g = subgraph.load(resnet)
     c = subgraph.cut(g, start="pool1", end="res2a_relu")
     assert (c.inputs, c.outputs, c.frozen, dict(c.renamed)) == (("conv1",), ("res2a",), (), {})
@@ -83,7 +83,7 @@ def test_names_that_are_shared_are_told_apart_from_all_others(tmp_path: Path) ->
     assert set(c.renamed.values()) == {"twin"} and set(c.renamed) == {names[1], names[3]}
 
 
-def test_a_model_without_an_opset(tmp_path: Path) -> None:
+def test_model_without_an_opset_is_cut(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path,
         "g (float[2] x) => (float[2] y) { y = Relu(x) }",
@@ -93,7 +93,7 @@ def test_a_model_without_an_opset(tmp_path: Path) -> None:
         cut(g, "y", "y")
 
 
-def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_type_is_refused_without_a_run(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path,
         "g (float[2] x) => (float[2] y) { a = acme.Foo(x) [n] y = Relu(a) }",
@@ -105,7 +105,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [("cast", "mul"), ("mul", "mul"), ("mul", "relu")])
-def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path: Path) -> None:
+def test_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path: Path) -> None:
     """Without a run: the exporter left float32 at tensors that a Cast and a weight show to be
     float16."""
 
@@ -124,7 +124,7 @@ def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_pat
     onnx.checker.check_model(made.to_model(), full_check=True)
 
 
-def test_a_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None:
+def test_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None:
     """As in a damaged file; it was an internal error."""
 
     def damage(m: onnx.ModelProto) -> None:
@@ -139,7 +139,7 @@ def test_a_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")]
 )
-def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
+def test_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
     start: str, end: str, declared: dict[str, int], tmp_path: Path
 ) -> None:
     """Shape makes int64, a comparison bool, and Gather and Transpose what they read."""
@@ -170,7 +170,7 @@ def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
         ("MatMul", (8, 2), [1, 3, 8, 9]),
     ],
 )
-def test_a_declared_shape_that_is_wrong_is_inferred(
+def test_declared_shape_that_is_wrong_is_inferred(
     op: str, weight: tuple[int, ...], wrong: list[int], tmp_path: Path
 ) -> None:
     """onnxruntime takes the model, whose shapes it infers, and refuses a cut that begins with a
@@ -195,7 +195,7 @@ def test_a_declared_shape_that_is_wrong_is_inferred(
         ("s = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)", [1, 4, 8, 8]),
     ],
 )
-def test_a_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
+def test_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
     between: str, wrong: list[int], tmp_path: Path
 ) -> None:
     """Nothing that reads `a` itself is of another shape than it declares."""
@@ -215,9 +215,7 @@ def test_a_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
 @pytest.mark.parametrize(
     "op", ["Sigmoid(a)", "Softmax(a)", "AveragePool<kernel_shape = [2, 2]>(a)"]
 )
-def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(
-    op: str, tmp_path: Path
-) -> None:
+def test_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, tmp_path: Path) -> None:
     def declare(m: onnx.ModelProto) -> None:
         m.graph.value_info.append(
             helper.make_tensor_value_info("a", TensorProto.INT64, [1, 3, 8, 8])
@@ -229,7 +227,7 @@ def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
-def test_a_node_that_lacks_its_input_or_its_first_output_is_cut(tmp_path: Path) -> None:
+def test_node_that_lacks_its_input_or_its_first_output_is_cut(tmp_path: Path) -> None:
     """The first is damaged, which `subcut inspect` says; here only the cut counts."""
 
     def damage(m: onnx.ModelProto) -> None:
@@ -262,7 +260,7 @@ def test_declared_shapes_that_agree_or_are_open_stay(tmp_path: Path) -> None:
     }
 
 
-def test_a_cut_without_a_run_that_does_not_load_is_said(
+def test_cut_that_does_not_load_has_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Float32 is declared at a tensor that a Concat joins with float16: what the maker gives nobody
@@ -333,7 +331,7 @@ def test_external_data_of_a_sparse_weight_comes_along(tmp_path: Path, field: str
     )
 
 
-def test_a_last_node_that_only_hands_on(tmp_path: Path) -> None:
+def test_last_node_that_only_passes_on_is_cut(tmp_path: Path) -> None:
     """A branch whose output is a tensor of the outer graph, which no node in the body reads."""
     g = text_models.load(
         tmp_path,
@@ -350,7 +348,7 @@ def test_a_last_node_that_only_hands_on(tmp_path: Path) -> None:
     assert structure_problem(c.model) is None
 
 
-def test_a_structure_that_would_not_hold() -> None:
+def test_invalid_structure_is_refused() -> None:
     def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
         x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
         return helper.make_model(helper.make_graph(list(nodes), "g", [x], [y]))
@@ -421,7 +419,7 @@ def declared(model: onnx.ModelProto) -> dict[str, list[int | str]]:
         ("2", "M", {}),
     ],
 )
-def test_a_pinned_cut_has_sizes_that_agree_or_none(
+def test_pinned_cut_has_sizes_that_agree_or_none(
     rows: str, inner: int | str | None, kept: dict[str, list[int]], tmp_path: Path
 ) -> None:
     pinned = cut(
@@ -432,7 +430,7 @@ def test_a_pinned_cut_has_sizes_that_agree_or_none(
 
 
 @pytest.mark.parametrize(("inner", "rows", "kept"), [(None, "N", True), (None, "1", False)])
-def test_a_dynamic_cut_keeps_declarations_that_agree(
+def test_dynamic_cut_keeps_declarations_that_agree(
     inner: None, rows: str, kept: bool, tmp_path: Path
 ) -> None:
     """The values captured at its boundary contradict a file that says one row."""
@@ -483,7 +481,7 @@ BEAM = """g (int32[2,3] ids) => (int64[2,1,6] y)
 }"""  # noqa: E501
 
 
-def test_a_search_for_beams_is_cut(tmp_path: Path) -> None:
+def test_search_for_beams_is_cut(tmp_path: Path) -> None:
     """The cut's check refused it: it asks the open shapes of its decoder, which had been
     dropped."""
     text_models.load(tmp_path, BEAM, domains=("com.microsoft",))

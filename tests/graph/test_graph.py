@@ -34,7 +34,7 @@ def test_optional_inputs_and_outputs_that_are_left_out_are_no_tensors(tmp_path: 
     assert g.maker == {"y": 0, "z": 1}
 
 
-def test_what_a_body_reads_from_outside_counts_as_read(tmp_path: Path) -> None:
+def test_captured_tensors_of_a_body_are_read(tmp_path: Path) -> None:
     """Not the body's own inputs, weights and tensors; but a tensor that it only outputs, and reads
     of a nested body."""
     g = text_models.load(
@@ -110,7 +110,7 @@ def test_nodes_in_any_order_are_put_in_order(tmp_path: Path) -> None:
     assert text_models.labels(g, g.in_order(range(3))) == ["n1", "n2", "n3"]
 
 
-def test_a_cycle_is_named(tmp_path: Path) -> None:
+def test_cycle_is_named(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path,
         "g (float[2] x) => (float[2] b) { [one] a = Add(x, c) [two] b = Relu(a) [three] c ="
@@ -121,7 +121,7 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
     assert {"one", "two", "three"} <= set(refusal.value.what.replace(" → ", " ").split())
 
 
-def test_a_tensor_made_twice_is_found(tmp_path: Path) -> None:
+def test_tensor_made_twice_is_found(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }"
     )
@@ -143,7 +143,7 @@ def test_types_come_from_inputs_outputs_and_value_info(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 300, 20_000])
-def test_a_type_is_found_by_a_name_of_any_length(tmp_path: Path, length: int) -> None:
+def test_type_is_found_by_a_name_of_any_length(tmp_path: Path, length: int) -> None:
     """Names are compared before a value_info is decoded; a length above 127 takes two bytes
     there."""
     name = "ü" * (length // 2) + "n" * (length % 2)
@@ -256,7 +256,9 @@ def test_dropout_draws_only_in_training(tmp_path: Path, mode: str, random: bool)
         ("x", VALUE),
     ],
 )
-def test_what_a_value_depends_on(tmp_path: Path, tensor: str, kind: int) -> None:
+def test_dependencies_of_a_value_include_shapes_and_bodies(
+    tmp_path: Path, tensor: str, kind: int
+) -> None:
     g = text_models.load(
         tmp_path,
         """g (float[2,N] x, bool c) => (float[2,M] y) {
@@ -328,7 +330,7 @@ def _with_slashes(model: onnx.ModelProto) -> None:
         ("sp*", (7,), None),
     ],
 )
-def test_a_word_means_a_node(
+def test_word_selects_a_node(
     g: Graph, word: str, nodes: tuple[int, ...] | None, tensor: str | None
 ) -> None:
     if nodes is None:
@@ -360,7 +362,7 @@ def test_a_word_means_a_node(
         ("", UnknownName, "no node or tensor ''"),
     ],
 )
-def test_a_word_that_means_nothing_or_several(
+def test_unknown_or_ambiguous_word_is_refused(
     g: Graph, word: str, error: type[UsageError], says: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
@@ -369,7 +371,7 @@ def test_a_word_that_means_nothing_or_several(
     assert re.search(says.replace("*'", r"\*'"), f"{refusal.value.what}; {refusal.value.hint}")
 
 
-def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
+def test_exact_name_comes_before_all_else(tmp_path: Path) -> None:
     """Names that look like selectors: a node with the name of another's tensor, globs, `Relu@1`,
     `tensor:b`."""
     names = ["b", "[ab]", "Relu@1", "tensor:b", "a*"]
@@ -395,9 +397,7 @@ def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
         max_size=8,
     )
 )
-def test_what_a_label_shows_can_be_typed_back(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str]
-) -> None:
+def test_label_selects_its_node(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     nodes = [
         helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name)
         for i, name in enumerate(names)
@@ -413,7 +413,7 @@ def test_what_a_label_shows_can_be_typed_back(
     ]
 
 
-def test_a_tensor_by_the_node_that_makes_it(g: Graph) -> None:
+def test_tensor_is_found_by_its_producer(g: Graph) -> None:
     assert [g.tensor(word) for word in ("c1", "conv1", "#4", "data", "tensor:r1")] == [
         "c1",
         "c1",
@@ -429,7 +429,7 @@ def test_a_tensor_by_the_node_that_makes_it(g: Graph) -> None:
     ("word", "best"),
     [("relu_3x", "relu_3"), ("RELU_3", "relu_3"), ("relu3", "relu_3"), ("3", "relu_3")],
 )
-def test_the_nearest_names(word: str, best: str) -> None:
+def test_unknown_name_has_the_nearest_names(word: str, best: str) -> None:
     names = [f"{op}_{i}" for i in range(30) for op in ("conv", "relu", "pool")]
     found = nearest(word, names)
     assert len(found) == 3 and best in found

@@ -226,7 +226,7 @@ def test_each_piece_gives_what_it_gives_alone(
 
 @law(60)
 @given(question=questions(), most=st.sampled_from([None, 0, 300, 1000]))
-def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
+def test_partition_has_each_piece_once_in_order_and_within_its_limits(
     question: tuple[onnx.ModelProto, list[int]], most: int | None
 ) -> None:
     model, marks = question
@@ -246,7 +246,7 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
                 merge_cuts([*some, following[0]])
 
 
-def test_a_cut_that_overlaps_with_the_group_begins_the_next(tmp_path: Path) -> None:
+def test_cut_that_overlaps_with_the_group_begins_the_next(tmp_path: Path) -> None:
     g = chain(tmp_path, 64)
     windows = [cut_region(g, of_nodes(g, range(a, a + 8))) for a in (0, 8, 12, 20, 0)]
     assert partition(windows) == [windows[:2], windows[2:]]
@@ -262,7 +262,7 @@ NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege")
 @pytest.mark.parametrize(
     "key", [pytest.param(k, marks=[NO_LINKS] if "symlink" in k else []) for k in RUNNABLE]
 )
-def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None:
+def test_table_of_models_is_merged(key: str, tmp_path: Path, reference: Reference) -> None:
     """Single nodes, and pairs of nodes."""
     case = RUNNABLE[key]
     g = load(case.build(tmp_path / "source"))
@@ -278,7 +278,7 @@ def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None
         assert sum(len(p.pieces) for p in made) == len(regions) > 1
 
 
-def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) -> None:
+def test_bodies_that_capture_and_shadow_are_merged(tmp_path: Path, reference: Reference) -> None:
     """`a` and `t` name outer tensors, tensors of a body, and captured tensors; each keeps its
     meaning."""
     g = text_models.load(
@@ -308,7 +308,7 @@ def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) ->
     assert list(deep.node[0].input) == ["p2/v", "p2/a"]
 
 
-def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
+def test_body_name_that_hides_an_outer_one_is_merged(tmp_path: Path) -> None:
     """onnxruntime refuses such a body, other runtimes accept it; the names keep their meaning."""
     text = """g (float[2] x, bool c) => (float[2] y) {
         [a] a = Neg(x)
@@ -327,7 +327,7 @@ def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
     assert list(no.node[0].input) == ["p1/a", "p1/x"] and [n.name for n in yes.output] == ["p1/t"]
 
 
-def test_names_that_look_like_those_of_a_pool(tmp_path: Path, reference: Reference) -> None:
+def test_names_like_those_of_a_pool_are_merged(tmp_path: Path, reference: Reference) -> None:
     nodes = [
         helper.make_node("Neg", ["p1/x"], ["x"], "p1/n"),
         helper.make_node("Abs", ["x"], ["p0/p1/x"], "n"),
@@ -343,7 +343,7 @@ def test_names_that_look_like_those_of_a_pool(tmp_path: Path, reference: Referen
     }
 
 
-def test_nodes_without_a_name_and_with_the_same(tmp_path: Path, reference: Reference) -> None:
+def test_unnamed_and_equally_named_nodes_are_merged(tmp_path: Path, reference: Reference) -> None:
     text = (
         "g (float[2] x) => (float[2] y) { a = Neg(x) [n] b = Abs(a) [n] c = Tanh(b) [n] y ="
         " Abs(c) }"
@@ -366,7 +366,7 @@ def captured_of(g: Graph, regions: Sequence[Region], folder: Path) -> tuple[Capt
     }, folder
 
 
-def test_int4_on_an_edge(tmp_path: Path, reference: Reference) -> None:
+def test_int4_boundary_is_merged(tmp_path: Path, reference: Reference) -> None:
     text = """g (float[2,5] x) => (float[2,5] y) <float scale = {0.5}> {
         q = QuantizeLinear(x, scale, zero)
         t = Transpose<perm = [1, 0]>(q)
@@ -384,7 +384,7 @@ def int4_zero(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT4, [], [1]))
 
 
-def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
+def test_quantization_annotations_and_metadata_are_merged(tmp_path: Path) -> None:
     g = text_models.read(tmp_path, graphs.quantization_annotations())
     p = merge_cuts([cut_region(g, r) for r in pieces(g, [[0], [1, 2]])])
     said = {
@@ -481,7 +481,9 @@ def test_the_list_of_a_constant_node_is_a_constant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "together"), [(SHARED_BYTES, [2]), (SHARED_BYTES + 1, [1, 1])])
-def test_from_where_on_a_constant_is_large(size: int, together: list[int], tmp_path: Path) -> None:
+def test_constant_is_large_from_shared_bytes_on(
+    size: int, together: list[int], tmp_path: Path
+) -> None:
     g = text_models.load(
         tmp_path,
         f"g (uint8[{size}] x) => (uint8[{size}] y) {{ a = Add(x, w) y = Sub(a, w) }}",
@@ -514,7 +516,7 @@ def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: R
 
 
 @pytest.mark.parametrize("declared", ["", ", float[32] ramp", ", float[n] ramp"])
-def test_a_node_that_makes_a_large_constant_stands_in_one_piece(
+def test_node_that_makes_a_large_constant_stands_in_one_piece(
     declared: str, tmp_path: Path
 ) -> None:
     text = f"""g (float[32] x) => (float[32] y) <float from = {{0}}, float to = {{32}}, float by = {{1}}{declared}> {{
@@ -586,7 +588,7 @@ def test_functions_are_shared_once(tmp_path: Path, reference: Reference) -> None
 # ------------------------------------------------------------ refusals
 
 
-def test_what_is_no_pool(tmp_path: Path) -> None:
+def test_invalid_pool_is_refused(tmp_path: Path) -> None:
     g = chain(tmp_path, 4)
     cuts = [cut_region(g, r) for r in singles(g)]
     other = load(g.path)
@@ -624,7 +626,7 @@ def chain(folder: Path, count: int, side: int = 2) -> Graph:
 
 
 @pytest.mark.slow
-def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
+def test_thousand_pieces_are_merged(tmp_path: Path, reference: Reference) -> None:
     """From cuts to a file: 0.08 s on the machine where this was written."""
     g = chain(tmp_path, MAX_PIECES + 10)
     cuts = [cut_region(g, r) for r in singles(g)]
@@ -674,7 +676,7 @@ def test_memory_bounds_a_pool(tmp_path: Path) -> None:
     assert [len(some) for some in partition(cuts, most_bytes=799)] == [1] * 10
 
 
-def test_a_group_without_room_stays_closed(tmp_path: Path) -> None:
+def test_group_without_room_stays_closed(tmp_path: Path) -> None:
     """16, 160 and 16 bytes, at most 170 each: the last cut does not join the first group again."""
     text = """g (float[2] x) => (float[2] z) {
         a = Neg(x)

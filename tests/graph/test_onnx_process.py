@@ -99,7 +99,7 @@ def test_functions_of_a_few_thousand_nodes_are_inlined(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_call_ends_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_process, "SECONDS", 1)
     with pytest.raises(
         ModelError, match=r"onnx's shape inference failed on m.onnx: .*at its limit of time"
@@ -108,7 +108,9 @@ def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.posix("wine takes the limit of a job and does not hold it")
-def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_call_ends_at_its_memory_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(onnx_process, "MEMORY", 1 << 20)
     monkeypatch.setattr(onnx_process, "MEMORY_PER_BYTE", 0)
     with pytest.raises(ModelError, match=r"m.onnx: .*at its limit of time or memory"):
@@ -120,7 +122,7 @@ def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             process.infer_shapes(model)
 
 
-def test_what_onnx_reports_is_told(tmp_path: Path) -> None:
+def test_error_of_onnx_is_reported(tmp_path: Path) -> None:
     model = text_models.model("g (float[2] x) => (float[2] y) { y = Nonsense(x) }")
     onnx.save(model, tmp_path / "m.onnx")
     with OnnxProcess(tmp_path / "m.onnx") as process:

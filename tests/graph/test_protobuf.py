@@ -99,7 +99,7 @@ def test_everything_but_the_weights_is_read(
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_a_graph_in_two_parts_is_one(
+def test_graph_in_two_parts_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
 ) -> None:
     """Protobuf messages are merged by concatenation; so an output can be appended to a file."""
@@ -186,7 +186,7 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("walk", [-1, 1 << 20])
-def test_what_a_file_is_instead(
+def test_other_kind_of_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, head: bytes, hint: str
 ) -> None:
     walk_files(monkeypatch, walk, None)
@@ -199,7 +199,7 @@ def test_what_a_file_is_instead(
 
 
 @pytest.mark.posix("a pipe among the files, and /dev/null")
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")  # opening it would wait for ever
     for place in (
         tmp_path,
@@ -213,7 +213,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("large", [True, False])
-def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_its_size(
+def test_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     walk_files(monkeypatch, 0 if large else 1 << 20)
@@ -245,7 +245,7 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_it
         (b"\x0a\x01x\x12", b"\x0a\x01\xfe\x12"),
     ],
 )
-def test_a_damaged_part_is_refused(
+def test_damaged_part_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, old: bytes, new: bytes
 ) -> None:
     walk_files(monkeypatch, walk)
@@ -258,7 +258,7 @@ def test_a_damaged_part_is_refused(
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_a_damaged_declaration_is_found_when_it_is_needed(
+def test_damaged_declaration_is_found_when_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
 ) -> None:
     walk_files(monkeypatch, walk, None)
@@ -296,7 +296,7 @@ def test_a_damaged_declaration_is_found_when_it_is_needed(
         (TensorProto.DOUBLE, (0, 1 << 62), 0),
     ],
 )
-def test_the_size_of_a_weight(dtype: int, shape: tuple[int, ...], size: int) -> None:
+def test_weight_has_its_size(dtype: int, shape: tuple[int, ...], size: int) -> None:
     assert protobuf.nbytes(TensorProto(data_type=dtype, dims=shape)) == size
 
 
@@ -320,7 +320,7 @@ def test_no_element_type_of_onnx_is_missing() -> None:
     ("dtype", "dims"),
     [(TensorProto.STRING, (2,)), (77, (2,)), (0, (2,)), (TensorProto.FLOAT, (-1,))],
 )
-def test_a_weight_without_a_size(dtype: int, dims: tuple[int, ...]) -> None:
+def test_weight_without_a_size_is_refused(dtype: int, dims: tuple[int, ...]) -> None:
     tensor = TensorProto(name="w", dims=dims)
     wire_type = b"\x10" + bytes(
         [dtype]
@@ -371,7 +371,7 @@ def external(**entries: str) -> onnx.TensorProto:
         ({"location": ""}, "names no file"),
     ],
 )
-def test_external_data_that_cannot_be_had(
+def test_unavailable_external_data_is_refused(
     tmp_path: Path, entries: dict[str, str], says: str
 ) -> None:
     folder = tmp_path / "models"
@@ -392,7 +392,7 @@ def test_external_data_that_cannot_be_had(
 
 
 @pytest.mark.parametrize("location", ["nul.txt", "folder/CON", "d:stream", "folder/d:stream"])
-def test_names_that_are_no_files_on_windows(
+def test_names_that_are_not_files_on_windows_are_refused(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "SPECIAL_NAMES", True)
@@ -406,7 +406,7 @@ INSIDE = ["d", "./d", "folder/d", "folder//d", "hard", "ünïcode d"]
 @pytest.mark.parametrize(
     "location", [*INSIDE, *(pytest.param(name, marks=NO_LINKS) for name in ("link", "inside/d"))]
 )
-def test_external_data_within_the_folder(tmp_path: Path, location: str) -> None:
+def test_external_data_within_the_folder_is_read(tmp_path: Path, location: str) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("d", "folder/d", "ünïcode d"):
         (tmp_path / name).write_bytes(bytes(range(20)))
@@ -474,7 +474,7 @@ def test_weights_are_written_as_they_were(
 
 
 @pytest.mark.usefixtures("large")
-def test_what_protobuf_cannot_hold_goes_into_a_file_of_its_own(
+def test_weights_beyond_2_gb_are_written_to_a_separate_file(
     tmp_path: Path, model_of_three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf, "INLINE_LIMIT", 3000)
@@ -487,7 +487,7 @@ def test_what_protobuf_cannot_hold_goes_into_a_file_of_its_own(
 
 
 @pytest.mark.usefixtures("large")
-def test_a_file_that_shrinks_while_it_is_copied(
+def test_file_that_shrinks_while_it_is_copied_is_an_error(
     tmp_path: Path, model_of_three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = cut(graph.load(model_of_three), "first", "foo")
@@ -503,7 +503,7 @@ def test_a_file_that_shrinks_while_it_is_copied(
         c.save(tmp_path / "out.onnx")
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_place_is_an_error(tmp_path: Path) -> None:
     c = cut(graph.load(write(tmp_path, graphs.plain())), "first", "last")
     with pytest.raises(OutputError, match="cannot write"):
         c.save(tmp_path / "absent" / "out.onnx")

@@ -35,7 +35,7 @@ QUANTIZED = "QuantizeLinear QLinearConv QGemm DynamicQuantizeLinear DynamicQuant
 
 
 @pytest.mark.parametrize("op", QUANTIZED)
-def test_a_model_that_quantizes_as_it_runs_is_quantized(op: str) -> None:
+def test_model_that_quantizes_as_it_runs_is_quantized(op: str) -> None:
     assert is_quantized(["Add", op])
     assert not is_quantized(["Add", "Conv", "LSTM"])
 
@@ -73,7 +73,7 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     assert real.reshape(-1).tolist() == [1.0, 1.0]
 
 
-def test_a_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path) -> None:
+def test_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path) -> None:
     """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights
     are no such values."""
     nodes = [

@@ -21,7 +21,7 @@ res2a_branch2a_relu res2a_branch2b bn2a_branch2b scale2a_branch2b res2a_branch2b
 scale2a_branch2c res2a res2a_relu""".split()  # noqa: E501
 
 
-def test_the_worked_example(resnet: Path) -> None:
+def test_worked_example_has_its_region(resnet: Path) -> None:
     """pool1 … res2a_relu of a Caffe-named ResNet-50: 17 layers, one tensor in, one out."""
     g = graph.load(resnet)
     found = between(g, ["pool1"], ["res2a_relu"])
@@ -85,7 +85,7 @@ class Found:
         Found("q", "q", "q", "", "tq"),
     ],
 )
-def test_what_lies_between(g: Graph, found: Found) -> None:
+def test_between_has_all_nodes_on_paths(g: Graph, found: Found) -> None:
     got = between(g, found.start.split(), found.end.split())
     assert text_models.labels(g, got.nodes) == found.nodes.split()
     assert set(got.inputs) == set(found.inputs.split())
@@ -123,13 +123,15 @@ def test_no_start_and_no_end_are_named_by_what_they_came_to(g: Graph) -> None:
         ("", "q", "no path leads from start 'x' to end 'q'", ""),
     ],
 )
-def test_what_encloses_nothing(g: Graph, start: str, end: str, says: str, hint: str) -> None:
+def test_start_and_end_without_a_path_are_refused(
+    g: Graph, start: str, end: str, says: str, hint: str
+) -> None:
     with pytest.raises(NoRegion, match=says) as refusal:
         between(g, start.split(), end.split())
     assert hint in refusal.value.hint
 
 
-def test_an_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
+def test_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }"
     )
@@ -137,7 +139,7 @@ def test_an_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
         between(g, ["unread"], ["y"])
 
 
-def test_a_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
+def test_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path,
         "g () => (float[2] y) { k = Constant<value_floats = [1.0, 2.0]>() [n] y = Relu(k) }",
@@ -213,7 +215,7 @@ def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Pat
     assert between(g, ["lone"], ["lone"]).outputs == ("one", "two")
 
 
-def test_above_is_all_that_it_takes(g: Graph) -> None:
+def test_above_has_every_node_that_a_tensor_needs(g: Graph) -> None:
     found = region.above(g, ["tc", "x"])
     assert (text_models.labels(g, found.nodes), found.inputs, found.weights) == (
         ["a", "b", "c"],
@@ -237,7 +239,7 @@ def test_above_includes_random_nodes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
+def test_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }"
     )
@@ -246,7 +248,7 @@ def test_a_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
     assert between(g, ["b"], ["b"]).inputs == ("t",)  # nobody asks for it here
 
 
-def test_a_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
+def test_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }"
     )
@@ -254,7 +256,7 @@ def test_a_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
         between(g, ["a"], ["a"])
 
 
-def test_a_region_ends_before_a_zipmap(tmp_path: Path) -> None:
+def test_region_ends_before_a_zipmap(tmp_path: Path) -> None:
     """No file holds its maps; a ZipMap alone stays what was asked for."""
     text = """g (float[2,3] x) => (int64 z) {
         [relu] r = Relu(x) [soft] p = Softmax(r) [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p)

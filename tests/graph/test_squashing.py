@@ -30,7 +30,7 @@ from tests.helpers import text_models
         ("h = Neg(x) a = Tanh(h) b = Abs(x) c = Sigmoid(b) y = Concat<axis=0>(a, c)", ["h", "b"]),
     ],
 )
-def test_tensors_that_enter_the_squashing_operators(
+def test_inputs_of_squashing_operators_are_found(
     nodes: str, found: list[str], tmp_path: Path
 ) -> None:
     weights = {"one": np.ones((1,), np.float32), "w": np.ones((4, 4), np.float32)}

@@ -76,7 +76,7 @@ def test_bodies_are_named_by_their_attributes() -> None:
         (5, None, 5),
     ],
 )
-def test_an_attribute_has_the_kind_of_its_default(written: Any, default: Any, read: Any) -> None:
+def test_attribute_has_the_kind_of_its_default(written: Any, default: Any, read: Any) -> None:
     node = helper.make_node("Own", [], ["y"])
     kind = onnx.AttributeProto.INTS if written == [] else None
     node.attribute.append(helper.make_attribute("a", written, attr_type=kind))
@@ -84,7 +84,7 @@ def test_an_attribute_has_the_kind_of_its_default(written: Any, default: Any, re
     assert walk.attribute(node, "b", default) == default
 
 
-def test_tensors_at_any_depth() -> None:
+def test_tensors_are_found_at_any_depth() -> None:
     model = _nested()
     model.graph.sparse_initializer.add()
     names = [t.name for t in walk.all_tensors(model.graph)]
@@ -100,18 +100,18 @@ def test_functions_are_called_from_bodies_and_through_others() -> None:
     assert walk.called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
 
 
-def test_names_that_are_captured() -> None:
+def test_captured_names_are_found() -> None:
     (node,) = _nested().graph.node
     assert walk.captured_names(node) == ["c", "x"]
 
 
-def test_elements_of_a_field_may_be_its_own() -> None:
+def test_elements_of_a_field_can_be_its_own() -> None:
     model = _nested()
     walk.assign(model.functions, [model.functions[1], model.functions[0]])
     assert [f.name for f in model.functions] == ["Outer", "Inner"]
 
 
-def test_versions_of_domains() -> None:
+def test_imported_versions_are_found() -> None:
     model = _nested()
     assert opsets.imported(model) == {"": 17, "local": 1}
     assert opsets.opset_of(model) == 17
@@ -121,13 +121,13 @@ def test_versions_of_domains() -> None:
     assert opsets.imported(model) == {"": 9}
 
 
-def test_a_schema_of_any_version() -> None:
+def test_schema_is_found_for_any_version() -> None:
     assert opsets.schema("Relu", 17).since_version == 14
     assert [opsets.schema("Relu", version) for version in (0, -1, 1 << 70)] == [None, None, None]
     assert opsets.schema("Relu", 17, "own") is None
 
 
-def test_nodes_that_are_newer_than_an_opset() -> None:
+def test_nodes_newer_than_an_opset_are_found() -> None:
     assert [(n.op_type, since) for n, since in opsets.newer_than(_nested(), 13)] == [
         ("If", 16)
     ] * 3 + [("Relu", 14)]

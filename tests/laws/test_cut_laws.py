@@ -210,7 +210,7 @@ def test_captured_values_are_those_of_the_whole_model(
 
 @law(150)
 @given(question=questions())
-def test_a_region_is_what_lies_between_with_the_edge_around_it(question: Question) -> None:
+def test_region_is_what_lies_between_with_the_edge_around_it(question: Question) -> None:
     """Nodes: descendants of the starts that are ancestors of the ends. In: what is read there, made
     elsewhere and no constant. Out: what is made there and read elsewhere, or given by the model, or
     asked for. By networkx alone.
@@ -340,7 +340,7 @@ def comparable(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @law(60)
 @given(question=questions(), stub=st.sampled_from([50, 100, 200]))
-def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question, stub: int) -> None:
+def test_model_read_without_its_weights_gives_the_same_cut(question: Question, stub: int) -> None:
     assume(question.has_answer)
     with saved(question.model) as path:
         small = cut(graph.load(path), question.start, question.end)
@@ -357,7 +357,7 @@ def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question,
 @pytest.mark.slow
 @law(60)
 @given(question=questions())
-def test_a_capture_with_weights_on_disk_gives_the_same_files(
+def test_capture_with_weights_on_disk_gives_the_same_files(
     question: Question, reference: Reference
 ) -> None:
     """Weights inside a large file, or in a file of their own, at any offset: the same result, bit
@@ -398,7 +398,7 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(
 
 @law(100)
 @given(models(), st.data())
-def test_a_prepared_graph_gives_the_same_regions_and_cuts(
+def test_prepared_graph_gives_the_same_regions_and_cuts(
     model: onnx.ModelProto, data: st.DataObject
 ) -> None:
     with saved(model) as path:

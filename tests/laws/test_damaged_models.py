@@ -243,7 +243,7 @@ def bounded() -> Iterator[None]:
     "name",
     [n if k % 4 == 0 else pytest.param(n, marks=pytest.mark.rare) for k, n in enumerate(VICTIMS)],
 )
-def test_a_damaged_model_is_refused_or_cut(
+def test_damaged_model_is_refused_or_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
 ) -> None:
     """Parsed as a small file, and walked as a large one, whose weights stay on disk."""
@@ -262,7 +262,7 @@ def test_a_damaged_model_is_refused_or_cut(
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-def test_a_model_that_ends_anywhere(
+def test_truncated_model_is_refused_or_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     """Every offset of a model with bodies and functions."""
@@ -296,7 +296,7 @@ def test_external_data_that_ends_anywhere_or_is_pointed_to_wrongly(tmp_path: Pat
     assert {"", "ModelError", "DataError"} <= kinds
 
 
-def test_a_large_file_full_of_nothing(tmp_path: Path) -> None:
+def test_large_file_of_zeros_is_refused(tmp_path: Path) -> None:
     """A download that was allocated but never written: a gigabyte of zeros, a hole in the file."""
     path = tmp_path / "model.onnx"
     for head in (

@@ -42,7 +42,7 @@ def check(family: str, count: int, wrong: float = 0.0) -> None:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("family", STEADY)
-def test_a_few_scenarios_of_each_family(family: str) -> None:
+def test_few_scenarios_of_each_family_have_no_wrong_finding(family: str) -> None:
     check(family, QUICK)
 
 
@@ -52,7 +52,7 @@ def test_no_wrong_answer(family: str) -> None:
     check(family, MANY)
 
 
-def test_a_few_flaky_candidates() -> None:
+def test_few_flaky_candidates_are_hardly_ever_misread() -> None:
     check("flaky", 2 * QUICK, wrong=WRONG_FLAKY)
 
 
@@ -65,7 +65,7 @@ def test_flaky_candidates_are_hardly_ever_misread() -> None:
 
 
 @pytest.mark.parametrize("family", STEADY)
-def test_what_is_certified_was_asked(family: str) -> None:
+def test_certified_region_was_run(family: str) -> None:
     """The region failed alone, again in a fresh process; without any one of its items it was not
     seen to fail."""
     for seed in range(SEED, SEED + QUICK // 4):
@@ -101,7 +101,7 @@ def test_the_same_answers_give_the_same_path(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_search_that_was_killed_goes_on_where_it_was(family: str) -> None:
+def test_search_that_was_killed_goes_on_where_it_was(family: str) -> None:
     """Its queries are the first ones of the whole search: with stored answers they cost nothing."""
     s = scenario(family, SEED + 2)
     whole = run(s)

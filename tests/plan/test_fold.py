@@ -31,7 +31,7 @@ def weights() -> dict[str, Any]:
     return {**drawn, "v": rng.uniform(0.5, 2, 6).astype(np.float32), "w": w}
 
 
-def test_a_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) -> None:
+def test_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) -> None:
     text_models.save(tmp_path / "m.onnx", NET, **weights)
     folded = fold_batch_norms(load(tmp_path / "m.onnx").prepare(), tmp_path / "folded")
     assert [node.name for node in folded.nodes] == ["conv", "relu"]
@@ -43,7 +43,7 @@ def test_a_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) 
     )
 
 
-def test_a_conv_that_another_node_reads_is_left_as_it_is(
+def test_conv_that_another_node_reads_is_left_as_it_is(
     tmp_path: Path, weights: dict[str, Any]
 ) -> None:
     text_models.save(tmp_path / "m.onnx", READ_TWICE, **weights)

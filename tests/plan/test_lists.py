@@ -25,12 +25,12 @@ def test_each_names_what_is_kept(name: str) -> None:
     assert ":" in plugins.help_of("plan-lists", name)
 
 
-def test_no_two_write_one_file() -> None:
+def test_lists_have_distinct_files() -> None:
     files = [plugins.load("plan-lists", name).FILE for name in NAMES]
     assert len(set(files)) == len(files)
 
 
-def test_what_trtexec_takes() -> None:
+def test_trtexec_list_names_layers() -> None:
     text = plugins.load("plan-lists", "tensorrt").render(KEPT)
     assert "--layerPrecisions=conv/a:fp32,b:0:fp32\n" in text and text.startswith(
         "--precisionConstraints=obey\n"

@@ -88,7 +88,7 @@ def test_one_read_is_lowered_and_no_other(net: Graph, tmp_path: Path) -> None:
     assert np.allclose(values["y"], np.maximum(through(h), 0) @ V, rtol=1e-5, atol=1e-5)
 
 
-def test_a_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
+def test_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     model, values = run(net, TWIN, {(0, "w"), (0, "x")}, tmp_path)
     kinds = {t.name: t.data_type for t in model.graph.initializer}
     assert "w" not in kinds and kinds["w:codes"] == onnx.TensorProto.INT8
@@ -103,7 +103,7 @@ def test_a_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     assert stored_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}
 
 
-def test_an_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_path: Path) -> None:
+def test_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_path: Path) -> None:
     model, values = run(net, TWIN, {(OUTPUT, "h")}, tmp_path)
     assert [o.name for o in model.graph.output] == ["y", "h"]
     assert np.allclose(values["h"], through(X @ W), atol=1e-6)
@@ -124,7 +124,9 @@ def test_dynamic_ranges_are_those_of_the_values(net: Graph, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("precision", "eps"), [(Precision.FP16, 2.0**-11), (Precision.BF16, 2.0**-8)]
 )
-def test_16_bits(net: Graph, tmp_path: Path, precision: Precision, eps: float) -> None:
+def test_16_bit_weights_are_lowered(
+    net: Graph, tmp_path: Path, precision: Precision, eps: float
+) -> None:
     twin = rounded_to(net, precision)
     model, values = run(net, twin, {(i, "") for i in range(3)}, tmp_path)
     assert [o.type.tensor_type.elem_type for o in model.graph.output] == [
@@ -179,7 +181,7 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
         )
 
 
-def test_an_old_opset_is_raised(tmp_path: Path) -> None:
+def test_old_opset_is_raised(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     old = text_models.load(tmp_path, NET, opset=11, w=W, v=V)
     new = raised(old, tmp_path / "new")

@@ -43,7 +43,7 @@ def net(tmp_path: Path) -> Graph:
     return text_models.load(tmp_path, NET, w=np.eye(4, dtype=np.float32)).prepare()
 
 
-def test_a_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
+def test_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
     twin = Twin(Precision.INT8, {"x": FORM, "w": FORM, "r": FORM, "y": FORM})
     found = {place.name: place.reads for place in places(net, twin, Unit.NODE)}
     assert found["first"] == {(0, "x"), (0, "w")} and found["second"] == {(2, "r"), (2, "w")}
@@ -54,7 +54,7 @@ def test_a_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
     assert by_scale["w"] == {(0, "w"), (2, "w")} and by_scale["y"] == {(OUTPUT, "y")}
 
 
-def test_a_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
+def test_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
     """Two residual blocks, with what follows them; a mask that both read passes by."""
     text = """
     g (float[1, 4] x, float[1, 4] mask) => (float[1, 4] y) {
@@ -72,7 +72,7 @@ def test_a_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
     assert found["left … relu"] == {(2, "a"), (4, "a")} and found["output y"] == {(OUTPUT, "y")}
 
 
-def test_what_computes_in_16_bits_are_nodes_of_floats_without_bodies(net: Graph) -> None:
+def test_float_nodes_without_bodies_compute_in_16_bits(net: Graph) -> None:
     assert narrowable(net) == {
         0: Rounded("float16", (0, 1), (0,)),
         1: Rounded("float16", (0,), (0,)),
@@ -88,7 +88,7 @@ def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
     assert narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
 
 
-def test_what_a_cast_makes_is_as_its_attribute_says(tmp_path: Path) -> None:
+def test_cast_output_has_the_type_of_its_attribute(tmp_path: Path) -> None:
     """It was called float16, and was float32: no model with such a Cast ran."""
     text = (
         "g (float[1, 4] x) => (float[1, 4] y) { c = Cast <to = 1> (x) r = Relu (c) y = CastLike (r,"
@@ -101,7 +101,7 @@ def test_what_a_cast_makes_is_as_its_attribute_says(tmp_path: Path) -> None:
     }
 
 
-def test_a_weight_by_channel() -> None:
+def test_weight_is_quantized_by_channel() -> None:
     value = np.array([[1.27, -0.5], [0, 0], [-2.54, 1]], np.float32)
     scale = symmetric(value, 0)
     assert (

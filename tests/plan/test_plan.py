@@ -66,7 +66,7 @@ def plan(place: Path, *words: str) -> Done:
     return subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "--json", cwd=place)
 
 
-def test_what_is_right_keeps_nothing(place: Path) -> None:
+def test_right_model_keeps_nothing_in_float(place: Path) -> None:
     done = plan(place, "--candidate-model", "good.onnx", "--criterion", "cosine>0.98")
     assert (done.code, done.document["kept"], done.document["runs"]) == (0, [], 1), done
     assert (place / done.document["model"]).is_file()
@@ -125,7 +125,7 @@ def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_score_of_ones_own(place: Path) -> None:
+def test_score_of_a_file_is_used(place: Path) -> None:
     (place / "mine.py").write_text(
         "import numpy as np\n"
         "def near(outputs, samples):\n"
@@ -195,7 +195,7 @@ np.save(outputs / asked["outputs"][0]["npy"], y)
 
 
 @pytest.mark.slow
-def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Path) -> None:
+def test_own_converter_receives_the_kept_places(place: Path, tmp_path: Path) -> None:
     """The command gets the float model and a list; only the list comes out of it. Elsewhere the
     list is empty."""
     (tmp_path / "convert.py").write_text(CONVERT)
@@ -245,7 +245,7 @@ def test_slips_are_refused(place: Path, words: tuple[str, ...]) -> None:
     assert done.code == 2, done
 
 
-def test_a_score_that_fails_is_told_with_its_words(place: Path) -> None:
+def test_score_that_fails_is_told_with_its_words(place: Path) -> None:
     (place / "fails.py").write_text(
         "def f(outputs):\n    raise RuntimeError('no boxes')\ndef g(outputs):\n    return"
         " float('nan')\n"
@@ -260,7 +260,7 @@ def test_not_even_float_is_good_enough(place: Path) -> None:
     assert done.code == 1 and done.document["says"].startswith("wrong: "), done
 
 
-def test_the_time_is_used_up(place: Path) -> None:
+def test_used_up_time_ends_the_plan(place: Path) -> None:
     done = plan(
         place,
         "--candidate-model",
@@ -276,7 +276,7 @@ def test_the_time_is_used_up(place: Path) -> None:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("asked", [3, 6, 9])
-def test_what_was_found_when_the_time_is_used_up_is_written(
+def test_plan_at_the_end_of_the_time_is_written(
     place: Path, monkeypatch: pytest.MonkeyPatch, asked: int
 ) -> None:
     left = [asked]
@@ -294,7 +294,7 @@ def test_what_was_found_when_the_time_is_used_up_is_written(
 
 
 @pytest.mark.slow
-def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
+def test_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
     """That a model does not run is no reason to keep a place in float, and the float model may be
     the only one."""
     refuse = (
@@ -325,7 +325,7 @@ def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_old_opset_is_converted_and_said(place: Path) -> None:
+def test_old_opset_is_converted_and_said(place: Path) -> None:
     model = onnx.load(place / "m.onnx")
     model.opset_import[0].version = 11
     (place / "old").mkdir(exist_ok=True)
@@ -342,7 +342,7 @@ def test_an_old_opset_is_converted_and_said(place: Path) -> None:
     )
 
 
-def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
+def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
     """Place 0 is a node, or all nodes of an operator: a run of one was taken for the other's."""
     graph = load(place / "m.onnx").prepare()
     key = SimpleNamespace(text="board")
@@ -363,14 +363,14 @@ def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> No
     assert node.key_of({0: 1, 2: 1, 4: 1}) == operator.key_of({0: 1})
 
 
-def test_distance() -> None:
+def test_distance_is_relative_to_the_reference() -> None:
     a = np.array([3.0, 4.0], np.float32)
     assert distance(a, a) == 0 and distance(a, a + np.array([0, 1])) == pytest.approx(0.2)
     assert distance(a, np.array([np.nan, 4])) == np.inf == distance(a, a[:1])
     assert distance(np.array([np.inf, 4.0]), np.array([np.nan, 4.0])) == 0
 
 
-def test_the_report(place: Path) -> None:
+def test_plan_has_a_report(place: Path) -> None:
     """Curve, sensitivity and what was tried; names are escaped."""
     words = ("--candidate-model", "bad.onnx", "--score", "sqnr", "--at-least", "20")
     document = plan(place, *words).document
@@ -477,7 +477,7 @@ def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.M
     assert document["runs"] <= 3 + 6 + 66 + 12
 
 
-def test_an_answer_that_was_found_is_not_lost_while_its_times_are_measured(
+def test_answer_that_was_found_is_not_lost_while_its_times_are_measured(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(*_: object) -> None:

@@ -66,7 +66,7 @@ def decibels(here: Path, other: Path) -> float:
     return float(10 * np.log10((right**2).sum() / ((right - given) ** 2).sum()))
 
 
-def test_a_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
+def test_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     """Of the kept nodes alone it does not: their inputs are quantized after their producers."""
     document = plan(here, "--to", "int8", "--at-least", "40")
     (tried,) = document["tried_lists"]
@@ -92,7 +92,7 @@ def test_a_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     assert found["narrow"] < 40 <= found["onnxruntime"] == pytest.approx(tried["score"], abs=0.01)
 
 
-def test_a_list_that_no_width_cures_is_refused_and_the_plan_s_own(
+def test_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tool is optional: this one rounds the weights of all nodes that are not named, to
@@ -121,7 +121,7 @@ def test_a_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     assert "onnxconverter-common with this list" in text and "not tried in amct" in text
 
 
-def test_a_tool_that_fails_is_told_with_its_words(
+def test_tool_that_fails_is_told_with_its_words(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "tools"))

@@ -80,7 +80,7 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(names=st.lists(st.text(), min_size=1, max_size=6))
-def test_any_names(names: list[str]) -> None:
+def test_names_of_any_kind_reach_no_markup(names: list[str]) -> None:
     for build in (hostile, compared.hostile):
         document = build(names)
         for form in FORMS:
@@ -137,7 +137,7 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
     "change", [None, "text", [], *(pytest.param(c, marks=pytest.mark.rare) for c in (-1.5, True))]
 )
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
-def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
+def test_departure_is_the_one_of_a_full_validator(name: str, change: Any) -> None:
     document = ALL[name]()
     valid = validator(type_of(document["schema"])).is_valid
     document |= {
@@ -149,7 +149,7 @@ def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: An
         assert (problem(other) == "") == valid(other), problem(other)
 
 
-def test_a_document_from_before_the_noise_was_kept_is_rendered() -> None:
+def test_document_from_before_the_noise_was_kept_is_rendered() -> None:
     document = RUNS["culprit"]()
     for output in document["findings"][0]["verdict"]["outputs"]:
         output.pop("noise", None)
@@ -157,7 +157,7 @@ def test_a_document_from_before_the_noise_was_kept_is_rendered() -> None:
     assert rendered(plugins.load("reports", "html"), document)
 
 
-def test_a_departure_is_named() -> None:
+def test_departure_is_named() -> None:
     document = RUNS["culprit"]()
     del document["findings"][0]["nodes"]
     assert problem(document).startswith("findings[0].nodes: ")
@@ -309,7 +309,7 @@ def test_the_search_is_replayed_in_the_drawing() -> None:
         ]
 
 
-def test_a_fault_that_reading_hides_is_said_in_the_chart() -> None:
+def test_fault_that_reading_hides_is_said_in_the_chart() -> None:
     document = RUNS["culprit"]()
     assert "hid the fault" not in render("html", document)
     for row in document["profile"]:
@@ -320,7 +320,7 @@ def test_a_fault_that_reading_hides_is_said_in_the_chart() -> None:
     assert "nothing wrong at finding 1" in render("html", document)
 
 
-def test_a_page_of_a_large_network_stays_small() -> None:
+def test_page_of_a_large_network_stays_small() -> None:
     """1,000 nodes with long names, all wrong: under 2 MB."""
     nodes = [
         runs.Node(
@@ -419,7 +419,7 @@ def table_rows(tokens: list[Any]) -> Iterator[list[Any]]:
         ("", "", ""),
     ],
 )
-def test_code_spans(name: str, span: str, cell: str) -> None:
+def test_code_spans_hold_any_text(name: str, span: str, cell: str) -> None:
     assert (code(name), table_code(name)) == (span, cell)
 
 
@@ -464,7 +464,9 @@ def test_csv_has_the_numbers() -> None:
         ("nothing", 1, 0, 1, 0),
     ],
 )
-def test_junit_counts(name: str, tests: int, failures: int, errors: int, skipped: int) -> None:
+def test_junit_counts_tests_and_failures(
+    name: str, tests: int, failures: int, errors: int, skipped: int
+) -> None:
     text = render("junit", RUNS[name]())
     suite = ET.fromstring(text.encode())[0]
     assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>\n')
@@ -518,7 +520,7 @@ def test_model_explorer_goes_by_tensor_where_a_node_has_no_name() -> None:
 # ------------------------------------------------------------ compared
 
 
-def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() -> None:
+def test_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() -> None:
     for form in ("html", "md", "csv"):
         text = html.unescape(render(form, COMPARED["recorded"]()))
         assert (
@@ -528,13 +530,13 @@ def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() ->
         ), form
 
 
-def test_what_is_next_after_a_comparison_is_as_its_document_says() -> None:
+def test_next_step_of_a_comparison_is_that_of_its_document() -> None:
     document = COMPARED["compared"]() | {"exit_code": 1}
     command = f"subcut bisect m.onnx -i {QUOTED}"
     assert command in html.unescape(render("html", document | {"next": [command]}))
 
 
-def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
+def test_interval_is_drawn_and_says_what_to_do_next() -> None:
     document = COMPARED["interval-several"]()
     del document["model"]["network"]
     page = Page(render("html", document))
@@ -547,7 +549,7 @@ def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
     assert any(text.startswith("subcut manual start") for text in said)
 
 
-def test_what_was_not_seen_is_never_right() -> None:
+def test_unseen_is_never_right() -> None:
     rows = list(
         csv.DictReader(io.StringIO(render("csv", COMPARED["recorded-several"]()), newline=""))
     )
@@ -564,7 +566,7 @@ def test_what_was_not_seen_is_never_right() -> None:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_a_table_of_a_comparison_holds_no_formula(name: str) -> None:
+def test_table_of_a_comparison_holds_no_formula(name: str) -> None:
     rows = csv.DictReader(io.StringIO(render("csv", COMPARED[name]()), newline=""))
     assert all(
         None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values()
@@ -589,7 +591,7 @@ def test_markdown_of_a_comparison_holds_names_in_code() -> None:
     assert {len(list(row)) for row in table_rows(tokens)} == {2, 7}, "no name adds a cell"
 
 
-def test_a_form_that_shows_bisections_only_is_refused(tmp_path: Path) -> None:
+def test_form_that_shows_bisections_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(COMPARED["recorded"]()), encoding="utf-8")
     (tmp_path / "mine.py").write_text(
         "def render(document):\n    return 'mine\\n'\n", encoding="utf-8"
@@ -609,7 +611,7 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_text_is_shown(run: Path) -> None:
+def test_unknown_kind_shows_its_text(run: Path) -> None:
     done = report(str(run))
     assert (done.text + "\n", done.exit_code) == (render("text", RUNS["culprit"]()), 0)
     assert report(str(run), "csv", "-").text.startswith("row,number,kind")
@@ -627,7 +629,7 @@ def test_files_are_written(run: Path, tmp_path: Path) -> None:
     assert (run.parent / "junit.xml").is_file(), "beside the run, where no folder is named"
 
 
-def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
+def test_form_of_a_plugin_is_used(run: Path, tmp_path: Path) -> None:
     (tmp_path / "my-form.py").write_text(
         '"""Mine."""\n\n\ndef render(document):\n    return "mine\\n"\n'
     )
@@ -649,7 +651,7 @@ def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
         "\udcff",
     ],
 )
-def test_a_broken_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_broken_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UsageError):
@@ -670,7 +672,7 @@ def test_words_that_cannot_be_followed_are_refused(run: Path, tmp_path: Path) ->
         report(str(run), "md", str(tmp_path / "file"))
 
 
-def test_a_document_is_cleaned_and_not_changed() -> None:
+def test_document_is_cleaned_and_not_changed() -> None:
     document = copy.deepcopy(RUNS["hostile"]())
     cleaned(document)
     assert document == RUNS["hostile"]()
@@ -724,7 +726,7 @@ def test_nan_comes_before_a_relative_error() -> None:
     assert "1.8e-07" not in render("html", document) and "NaN" in render("html", document)
 
 
-def test_a_prediction_is_called_unchanged_or_changed() -> None:
+def test_prediction_is_called_unchanged_or_changed() -> None:
     assert prediction({"top1": 1.0, "top5": 1.0}) == "prediction unchanged"
     assert prediction({"top1": 0.5, "top5": 1.0}).startswith("prediction changed: ")
 
@@ -777,7 +779,7 @@ def test_outputs_agree_is_not_said_of_a_wrong_output_beside_an_empty_one(status:
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html"])
-def test_an_empty_text_of_a_document_is_no_name(form: str) -> None:
+def test_empty_text_of_a_document_is_no_name(form: str) -> None:
     document = RUNS["culprit"]()
     document["samples"] = [""]
     document["findings"][0]["inside"] = body("if1/then_branch")
@@ -787,7 +789,7 @@ def test_an_empty_text_of_a_document_is_no_name(form: str) -> None:
     assert "(no name)" not in text and "samples" not in text
 
 
-def test_what_was_found_inside_is_read_from_documents_of_before() -> None:
+def test_findings_inside_are_read_from_older_documents() -> None:
     document = RUNS["culprit"]()
     before = {**body("loop1/body@3"), **inner("loop1/body@3/n", "")}
     del before["findings"]
@@ -826,7 +828,7 @@ def test_shares_of_errors_that_cancel_are_not_summed() -> None:
     assert "is left" not in render("text", document)
 
 
-def test_a_refusal_is_not_called_wrong() -> None:
+def test_refusal_is_not_called_wrong() -> None:
     document = RUNS["culprit"]()
     document["findings"][0]["signature"] = "refused"
     assert headline(document).startswith("refused: ")
@@ -835,7 +837,7 @@ def test_a_refusal_is_not_called_wrong() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html"])
-def test_what_all_findings_look_like_is_one_line(form: str) -> None:
+def test_common_likeness_is_one_line(form: str) -> None:
     document = RUNS["culprits"]()
     says = "all 3 findings share one cause: looks like: axes in the order 0,2,3,1"
     for finding in document["findings"]:

@@ -63,19 +63,19 @@ def queries(*numbers: int) -> list[Query]:
     return [Query(QueryKind.ISOLATED, (k,)) for k in numbers]
 
 
-def test_what_is_needed_now_begins_even_if_all_workers_are_busy() -> None:
+def test_needed_query_begins_even_if_all_workers_are_busy() -> None:
     one, two, three = queries(1, 2, 3)
     assert plan(iter([one, two, three]), [two, three], [], 2) == ([one], {three})
 
 
-def test_what_no_path_needs_is_ended() -> None:
+def test_obsolete_query_is_ended() -> None:
     one, two, three, four = queries(1, 2, 3, 4)
     assert plan(iter([one, two, three]), [one, four], [], 2) == ([two], {four})
     assert plan(iter([one, two, three]), [two], [one], 2) == ([three], set())
     assert plan(itertools.chain([one], queries(*range(100))), [one, four], [], 2) == ([], set())
 
 
-def test_what_is_known_is_not_guessed() -> None:
+def test_known_answers_are_not_guessed() -> None:
     """Before the first answer: the search waits for the whole, and goes on with what is known."""
     named: list[list[Query]] = []
 

@@ -70,7 +70,7 @@ def test_ends_and_components_of_a_region() -> None:
 
 @LAW
 @given(st.lists(st.floats(0.01, 10), min_size=3, max_size=40))
-def test_a_cut_parts_the_weight_evenly(weights: list[float]) -> None:
+def test_cut_parts_the_weight_evenly(weights: list[float]) -> None:
     mass = list(itertools.accumulate(weights, initial=0.0))
     cut = halve.median(mass, 0, len(weights))
     assert 0 < cut < len(weights)
@@ -114,7 +114,7 @@ def test_shrinking_gives_exactly_the_fault(seed: int, n: int, data: st.DataObjec
     assert set(found.items) == fault and found.certified and not found.graded
 
 
-def test_a_profile_is_read_through_what_it_does_not_see() -> None:
+def test_profile_is_read_through_what_it_does_not_see() -> None:
     state = new_state(faulty(chain(6)))
     seen = {0: Status.AGREE, 1: Status.FAIL, 3: Status.FAIL, 4: Status.FAIL}
     shown = profile.read(state, tuple(range(6)), Answer(Status.FAIL, detail=ItemStatuses(seen)))
@@ -135,7 +135,7 @@ def test_no_query_is_asked_twice() -> None:
     assert state.counts.total() == 1 and state.suspect == (2, 3)
 
 
-def test_a_budget_is_kept() -> None:
+def test_budget_is_kept() -> None:
     state = new_state(faulty(chain(9), {3}), max_trials=1)
     result(state, state.region(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
@@ -223,7 +223,7 @@ def test_outcome_of_an_answer(
     )
 
 
-def test_a_region_without_output_is_unresolved_where_the_model_has_one() -> None:
+def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:
     outcomes = {signature: outcome_of(Answer(FAIL, signature), MISMATCH) for signature in Signature}
     unresolved = {
         signature for signature, outcome in outcomes.items() if outcome is RegionOutcome.UNRESOLVED
@@ -254,23 +254,23 @@ def test_wilson_interval_without_runs_is_unbounded() -> None:
     ("failed", "runs", "expected"),
     [(1, 8, False), (2, 8, True), (8, 8, True), (30, 100, False), (80, 100, True)],
 )
-def test_a_region_reproduces_the_failure_of_a_model_that_always_fails(
+def test_region_reproduces_the_failure_of_a_model_that_always_fails(
     failed: int, runs: int, expected: bool
 ) -> None:
     assert flaky.reproduces(failed, runs, runs, runs) is expected
 
 
-def test_a_region_that_hardly_ever_fails_reproduces_nothing() -> None:
+def test_region_that_hardly_ever_fails_reproduces_nothing() -> None:
     assert not flaky.reproduces(1, 8, 2, 8)
     assert flaky.reproduces(2, 8, 2, 8)
 
 
-def test_a_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
+def test_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
     assert flaky.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
     assert flaky.careful_rate(0, 8) == flaky.MIN_RATE
 
 
-def test_a_failure_in_each_run_needs_one_pass() -> None:
+def test_failure_in_each_run_needs_one_pass() -> None:
     assert (
         flaky.passes_needed(0.5, 0.01),
         flaky.passes_needed(0.9, 0.01),
@@ -278,7 +278,7 @@ def test_a_failure_in_each_run_needs_one_pass() -> None:
     ) == (7, 2, 1)
 
 
-def test_a_query_in_a_fresh_process_has_the_same_answer() -> None:
+def test_query_in_a_fresh_process_has_the_same_answer() -> None:
     """The memo of a search returns the answer; another repetition is another query."""
     query = Query(QueryKind.ISOLATED, (1, 2), 1)
     memo = {query: Answer(FAIL)}

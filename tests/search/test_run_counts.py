@@ -81,7 +81,7 @@ def test_culprits_hidden_behind_each_other(seed: int, runs: int) -> None:
     assert run(s).findings.counts.total(*CERTAINTY) == runs
 
 
-def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:
+def test_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:
     """The last item of each branch and the join are far apart in any order, but near by
     distance."""
     branch = 100

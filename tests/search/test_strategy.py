@@ -91,7 +91,7 @@ class Samples:
 # tools get wrong
 
 
-def test_a_model_that_does_not_fail_agrees() -> None:
+def test_model_that_does_not_fail_agrees() -> None:
     done = run(faulty(chain(100)))
     assert done.findings.outcome is Outcome.AGREE and not done.findings.findings
     assert {a.kind for a in done.candidate.queries} == {QueryKind.WHOLE}
@@ -165,7 +165,7 @@ def test_agreement_within_the_claimed_precision() -> None:
     assert ended(chain(64), Tweaked(low, everywhere)).outcome is Outcome.CLAIMED
 
 
-def test_what_explains_nothing_stands_aside() -> None:
+def test_failing_item_that_explains_nothing_is_irrelevant() -> None:
     s = replace(faulty(chain(40), {20}, profile="shows"), false=frozenset({19, 21}), alone=3)
     done = run(replace(s, faults=(Fault(frozenset({20, 21})),)))
     (finding,) = done.findings.findings
@@ -180,7 +180,7 @@ def test_what_explains_nothing_stands_aside() -> None:
     assert all(observation.share_of_model == 0.01 for observation in lone.findings.irrelevant)
 
 
-def test_an_unexplained_failure_is_never_a_pass() -> None:
+def test_unexplained_failure_is_never_a_pass() -> None:
     """If it is unknown whether a region explains the whole, what is left without it tells."""
 
     def unknown(ask: Query, answer: Answer) -> Answer:
@@ -206,7 +206,7 @@ def test_nothing_compared_is_unresolved() -> None:
     assert [f.kind for f in findings.findings] == [FindingKind.UNRESOLVED]
 
 
-def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
+def test_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
     def nothing(ask: Query, answer: Answer) -> Answer:
         return Answer(Status.UNRESOLVED, why="every output is empty")
 
@@ -215,7 +215,7 @@ def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
     assert findings.findings[0].why == "every output is empty"
 
 
-def test_a_worker_that_went_wrong_is_found_out() -> None:
+def test_worker_that_went_wrong_is_found_out() -> None:
     """Item 3 fails in used processes only: it is not named."""
 
     def used(ask: Query, answer: Answer) -> Answer:
@@ -233,7 +233,7 @@ def test_a_worker_that_went_wrong_is_found_out() -> None:
     assert findings.notes
 
 
-def test_a_flaky_culprit_has_its_rate() -> None:
+def test_flaky_culprit_has_its_rate() -> None:
     done = run(replace(faulty(chain(40), {12}), rate=0.6, seed=4))
     (finding,) = done.findings.findings
     assert finding.kind is FindingKind.FLAKY and finding.items == (12,)
@@ -243,25 +243,25 @@ def test_a_flaky_culprit_has_its_rate() -> None:
 @pytest.mark.parametrize(
     "seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"]
 )
-def test_a_region_of_a_flaky_candidate_is_not_too_large(seed: int) -> None:
+def test_region_of_a_flaky_candidate_is_not_too_large(seed: int) -> None:
     """Its neighbour is guilty, and passed by chance: it is asked often enough to show that."""
     s = scenario("flaky", seed)
     assert mark(s, run(s).findings) == "right"
 
 
-def test_a_flaky_whole_that_never_failed_is_unseen() -> None:
+def test_flaky_whole_that_never_failed_is_unseen() -> None:
     s = replace(faulty(chain(4), {2}), rate=0.01)
     assert mark(s, run(s).findings) == "unseen"
     assert mark(replace(s, rate=1.0), run(s).findings) == "wrong"
 
 
-def test_an_error_that_grows_item_by_item_has_no_culprit_though_its_pieces_do_not_sum() -> None:
+def test_error_that_grows_item_by_item_has_no_culprit_though_its_pieces_do_not_sum() -> None:
     s = Scenario("by hand", 0, chain(40), slope=(1 / 40,) * 40, limit=0.55, bend=2.0)
     (finding,) = run(s).findings.findings
     assert finding.kind is FindingKind.ACCUMULATED and 20 <= len(finding.items) < 40
 
 
-def test_a_profile_that_heals_is_said() -> None:
+def test_profile_that_heals_is_said() -> None:
     assert run(faulty(chain(40), {12})).findings.probe_sensitive
     assert not run(faulty(chain(40), {12}, profile="shows")).findings.probe_sensitive
 
@@ -284,7 +284,7 @@ def test_accumulation_names_the_largest_contributors_and_the_growth() -> None:
     assert sizes[-1] == 100 and list(errors) == sorted(errors)
 
 
-def test_a_neighbour_that_is_refused_alone_is_asked_in_company() -> None:
+def test_neighbour_that_is_refused_alone_is_asked_in_company() -> None:
     s = replace(faulty(chain(30), {14, 15}), lone=frozenset({14}))
     done = run(s)
     assert found(done) == [(14, 15)]
@@ -302,7 +302,7 @@ def test_pieces_by_share() -> None:
 # ------------------------------------------------------------ settings
 
 
-def test_a_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
+def test_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
     done = run(faulty(chain(500), {123}), Settings(max_trials=8))
     (finding,) = done.findings.findings
     assert (
@@ -319,7 +319,7 @@ def test_time_ends_it() -> None:
 
 
 @pytest.mark.parametrize("runs", [0, 1, 5])
-def test_an_oracle_that_gives_up_ends_it(runs: int) -> None:
+def test_oracle_that_gives_up_ends_it(runs: int) -> None:
     """A run was ended in its middle; what was answered before counts."""
     candidate = Candidate(faulty(chain(500), {123}))
     answered: list[Query] = []
@@ -340,12 +340,12 @@ def test_an_oracle_that_gives_up_ends_it(runs: int) -> None:
     assert done.outcome is (Outcome.DISAGREE if runs else Outcome.UNRESOLVED)
 
 
-def test_no_answer_at_all_within_the_budget() -> None:
+def test_budget_of_0_is_unresolved() -> None:
     done = run(faulty(chain(5), {1}), Settings(max_trials=0))
     assert done.findings.outcome is Outcome.UNRESOLVED and not done.candidate.queries
 
 
-def test_within() -> None:
+def test_within_searches_only_its_items() -> None:
     s = faulty(chain(60), {5}, {40}, share=0.5)
     done = run(s, Settings(within=range(30, 60)))
     assert found(done) == [(40,)]
@@ -383,7 +383,7 @@ def test_within_is_asked_though_the_whole_agrees() -> None:
     )
 
 
-def test_a_region_that_cannot_be_asked_does_not_agree() -> None:
+def test_region_that_cannot_be_asked_does_not_agree() -> None:
     s = replace(faulty(chain(9)), lone=frozenset({3, 4}))
     findings = ended(chain(9), masked(s), Settings(within=[3, 4]))
     assert findings.outcome is Outcome.UNRESOLVED and findings.findings[0].items == (3, 4)
@@ -436,7 +436,7 @@ def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() ->
         (0.1, 1, 1),
     ],
 )
-def test_a_whole_that_agrees_is_repeated_while_that_costs_little(
+def test_whole_that_agrees_is_repeated_while_that_costs_little(
     seconds: float, repeat: int | None, runs: int
 ) -> None:
     findings = ended(
@@ -447,7 +447,7 @@ def test_a_whole_that_agrees_is_repeated_while_that_costs_little(
     assert findings.outcome is Outcome.AGREE and findings.counts.total() == runs
 
 
-def test_a_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() -> None:
+def test_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() -> None:
     s = faulty(chain(256), {77})
     plain = run(s).findings.counts.total()
     right = run(s, weights=lambda: [1000.0 if i == 77 else 1.0 for i in range(256)])
@@ -456,7 +456,7 @@ def test_a_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() ->
     assert right.findings.counts.total() < plain
 
 
-def test_a_guilty_kind_is_suspected_again() -> None:
+def test_guilty_kind_is_suspected_again() -> None:
     guilty = [i for i in range(256) if i % 37 == 5]
     s = faulty(chain(256), *({i} for i in guilty), share=0.3)
     totals = []
@@ -468,7 +468,7 @@ def test_a_guilty_kind_is_suspected_again() -> None:
     assert totals[1] < totals[0]
 
 
-def test_a_steady_candidate_is_confirmed_once() -> None:
+def test_steady_candidate_is_confirmed_once() -> None:
     s = faulty(chain(40), {12, 13}, profile="shows")
     counts = {
         steady: run(s, Settings(steady=steady)).findings.counts.runs for steady in (False, True)
@@ -489,11 +489,11 @@ def test_steps_say_how_many_runs_are_to_come() -> None:
 # ------------------------------------------------------------ graphs
 
 
-def test_one_item() -> None:
+def test_single_item_is_the_culprit() -> None:
     assert found(run(faulty(chain(1), {0}, profile="shows"))) == [(0,)]
 
 
-def test_no_item() -> None:
+def test_empty_model_agrees() -> None:
     assert run(faulty(())).findings.outcome is Outcome.AGREE
 
 
@@ -524,14 +524,14 @@ def test_errors_that_cancel_are_both_found(profile: str, seed: int) -> None:
     assert found(done) == [(11,), (30,)] and done.findings.complete
 
 
-def test_a_refusal_does_not_hide_wrong_numbers() -> None:
+def test_refusal_does_not_hide_wrong_numbers() -> None:
     refused = Fault(frozenset({20}), signature=Signature.REFUSED)
     done = run(Scenario("by hand", 0, chain(48), (refused, Fault(frozenset({7}))), "shows"))
     kinds = {f.items: f.signature for f in done.findings.findings}
     assert kinds == {(20,): Signature.REFUSED, (7,): Signature.MISMATCH} and done.findings.complete
 
 
-def test_a_kind_that_is_refused_is_asked_twice_and_listed() -> None:
+def test_kind_that_is_refused_is_asked_twice_and_listed() -> None:
     kind = range(5, 60, 5)
     s = Scenario(
         "by hand",
@@ -598,7 +598,7 @@ def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [896, 1591, 101_559, 200_186, 200_717, 200_986])
-def test_what_is_only_refused_alone_is_no_culprit(seed: int) -> None:
+def test_item_that_is_only_refused_alone_is_not_a_culprit(seed: int) -> None:
     """Found before the culprit, with no run yet that held it and agreed: they were certified, as
     both were refused."""
     s = scenario("silent", seed)
@@ -608,7 +608,7 @@ def test_what_is_only_refused_alone_is_no_culprit(seed: int) -> None:
     } == s.truth and done.findings.complete
 
 
-def test_what_no_run_held_is_not_said_to_agree() -> None:
+def test_item_that_no_run_held_is_not_reported_as_agreeing() -> None:
     """All but the first culprit is refused. What runs lacks its readers, and with them a part of
     another culprit."""
     findings = run(scenario("mixed", 101_950)).findings

@@ -55,7 +55,7 @@ def test_only_the_number_is_new() -> None:
         ),  # another form
     ],
 )
-def test_what_is_really_new_stays(
+def test_new_operator_is_not_renumbered(
     text: str, expected: Array, own: int, newest: int, fed: Array
 ) -> None:
     more: dict[str, Any] = {"a": np.array([0])} if "ReduceSum" in text else {}

@@ -127,7 +127,7 @@ def faulty_spec(**faults: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> None:
+def test_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> None:
     """As the other commands say it: before anything runs."""
     name = backend("")
     with (here / name).open("a") as file:
@@ -140,7 +140,7 @@ def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) ->
 
 
 @pytest.mark.slow
-def test_all_right(here: Path) -> None:
+def test_right_candidate_passes_all_tests(here: Path) -> None:
     done = subcut("sweep", "--only", "Conv", "--only", "test_elu", cwd=here)
     assert done.code == 0
     assert done.out.splitlines()[0].split()[:2] == ["candidate", "ort"]
@@ -165,7 +165,7 @@ def test_all_right(here: Path) -> None:
         ),
     ],
 )
-def test_only_some(patterns: list[str], tests: set[str], here: Path) -> None:
+def test_only_selects_tests(patterns: list[str], tests: set[str], here: Path) -> None:
     words = [word for pattern in patterns for word in ("--only", pattern)]
     document = sweep("-c", "ort", *words, cwd=here, code=0)
     assert statuses(document) == dict.fromkeys(tests, "right")
@@ -297,7 +297,7 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     assert "max error " in again.out and "; limit " in again.out
 
 
-def test_a_sweep_for_a_tracker_and_a_server() -> None:
+def test_sweep_for_a_tracker_and_a_server() -> None:
     """Wrong and crashed tests are failures, refused ones are skipped; names are code spans."""
 
     def result(status: str, why: str = "") -> dict[str, Any]:
@@ -385,7 +385,7 @@ def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_replay_of_a_case(here: Path) -> None:
+def test_sweep_case_is_replayed(here: Path) -> None:
     place = sweep("-c", faulty_spec(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0][
         "results"
     ][0]["case"]
@@ -402,7 +402,7 @@ def test_a_replay_of_a_case(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_case_of_values_that_onnxruntime_does_not_have(here: Path) -> None:
+def test_case_with_types_that_onnxruntime_lacks_is_replayed(here: Path) -> None:
     """Where it refuses the model, or gives something else, the test's own tolerance judges; also in
     a replay."""
     names = ("test_adam", "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal")
@@ -420,7 +420,7 @@ def test_a_case_of_values_that_onnxruntime_does_not_have(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_criterion_of_ones_own(here: Path) -> None:
+def test_own_criterion_is_used(here: Path) -> None:
     spec = faulty_spec(op="Elu", fault="drift")
     words = ("-c", spec, "--only", "test_elu")
     assert statuses(sweep(*words, cwd=here, code=1)) == {"test_elu": "wrong"}
@@ -453,7 +453,7 @@ def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_approximates_is_held_to_rounding_or_its_own_tolerance(
+def test_exact_operator_is_judged_by_rounding_or_its_tolerance(
     here: Path, backend: Callable[[str], str]
 ) -> None:
     """An Abs off by 0.15 % was right, as a fast exp may be."""
@@ -468,7 +468,7 @@ def test_what_nobody_approximates_is_held_to_rounding_or_its_own_tolerance(
 
 
 @pytest.mark.slow
-def test_a_shape_that_is_computed_inside_has_no_expected_value(
+def test_shape_that_is_computed_inside_has_no_expected_value(
     here: Path, backend: Callable[[str], str]
 ) -> None:
     """It was a KeyError, and the whole sweep ended, where noise decided on an attention that is
@@ -486,7 +486,7 @@ def test_a_shape_that_is_computed_inside_has_no_expected_value(
 
 
 @pytest.mark.slow
-def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
+def test_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': os.kill(os.getpid(), signal.SIGSEGV)")
     document = sweep(
         "-c", spec, "--only", "test_elu", "--only", "test_a*s", "--jobs", "2", cwd=here, code=1
@@ -503,7 +503,7 @@ def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> No
 
 
 @pytest.mark.slow
-def test_a_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
+def test_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': return lambda feeds: time.sleep(600)")
     words = ("-c", spec, "--only", "test_elu", "--only", "test_abs", "--timeout", "3")
     begin = time.monotonic()
@@ -528,7 +528,7 @@ def test_errors_are_refusals(here: Path, backend: Callable[[str], str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_only_a_used_process_gets_wrong_is_unresolved(
+def test_failure_only_in_a_used_process_is_unresolved(
     here: Path, backend: Callable[[str], str]
 ) -> None:
     spec = backend(
@@ -543,7 +543,7 @@ def test_what_only_a_used_process_gets_wrong_is_unresolved(
 
 
 @pytest.mark.slow
-def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
+def test_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
     done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
     assert done.code == 2
     assert "threads=x" in done.err
@@ -590,7 +590,7 @@ def test_kill_9_and_go_on(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_anew(here: Path) -> None:
+def test_fresh_sweep_runs_again(here: Path) -> None:
     notes = here / "notes"
     notes.mkdir()
     words = ("-c", faulty_spec(log=str(notes)), "--only", "Elu")
@@ -609,12 +609,12 @@ def runs(notes: Path) -> int:
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_told(here: Path) -> None:
+def test_skipped_tests_are_counted(here: Path) -> None:
     assert sweep("--only", "Bernoulli", "-c", "ort", cwd=here, code=5)["rows"] == []
 
 
 @pytest.mark.slow
-def test_as_csv(here: Path) -> None:
+def test_sweep_has_a_csv_form(here: Path) -> None:
     words = (
         "sweep",
         "-c",
@@ -657,7 +657,7 @@ def test_as_csv(here: Path) -> None:
         (Verdict(Status.FAIL, Signature.CRASH, process={"died": False}), "refused"),
     ],
 )
-def test_outcomes(verdict: Verdict, found: str) -> None:
+def test_outcomes_have_their_exit_codes(verdict: Verdict, found: str) -> None:
     assert outcome_of(verdict) == found
 
 

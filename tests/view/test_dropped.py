@@ -27,14 +27,16 @@ from subgraph.view import dropped
         (np.array(["a"]), "<U1 1"),
     ],
 )
-def test_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: Array, told: str) -> None:
+def test_array_is_read_from_a_page_or_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: Array, told: str
+) -> None:
     np.save(tmp_path / "x.npy", array)
     assert dropped.looked_at(tmp_path / "x.npy", ".npy") == told
     monkeypatch.setattr(dropped, "BLOCK", 2)  # a block may hold nothing but NaN
     assert dropped.looked_at(tmp_path / "x.npy", ".npy") == told
 
 
-def test_an_archive_and_an_image(tmp_path: Path) -> None:
+def test_archive_and_image_are_read(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {f"a{k}": np.zeros((k, 2), np.float32) for k in range(8)}
     np.savez(tmp_path / "x.npz", **arrays)
     told = dropped.looked_at(tmp_path / "x.npz", ".npz")
@@ -47,7 +49,7 @@ def test_an_archive_and_an_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".png"])
 @pytest.mark.parametrize("data", [b"", b"12", b"\x93NUMPY\x01\x00", b"PK\x03\x04nothing"])
-def test_what_is_not_what_its_name_says_is_refused(
+def test_file_of_another_kind_than_its_name_is_refused(
     tmp_path: Path, suffix: str, data: bytes
 ) -> None:
     (tmp_path / "x").write_bytes(data)

@@ -24,7 +24,7 @@ def refused(opened: OpenedModel) -> bool:
     return False
 
 
-def test_a_file_that_is_written_again_in_any_way_is_another_one(tmp_path: Path) -> None:
+def test_file_that_is_written_again_in_any_way_is_another_one(tmp_path: Path) -> None:
     for way in ("in place", "replaced", "gone", "same size and time"):
         path = chain(tmp_path / "m.onnx", ["a", "b", "c"])
         opened = open_model(path)

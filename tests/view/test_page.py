@@ -197,7 +197,7 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     assert "stem_pad__stem_pool/model.onnx" in zipfile.ZipFile(tmp_path / "cut.zip").namelist()
 
 
-def test_the_same_walk_in_firefox(firefox: Any, url: str) -> None:
+def test_firefox_shows_what_chromium_shows(firefox: Any, url: str) -> None:
     """Start, end, cut, dump, compare, the worst values, Back, arrow keys, a finding."""
     tab = Tab(firefox, url)
     page = tab.page
@@ -355,7 +355,7 @@ def test_undo_a_link_to_a_node_and_what_arrow_keys_say(tab: Tab) -> None:
     assert any("open group, Enter closes" in text for text in said), said
 
 
-def test_what_weights_hold_and_the_model_says_of_itself(tab: Tab) -> None:
+def test_weights_and_metadata_are_shown(tab: Tab) -> None:
     tab.box("stem/conv").click()
     row = tab.page.locator("#node-panel tr", has_text="weight").first
     row.wait_for()
@@ -475,7 +475,7 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
 
 
 @pytest.mark.rare
-def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(
+def test_run_goes_on_after_a_stop_and_after_the_server_was_killed(
     tmp_path: Path, browser: Any
 ) -> None:
     """What was found is stored; the run of a killed server ends by itself."""
@@ -614,9 +614,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     next(server, None)
 
 
-def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(
-    tmp_path: Path, browser: Any
-) -> None:
+def test_body_opens_in_place_is_cut_and_shows_a_finding(tmp_path: Path, browser: Any) -> None:
     planted = bodies.planted(4, ("Loop", "If"))
     onnx.save(planted.model, tmp_path / "m.onnx")
     server = served(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
@@ -655,7 +653,7 @@ def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(
     next(server, None)
 
 
-def test_a_model_that_is_exported_again_is_said_before_anything_runs(
+def test_model_that_is_exported_again_is_said_before_anything_runs(
     tmp_path: Path, browser: Any
 ) -> None:
     """The page shows the old network: a cut of the new file would be called that of what the page
@@ -688,7 +686,7 @@ def test_a_model_that_is_exported_again_is_said_before_anything_runs(
     next(server, None)
 
 
-def test_a_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) -> None:
+def test_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) -> None:
     odd = np.zeros((1, 3, 4), np.float32)
     odd[0, 0, 0] = np.nan
     np.save(tmp_path / "odd.npy", odd)
@@ -851,7 +849,7 @@ def _frames(page: Any, away: int) -> float:
     return float(rate)
 
 
-def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+def test_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     folder = demo / "subcut_out" / "bisect-wrong.py"
     if not folder.exists():
         in_process_in(demo)
@@ -875,7 +873,7 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     next(server, None)
 
 
-def test_a_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+def test_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     """What stays in float is marked in the network; the curve stands in the panel."""
     with contextlib.chdir(demo):
         words = (
@@ -903,7 +901,7 @@ def test_a_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     next(server, None)
 
 
-def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: Any) -> None:
+def test_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: Any) -> None:
     device.board(tmp_path / "board")
     server = served(tmp_path, "board/net.onnx", "--recorded", "board/dump")
     tab = Tab(browser.new_page(), next(server))

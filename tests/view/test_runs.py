@@ -48,7 +48,7 @@ print('{"n": 3}')"""
     assert [event["id"] for event in session.events] == [1, 2, 3, 4]
 
 
-def test_a_run_imports_nothing_of_the_folder_and_asks_nobody(
+def test_run_imports_nothing_of_the_folder_and_asks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(77)", encoding="utf-8")
@@ -67,7 +67,7 @@ def test_a_run_imports_nothing_of_the_folder_and_asks_nobody(
     )  # a terminal would be asked for trust
 
 
-def test_a_run_that_dies_is_an_error() -> None:
+def test_run_that_dies_is_an_error() -> None:
     session = Runs()
     with script("import sys; print('out of luck', file=sys.stderr); sys.exit(9)"):
         session.start("cut", [])
@@ -130,7 +130,7 @@ def test_the_real_command_runs_and_imports_nothing_from_here(
 @pytest.mark.parametrize(
     "setting", ["[candidates.npu]\nrun = 'touch pwned'\n", "candidate = 'cmd:touch pwned'\n"]
 )
-def test_what_a_project_file_names_does_not_run_untrusted(
+def test_untrusted_project_file_runs_nothing(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the page's choice is made: by `subcut view`'s own reading of the project file."""

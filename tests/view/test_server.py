@@ -125,7 +125,7 @@ def test_another_host_or_origin_is_refused(server: ViewServer, path: str) -> Non
         ), header
 
 
-def test_a_second_host_is_refused(server: ViewServer) -> None:
+def test_second_host_is_refused(server: ViewServer) -> None:
     """What stands in front of the server may take another one of them than the server does."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     connection.putrequest("GET", "/")
@@ -140,7 +140,7 @@ def test_tokens_are_long_and_new(server: ViewServer) -> None:
         assert other.token != server.token and min(len(other.token), len(server.token)) >= 32
 
 
-def test_what_is_refused_is_not_read_and_nothing_is_logged(
+def test_refused_request_is_not_read_and_not_logged(
     server: ViewServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Else the body of a refused request would be the next request, and the token would stand on
@@ -156,7 +156,7 @@ def test_what_is_refused_is_not_read_and_nothing_is_logged(
 
 
 @pytest.mark.parametrize("path", ["/api/region", "/api/drop"])
-def test_a_request_that_is_too_large_is_not_read(server: ViewServer, path: str) -> None:
+def test_request_that_is_too_large_is_not_read(server: ViewServer, path: str) -> None:
     most = MAX_JSON if path == "/api/region" else MAX_FILE
     for size in (str(most + 1), "9" * 30, "-1", "1e3", "x", "²", ""):
         headers = {
@@ -237,7 +237,7 @@ def test_no_path_leads_out_of_the_output_folder(server: ViewServer, name: str) -
     )
 
 
-def test_a_report_is_shown_without_scripts_and_a_folder_as_zip(server: ViewServer) -> None:
+def test_report_is_shown_without_scripts_and_a_folder_as_zip(server: ViewServer) -> None:
     Path("out/dir").mkdir(parents=True)
     Path("out/dir/report.html").write_text("<script>1</script>", encoding="utf-8")
     Path("out/dir/secret").symlink_to("/etc/passwd")
@@ -282,7 +282,7 @@ def test_only_what_the_command_line_named_runs(server: ViewServer, asked: dict[s
 
 @pytest.mark.parametrize("word", ["x" * 20_001, "a\0b", "\ud800", ["x"], 3])
 @pytest.mark.parametrize("key", ["start", "seed", "mean"])
-def test_a_word_that_no_command_line_can_hold_is_refused(
+def test_word_that_no_command_line_can_hold_is_refused(
     server: ViewServer, key: str, word: object
 ) -> None:
     started = record_runs(server.session.runs)
@@ -290,7 +290,7 @@ def test_a_word_that_no_command_line_can_hold_is_refused(
     assert (status, reply["error"]["what"], started) == (400, f"'{key}' must be a short text", [])
 
 
-def test_a_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
+def test_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
     stored = server.session.drop("x.npy", io.BytesIO(NPY), len(NPY))["file"]
     started = record_runs(server.session.runs)
     asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
@@ -317,7 +317,7 @@ def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:
     ]
 
 
-def test_a_region_and_an_end_that_is_not_downstream(server: ViewServer) -> None:
+def test_region_is_found_and_an_upstream_end_refused(server: ViewServer) -> None:
     status, region = post(server, "/api/region", {"start": NAMES[2], "end": NAMES[4]})
     assert status == 200 and region["nodes"] == [2, 3, 4] and region["inputs"] == ["t1"]
     assert region["command"] == f"subcut cut m.onnx --start={NAMES[2]} --end={NAMES[4]}"
@@ -364,7 +364,7 @@ def test_events_come_in_order_and_go_on_from_the_last(server: ViewServer) -> Non
         connection.close()
 
 
-def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(
+def test_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(
     server: ViewServer,
 ) -> None:
     """Node 7 of the old file is another one in the new file, whose cut would be called right."""
@@ -395,7 +395,7 @@ def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown
     assert post(server, "/api/node", {"index": 7})[1]["error"]["kind"] == "ModelChanged"
 
 
-def test_a_port_that_is_taken_is_said(server: ViewServer) -> None:
+def test_taken_port_is_refused(server: ViewServer) -> None:
     with pytest.raises(UsageError) as e:
         ViewServer(lambda: server.session, server.server_port)
     assert "--port" in e.value.hint

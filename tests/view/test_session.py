@@ -75,7 +75,7 @@ def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -
     )
 
 
-def test_groups_open(session: ViewSession) -> None:
+def test_groups_open_to_their_nodes(session: ViewSession) -> None:
     boxes = session.layout([], 800)["boxes"]
     assert isinstance(boxes, list)
     assert [b["key"] for b in boxes if b["kind"] == "group"] == ["stage0", "stage1"]
@@ -85,7 +85,7 @@ def test_groups_open(session: ViewSession) -> None:
         session.layout(["x"], 800)
 
 
-def test_a_node_tells_all_that_the_file_says(session: ViewSession) -> None:
+def test_node_has_all_facts_of_the_file(session: ViewSession) -> None:
     node = session.node(2)
     assert node["label"] == NAMES[2] and node["inputs"][0]["name"] == "t1" and node["doc"] == ""
     with pytest.raises(UnknownName):
@@ -103,7 +103,7 @@ g (float[1, 2, 6, 6] x) => (y)
 """
 
 
-def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
+def test_node_has_the_known_faults_of_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each candidate that was named; one that cannot be read is told by its run."""
@@ -120,7 +120,7 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
     assert said[2][0].startswith("ort==1.31.1: ") and "Pad of zeros" in said[2][0]
 
 
-def test_a_node_is_described_where_the_projects_candidate_cannot_be_read(
+def test_node_is_described_where_the_projects_candidate_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -153,39 +153,39 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewSessio
     opened.close()
 
 
-def test_a_node_of_a_body_is_described_by_its_number(loop: ViewSession) -> None:
+def test_node_of_a_body_is_described_by_its_number(loop: ViewSession) -> None:
     about = loop.about()
     number = about["labels"].index(INNER)
     node = loop.node(number)
     assert (node["label"], node["op"]) == (INNER, about["ops"][number])
 
 
-def test_a_node_with_bodies_names_them(loop: ViewSession) -> None:
+def test_node_with_bodies_names_them(loop: ViewSession) -> None:
     about = loop.about()
     assert LOOP.path[0].split("/")[1] in about["bodies"][about["labels"].index("loop4")]
 
 
-def test_a_node_of_a_body_is_a_region(loop: ViewSession) -> None:
+def test_node_of_a_body_is_a_region(loop: ViewSession) -> None:
     about = loop.about()
     region = loop.region(INNER, INNER)
     assert region["nodes"] == [about["labels"].index(INNER)]
     assert region["outputs"] == about["makes"][region["nodes"][0]]
 
 
-def test_a_region_has_the_nodes_of_the_bodies_of_its_nodes(loop: ViewSession) -> None:
+def test_region_has_the_nodes_of_the_bodies_of_its_nodes(loop: ViewSession) -> None:
     labels = loop.about()["labels"]
     region = loop.region("loop4", "loop4")
     assert region["nodes"] == [labels.index("loop4")]
     assert labels.index(INNER) in region["inside"]
 
 
-def test_a_region_is_in_one_graph(loop: ViewSession) -> None:
+def test_region_is_in_one_graph(loop: ViewSession) -> None:
     with pytest.raises(UsageError) as error:
         loop.region("loop4", INNER)
     assert error.value.code == "region.two-graphs"
 
 
-def test_a_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> None:
+def test_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> None:
     found = {
         "nodes": [INNER.replace("body", "body@2")],
         "indices": [2],
@@ -207,7 +207,7 @@ def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     assert "stale" not in loop.find_links(of_body, started[0])
 
 
-def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
+def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     tried = [{"kept": k, "accepted": k > 0, "score": 10.0 * k, "why": ""} for k in (0, 1)]
     plan = {
         "schema": "subcut.plan/1",
@@ -249,7 +249,7 @@ def test_tensors_of_a_run_in_a_body_have_its_prefix(loop: ViewSession) -> None:
     assert loop.find_links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
 
 
-def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_each_is(
+def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
@@ -281,7 +281,7 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
     session.close()
 
 
-def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
+def test_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     constant = "c = Constant <value = float[3] {2, 3, 4}> ()"
     text = f"g (float[3] x) => (float[3] y) {{ {constant} d = Mul(x, c) y = Neg(d) }}"
     text_models.save(tmp_path / "m.onnx", text)
@@ -294,13 +294,13 @@ def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_an_open_end_stands_for_the_model(session: ViewSession) -> None:
+def test_open_end_stands_for_the_model(session: ViewSession) -> None:
     region = session.region("", NAMES[1])
     assert (region["nodes"], region["start"], region["inputs"]) == ([0, 1], "", ["in"])
     assert region["command"] == f"subcut cut m.onnx --end={NAMES[1]}"
 
 
-def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession) -> None:
+def test_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession) -> None:
     data = io.BytesIO()
     np.save(data, np.zeros((1, 3), np.float32))
     raw = data.getvalue()
@@ -317,7 +317,7 @@ def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession
     assert "--input=typed.npy" in started[1]
 
 
-def test_a_file_of_another_kind_or_cut_short_is_refused(session: ViewSession) -> None:
+def test_file_of_another_kind_or_cut_short_is_refused(session: ViewSession) -> None:
     for name, size, code in (
         ("x.pkl", 2, "input.unknown-kind"),
         ("x.npy", 3, "view.upload-cut-short"),
@@ -335,7 +335,7 @@ def test_links_lead_only_to_results_in_the_output_folder(session: ViewSession) -
     assert (session.runs.events[-1]["folders"], session.runs.events[-1]["report"]) == (["case"], "")
 
 
-def test_what_is_inside_of_a_finding_is_told_with_its_reports(session: ViewSession) -> None:
+def test_findings_inside_bodies_are_listed_with_their_reports(session: ViewSession) -> None:
     for name in ("deep", "deeper"):
         (Path("out") / name / "culprit").mkdir(parents=True)
         (Path("out") / name / "report.html").touch()
@@ -374,7 +374,7 @@ def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> N
 
 
 @pytest.mark.slow
-def test_what_a_cut_stored_is_shown_without_a_run(session: ViewSession) -> None:
+def test_stored_cut_is_shown_without_a_run(session: ViewSession) -> None:
     assert session.tensor({"node": 3}) == {"pairs": []}
     words = ("--start", NAMES[2], "--end", NAMES[4], "--dump", "all", "-o", "out")
     document = in_process("cut", "m.onnx", *words).document
@@ -409,7 +409,7 @@ def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     assert not Path("out").exists()
 
 
-def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
+def test_node_tells_its_source_line(tmp_path: Path) -> None:
     chain(Path(tmp_path / "m.onnx"), ["odd\u202ename", NAMES[1]])
     model = onnx.load(tmp_path / "m.onnx")
     trace = 'File "/home/u/net.py", line 7, in forward\n    return self.act(x)\n'
@@ -424,9 +424,7 @@ def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["file", "document"])
-def test_a_result_that_may_be_of_another_file_is_not_shown(
-    session: ViewSession, change: str
-) -> None:
+def test_result_that_may_be_of_another_file_is_not_shown(session: ViewSession, change: str) -> None:
     structure = session.graph.skeleton.structure
     Path("out/case").mkdir(parents=True)
     document = {"results": [{"path": "out/case"}], "model": {"structure_sha256": structure}}
@@ -440,7 +438,7 @@ def test_a_result_that_may_be_of_another_file_is_not_shown(
     assert session.runs.events[-1]["stale"] and "folders" not in session.runs.events[-1]
 
 
-def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
+def test_case_of_another_model_is_left_out(session: ViewSession) -> None:
     for name, structure in (
         ("own", session.graph.skeleton.structure),
         ("other", "x"),
@@ -492,7 +490,7 @@ def test_types_are_inferred_once_however_many_nodes_are_looked_at(
     assert infer.call_count == 1
 
 
-def test_a_recording_is_stored_by_one_run_and_shown_without_another(session: ViewSession) -> None:
+def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewSession) -> None:
     vars(session)["options"] = replace(session.options, recordings=("dump",))
     started = record_runs(session.runs)
     chosen = {"recording": "dump", "pair": 0}
@@ -541,7 +539,7 @@ def test_the_key_of_the_page_is_in_a_private_file_and_in_no_command_line(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_runtime_folder_that_cannot_be_used_is_passed_over(
+def test_runtime_folder_that_cannot_be_used_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

@@ -24,7 +24,7 @@ def shown(
     return tensor_document(values_of_run(folder, [pair.tensor for pair in pairs]), number, plane)
 
 
-def test_a_recording_is_called_the_record_of_the_device(
+def test_recording_is_called_the_record_of_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody ran that piece alone: the record is that of the whole model."""
@@ -56,7 +56,7 @@ def test_a_recording_is_called_the_record_of_the_device(
         )
 
 
-def test_a_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
+def test_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
     reference = np.zeros((1, 2, 4, 4), np.float32)
     given = reference.copy()
     given[0, 1, 2, 3] = 1
@@ -99,7 +99,7 @@ def test_any_tensor_is_drawn_in_a_bounded_reply(
 @pytest.mark.parametrize(
     ("shape", "seen"), [((3, 5, 6), range(60, 78)), ((50,), range(20)), ((4, 30), range(20))]
 )
-def test_of_a_large_tensor_one_channel_is_read(
+def test_large_tensor_is_read_by_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], seen: range
 ) -> None:
     monkeypatch.setattr("subgraph.view.values.MAX_DRAWN", 20)
@@ -114,7 +114,7 @@ def test_of_a_large_tensor_one_channel_is_read(
     )
 
 
-def test_a_value_that_the_candidate_did_not_give_is_said(tmp_path: Path) -> None:
+def test_missing_value_of_the_candidate_is_marked(tmp_path: Path) -> None:
     found = shown([ValuePair("t0", "", "ort", np.zeros(3, np.float32), None)], tmp_path / "x")
     assert found["notes"] == ["ort gave no value of this tensor: the reference's stands alone"]
 
@@ -160,7 +160,7 @@ def bits(*values: float) -> Array:
     return np.array(values, ml_dtypes.bfloat16).view(np.uint16)
 
 
-def test_a_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
+def test_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
     values = values_of_case(a_case(tmp_path, bits(1, 2), bits(1, 4)), ["other", "t"], "out/case")
     assert [(v.tensor, v.sample) for v in values] == [("t", "cat"), ("t", "dog")]
     found = tensor_document(values, 1, None)
