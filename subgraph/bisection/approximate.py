@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
+from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.findings import FindingKind, Findings, Outcome
-from subgraph.trials.doubt import APPROXIMATED, Deviation, NodeEvidence, agrees, error_of
+from subgraph.trials.doubt import Deviation, NodeEvidence, agrees, error_of
 from subgraph.trials.judge import Judge
 from subgraph.trials.pieces import run_pieces
 from subgraph.trials.trial import Trials

@@ -30,6 +30,7 @@ from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
+from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region, of_nodes
 from subgraph.origins.source import sources
 from subgraph.precision import Precision
@@ -37,7 +38,6 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials import computed_by
-from subgraph.trials.doubt import APPROXIMATED
 from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials

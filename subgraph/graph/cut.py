@@ -20,6 +20,16 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph, require_graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import (
+    FLOAT_ONLY,
+    KEEPS_SHAPE,
+    KEEPS_TYPE,
+    MAKES_BOOL,
+    MAKES_INT64,
+    ONE_TYPE,
+    POOLS,
+    SAME_INPUTS,
+)
 from subgraph.graph.region import Region
 from subgraph.graph.types import (
     DeclaredTensor,
@@ -49,36 +59,8 @@ if TYPE_CHECKING:
 MODEL_PARTS = frozenset(
     ("graph", "functions", "training_info")
 )  # assembled anew; training graphs do not fit a cut
-# Operators whose inputs and outputs are all of one element type.
-ONE_TYPE = frozenset("Add Sub Mul Div Conv ConvTranspose Gemm MatMul PRelu Min Max Sum".split())
-# Operators whose output has the shape of their first input; pooling keeps the first two dimensions.
-SAME_SHAPE = frozenset(
-    "Relu LeakyRelu Sigmoid HardSigmoid HardSwish Tanh Clip Elu Selu Softplus Erf Gelu Neg Abs Exp"
-    " Log Sqrt Identity Cast Dropout Softmax LogSoftmax BatchNormalization InstanceNormalization"
-    " LRN QuantizeLinear DequantizeLinear".split()
-)
-POOLS = frozenset("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool".split())
-# Operators whose first output has the element type of their first input.
-KEEPS_TYPE = (
-    (SAME_SHAPE - {"Cast", "QuantizeLinear", "DequantizeLinear"})
-    | POOLS
-    | frozenset(
-        "Gather GatherElements GatherND Reshape Transpose Slice Squeeze Unsqueeze Flatten Expand"
-        " Tile Pad Concat Split Resize DepthToSpace SpaceToDepth ReduceMean ReduceSum ReduceMax"
-        " ReduceMin ReduceProd CumSum".split()
-    )
-)
-# Operators whose output is of one type, whatever they read: int64 or bool, of TensorProto.DataType.
-FIXED_TYPE = dict.fromkeys("Shape Size ArgMax ArgMin NonZero".split(), 7) | dict.fromkeys(
-    "Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf".split(), 9
-)
-# Operators whose inputs are of one type, whatever they make.
-ALIKE = frozenset("Concat Equal Less LessOrEqual Greater GreaterOrEqual".split())
-# Operators that no opset lets compute with integers.
-FLOAT_ONLY = frozenset(
-    "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax"
-    " Softplus Elu Exp Log Sqrt AveragePool GlobalAveragePool LSTM GRU RNN".split()
-)
+# Operator → element type of its first output, of TensorProto.DataType: int64 or bool.
+FIXED_TYPE = dict.fromkeys(MAKES_INT64, 7) | dict.fromkeys(MAKES_BOOL, 9)
 INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, bool among them
 UNFREEZABLE = PACKED | {
     "string"
@@ -531,7 +513,7 @@ def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int])
             return True
         named = next(iter(node.output), "")
         read = [types.get(n, 0) for n in node.input]
-        if node.op_type in ALIKE and len({*read} - {0}) > 1:
+        if node.op_type in SAME_INPUTS and len({*read} - {0}) > 1:
             return True
         if node.op_type in ONE_TYPE:
             seen = {*read, *(types.get(n, 0) for n in node.output)}
@@ -585,7 +567,7 @@ def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> lis
     other operators."""
     if node.domain not in STANDARD or not read or not node.input[0] or not (first := read[0]):
         return None
-    if node.op_type in SAME_SHAPE:
+    if node.op_type in KEEPS_SHAPE:
         return first
     if node.op_type in POOLS:
         return [*first[:2], *[None] * len(first[2:])]

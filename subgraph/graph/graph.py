@@ -22,6 +22,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.operators import require_expandable
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
 from subgraph.graph.walk import (
     BODILESS,
     FunctionKey,
@@ -37,17 +38,6 @@ from subgraph.text import clean, nearest
 if TYPE_CHECKING:
     import networkx
 
-RANDOM_OPS = frozenset(
-    (
-        "RandomNormal",
-        "RandomUniform",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    )
-)
-SHAPE_OPS = frozenset(("Shape", "Size"))
 # What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values
 # of model inputs.
 CONSTANT = 0
@@ -362,7 +352,7 @@ class Graph:
         """Indices of the nodes that draw random numbers."""
         functions = self.functions
         nodes = self.nodes
-        certain = BODILESS - {"Dropout", *(name for _, name, _ in functions)}
+        certain = BODILESS - RANDOM_OPS - {"Dropout", *(name for _, name, _ in functions)}
         drawing = {
             key
             for key, f in functions.items()

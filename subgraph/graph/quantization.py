@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.walk import attribute
 from subgraph.storage.scale import Scale
 
@@ -49,10 +50,7 @@ SPECIFIED_STEPS = {
 AXIS = ("QuantizeLinear", "DequantizeLinear")  # operators whose scale may have an axis
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
-CARRIERS = frozenset(
-    "MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip Tile"
-    " Expand".split()
-)
+CARRIERS = REARRANGES | PICKS | {"MaxPool"}
 
 
 def is_quantized(ops: Iterable[str]) -> bool:

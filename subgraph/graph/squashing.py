@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import REARRANGES, SQUASHES
 
-SQUASHING = frozenset("HardSigmoid LogSoftmax Sigmoid Softmax Tanh".split())
 # Operators that move values, and those of a softmax or sigmoid in single operators.
-MOVING = frozenset(
-    "Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
-)
+MOVING = REARRANGES | {"Cast", "Concat", "Slice", "Split"}
 ARITHMETIC = frozenset("Add Div Log Mul Neg Reciprocal ReduceMax ReduceSum Sub".split())
 MAX_DEPTH = 6  # nodes between an output and the squashing operator
 
@@ -32,7 +30,7 @@ def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
             continue
         seen.add(tensor)
         operator = graph.ops[node]
-        if operator in SQUASHING or (operator == "Exp" and is_quotient):
+        if operator in SQUASHES or (operator == "Exp" and is_quotient):
             entering = graph.reads[node][0]
             if operator == "Exp":
                 entering = _skip_shift(graph, entering)

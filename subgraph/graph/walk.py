@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from subgraph.graph import protobuf
+from subgraph.graph.properties import BODY_OPS, HOLDS_TENSOR, PROPERTIES
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
@@ -25,14 +26,8 @@ VALUE_FIELDS = {
     8: "strings",
 }  # type → the field of the value
 LIST_FIELDS = frozenset(("floats", "ints", "strings"))
-# Frequent operators that hold no body: their attributes are not looked at.
-BODILESS = frozenset(
-    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose"
-    " DequantizeLinear Div Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool"
-    " Identity LayerNormalization LeakyRelu MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear"
-    " ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax Split Sqrt Squeeze Sub Sum Tanh"
-    " Transpose Unsqueeze Where".split()
-)
+# Operators that hold no body: their attributes are not looked at.
+BODILESS = PROPERTIES.keys() - BODY_OPS
 
 
 def named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
@@ -86,7 +81,7 @@ def all_tensors(graph: Any) -> Iterator[protobuf.TensorProto]:
 def tensors_in(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorProto]:
     """The tensors in attributes of these nodes, and in their bodies."""
     for node in nodes:
-        if node.op_type in BODILESS and node.op_type != "Constant":
+        if node.op_type in BODILESS and node.op_type not in HOLDS_TENSOR:
             continue
         for a in node.attribute:
             yield from (a.t,) if a.HasField("t") else ()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from subgraph.errors import InputError, UnknownName, UsageError, name_setting
 from subgraph.graph import protobuf
+from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale
 from subgraph.graph.types import declared_type
 from subgraph.graph.walk import attribute
@@ -39,10 +40,7 @@ IMAGES = frozenset(
 RAW = frozenset((".bin", ".raw"))
 ARRAYS = RAW | {".npy", ".npz", ".pb"}
 # Operators that pass an index on unchanged, on its way to the table.
-CARRIERS = frozenset(
-    "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile"
-    " Gather Clip Pad".split()
-)
+CARRIERS = REARRANGES | PICKS | {"Cast", "Concat"}
 
 
 InputFile = tuple[

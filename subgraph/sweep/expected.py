@@ -28,6 +28,7 @@ from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
+from subgraph.graph.properties import APPROXIMATED
 from subgraph.precision import Precision
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
@@ -39,7 +40,6 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, shape_text
 from subgraph.sweep.operator_tests import Example
-from subgraph.trials.doubt import APPROXIMATED
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 

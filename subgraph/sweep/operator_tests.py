@@ -28,6 +28,7 @@ import numpy as np
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
+from subgraph.graph.properties import RANDOM_OPS
 from subgraph.graph.types import declared_type
 from subgraph.results.sweep import NamedTest
 from subgraph.storage import folders
@@ -362,7 +363,7 @@ def _to_value(value: Any) -> Value:
 def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
     """Does the model draw random numbers on these inputs?"""
     data = (folder / MODEL).read_bytes()
-    if not any(op.encode() in data for op in (*graphs.RANDOM_OPS, "Dropout")):
+    if not any(op.encode() in data for op in (*RANDOM_OPS, "Dropout")):
         return False
     graph = graphs.load(folder / MODEL)
     nodes = [graph.nodes[i] for i in graph.random_nodes]

@@ -21,6 +21,7 @@ from enum import StrEnum
 
 from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
@@ -31,10 +32,6 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, is_mute
 
 DEFAULT_CRITERION = "noise"
-# Of 16,110 tensors of healthy nodes on five runtimes, those beyond 1e-5 were of these kinds.
-APPROXIMATED = frozenset(
-    "AveragePool Conv ConvTranspose Erf Exp GRU Gelu GlobalAveragePool LSTM Sigmoid Softmax Tanh".split()  # noqa: E501
-)
 
 
 class Decision(StrEnum):

@@ -15,46 +15,36 @@ from itertools import chain
 
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
-from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, VALUE, Graph
+from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import (
+    BODY_OPS,
+    CHOOSES,
+    EXACT,
+    RANDOM_OPS,
+    ROUNDS_TO_STEPS,
+    SHAPE_OPS,
+    VALUE_SIZED,
+)
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, called
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
-# Ops without rounding: they move, select or compare values, or change signs.
-EXACT = frozenset(
-    "Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil"
-    " CenterCropPad Clip Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Dropout"
-    " Equal Expand EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater"
-    " GreaterOrEqual Hardmax Identity IsInf IsNaN Less LessOrEqual Max MaxPool MaxUnpool Min Neg"
-    " NonMaxSuppression NonZero Not OneHot Optional OptionalGetElement OptionalHasElement Or Pad"
-    " QuantizeLinear Range ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter"
-    " ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceErase"
-    " SequenceInsert SequenceLength Shape Sign Size Slice SpaceToDepth Split SplitToSequence"
-    " Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor ZipMap".split()
-)
-BODY_OPS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # what rounds stands in their bodies
 # Op -> outputs that are choices: an error of one bit at the input may select another result.
 CHOICES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        "ArgMax ArgMin Compress Equal Greater GreaterOrEqual Hardmax Less LessOrEqual".split(), (0,)
-    ),
-    **dict.fromkeys("NonMaxSuppression NonZero Not And Or Xor".split(), (0,)),
+    **dict.fromkeys(CHOOSES, (0,)),
     "Unique": (0, 1, 2, 3),
     "TopK": (1,),
     "MaxPool": (1,),
 }
 # Op -> outputs that are rounded to steps: an error of one bit at a boundary becomes a whole step.
 STEPS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Ceil", "Floor", "Mod", "Round", "Sign", *QUANTIZERS), (0,)),
+    **dict.fromkeys(ROUNDS_TO_STEPS | QUANTIZERS, (0,)),
     "DynamicQuantizeLinear": (0, 2),
 }
 RANKING = ("TopK", "ArgMax", "ArgMin")
-VALUE_SHAPED = frozenset(
-    "NonMaxSuppression NonZero Compress Unique".split()
-)  # output shapes depend on values
 # Op -> range of inputs that are parameters (axes, limits, exponents), not data.
 PARAMETERS = {
     "Clip": (1, 3),
@@ -221,7 +211,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
     inner = _inner_ops(graph, node)
-    if (op in VALUE_SHAPED or inner & VALUE_SHAPED) and not sites.behind_choice.isdisjoint(reads):
+    if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.behind_choice.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
     # what is made of steps, or is such, is computed in real numbers
@@ -249,7 +239,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         sites.noisy.update(n for n in makes if n not in choices | steps)
     sites.behind_choice |= choices
     sites.behind_steps |= steps
-    if op in VALUE_SHAPED or inner & VALUE_SHAPED:
+    if op in VALUE_SIZED or inner & VALUE_SIZED:
         sites.value_shaped.update(makes)
 
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterator
 from subgraph.comparison.noise.analysis import cast_type
 from subgraph.comparison.noise.perturb import is_exact
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import REARRANGES
 from subgraph.precision import Precision
 from subgraph.types import Array
 
 # Ops that make no new values; a Cast to a wider type is one.
-CARRIERS = frozenset(
-    ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-)
+CARRIERS = REARRANGES | {"Cast"}
 
 
 def find_unrounded(

@@ -30,6 +30,7 @@ from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from subgraph.comparison.noise.rounding_nodes import ChannelRange
 
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
-SUMS = frozenset(
-    "AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()  # noqa: E501
-)
 ATTEMPTS = 4  # at a draw that is not void
 SEED = 0  # part of the labels of stored runs
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from subgraph.graph.properties import POOLS, WINDOWS
 from subgraph.inspection.lint._places import LintNode
-
-WEIGHTED = frozenset(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"))
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def windows(node: LintNode) -> list[Window] | None:
 def _kernel_of_weight(node: LintNode) -> list[int] | None:
     """The kernel of a convolution without `kernel_shape`."""
     k = 3 if node.op == "QLinearConv" else 1
-    shape = node.shape(node.input(k)) if node.op in WEIGHTED else None
+    shape = node.shape(node.input(k)) if node.op in WINDOWS - POOLS else None
     return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from subgraph.graph.properties import WINDOWS
 from subgraph.inspection.lint import LintContext, LintIssue, note
-from subgraph.inspection.lint._windows import WEIGHTED, windows
+from subgraph.inspection.lint._windows import windows
 
-POOLS = ("MaxPool", "AveragePool", "LpPool")
 FIX = (
     "put a Pad node in front (minus infinity for MaxPool) and leave the node's own pads at 0, or"
     " make them equal"
@@ -16,7 +16,7 @@ FIX = (
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each convolution and pooling with uneven padding; of ConvTranspose, explicit padding only."""
-    for node in context.nodes(*WEIGHTED, *POOLS):
+    for node in context.nodes(*WINDOWS):
         uneven = next((w for w in windows(node) or () if w.begin != w.end), None)
         if uneven is None or (uneven.auto != "NOTSET" and node.op == "ConvTranspose"):
             continue  # SAME is computed in another way for ConvTranspose

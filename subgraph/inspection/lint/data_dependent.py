@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from subgraph.graph.properties import VALUE_SIZED
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.text import count
 
-SIZED = ("NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit")
 HOST = (
     "end the model in front of it and do this part on the host, or pad the result to a fixed size"
 )
@@ -19,7 +19,7 @@ TIES = (
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each node whose output size depends on values, with the number of nodes below; and ties of TopK."""  # noqa: E501
-    sized = [n for n in context.nodes(*SIZED) if context.depends_on_values(n, n.proto.input)]
+    sized = [n for n in context.nodes(*VALUE_SIZED) if context.depends_on_values(n, n.proto.input)]
     ranked = context.nodes("TopK")
     open_k = [n for n in ranked if n.input(1) and n.constant(1) is None]
     sized += [n for n in open_k if context.depends_on_values(n, [n.input(1)])]

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from subgraph.graph.properties import REARRANGES
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 from subgraph.inspection.lint._places import LintNode, Scope
 from subgraph.runtime.inputs import ImageOptions
 
-CARRIERS = (
-    "Cast",
-    "Identity",
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-)  # pass pixel values on unchanged
+CARRIERS = REARRANGES | {"Cast"}  # pass pixel values on unchanged
 MAX_CHANNELS = 4  # values of a mean or a standard deviation
 FROM_PIXELS = 1 / 64  # a factor below scales 0…255 to about 1, and applied twice to almost nothing
 NO_OFFSET = 1e-6  # a smaller constant only prevents division by zero

@@ -6,15 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from subgraph.graph.properties import WEIGHTED
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 
-# Elsewhere an infinite constant is meant: as a mask (Add, Where), a limit (Clip, Min), or the begin
-# of a maximum.
-WEIGHTED = frozenset(
-    "BatchNormalization Conv ConvTranspose DequantizeLinear Einsum GRU Gemm GroupNormalization"
-    " InstanceNormalization LSTM LayerNormalization MatMul Mul PRelu QuantizeLinear"
-    " RMSNormalization RNN".split()
-)
 FIX = "export the model again: a weight overflowed in training or in a conversion"
 EPSILON = 1e-5  # the default of the standard
 
