@@ -49,10 +49,10 @@ class Ablation:
             trials.runtime.workers.borrow(loads=1) as worker,
         ):
             path = trials.model.graph.path
-            if trials.ask.form_of(self.region) is not Form.SHIPPED:
-                trials.writer.write_cut(
-                    self.region, trials.model.sample_groups(self.region)[0][1], folder
-                )
+            form = trials.ask.form_of(self.region)
+            if form is not Form.SHIPPED:
+                records = trials.model.sample_groups(self.region)[0][1]
+                trials.writer.write(form, self.region, records, folder)
                 path = folder / "model.onnx"
             return worker.names("passes", path, trials.runtime.candidate.options)
 

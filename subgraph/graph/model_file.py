@@ -4,13 +4,14 @@ weights."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
 from subgraph.errors import OutputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import is_fixed
+from subgraph.graph.types import is_fixed, pin
 from subgraph.graph.walk import all_tensors
 from subgraph.storage.digest import digest, file_digest
 
@@ -42,19 +43,63 @@ def copy_model(graph: Graph, path: Path) -> None:
     Raises:
         DataError: as `external_files`. OutputError: nothing can be written.
     """
-    files = external_files(graph)
-    try:
-        shutil.copyfile(graph.path, path)
-        for location, file in files.items():
-            target = path.parent / location
+    _copy({path.name: graph.path, **external_files(graph)}, path.parent)
+
+
+def _copy(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files into a folder, each to the location that is its key.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
+    for location, file in files.items():
+        target = folder / location
+        try:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-    except OSError as e:
-        raise OutputError(
-            f"cannot copy {graph.path} to {path}: {e.strerror or e}",
-            "free some space",
-            code="output.unwritable",
-        ) from e
+        except OSError as e:
+            raise OutputError(
+                f"cannot copy {file} to {target}: {e.strerror or e}",
+                "free some space",
+                code="output.unwritable",
+            ) from e
+
+
+def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Path) -> None:
+    """Write the model's file to `path` with sizes in place of open dimensions.
+
+    Every node, weight and declared element type is kept. A symbol takes the size that it has in an
+    input. An intermediate tensor whose shape stays open is declared without a shape. External data
+    is copied to the same places beside the file.
+
+    Args:
+        graph: The model.
+        types: By model input, and by output if its shape is known, the type of its values.
+        path: The file to write.
+
+    Raises:
+        DataError: As `external_files`.
+        OutputError: Nothing can be written.
+    """
+    model = protobuf.to_onnx(graph.model, graph.path)
+    _pin_shapes(model.graph, types)
+    _copy(external_files(graph), path.parent)
+    protobuf.rewrite(model, graph.path, path)
+
+
+def _pin_shapes(graph: protobuf.GraphProto, types: Mapping[str, protobuf.TypeProto]) -> None:
+    symbols: dict[str, int] = {}
+    for info in (*graph.input, *graph.output):
+        if info.name in types and info.type.HasField("tensor_type"):
+            symbols = pin(info.type, types[info.name]) | symbols
+    for info in (*graph.output, *graph.value_info):
+        if not info.type.HasField("tensor_type") or is_fixed(info.type):
+            continue
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param in symbols:
+                dim.dim_value = symbols[dim.dim_param]
+        if not is_fixed(info.type):
+            info.type.tensor_type.ClearField("shape")
 
 
 def model_digest(graph: Graph) -> str:

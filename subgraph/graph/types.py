@@ -175,6 +175,27 @@ def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None
             dim.dim_value = n
 
 
+def pin(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> dict[str, int]:
+    """Give the open dimensions of a declared tensor the sizes of its values; sizes remain.
+
+    Returns:
+        The size of each symbol. Empty if the ranks differ.
+    """
+    sizes = actual.tensor_type.shape.dim
+    if not declared.tensor_type.HasField("shape"):
+        declared.tensor_type.shape.CopyFrom(actual.tensor_type.shape)
+    symbols: dict[str, int] = {}
+    if len(declared.tensor_type.shape.dim) != len(sizes):
+        return symbols
+    for dim, size in zip(declared.tensor_type.shape.dim, sizes, strict=True):
+        if not size.HasField("dim_value") or (dim.HasField("dim_value") and dim.dim_value >= 0):
+            continue
+        if dim.dim_param:
+            symbols[dim.dim_param] = size.dim_value
+        dim.dim_value = size.dim_value
+    return symbols
+
+
 def with_open_dims(proto: protobuf.TypeProto) -> protobuf.TypeProto:
     """The type with every dimension open, changed in place: a run shows the rank, not which
     dimensions may vary."""

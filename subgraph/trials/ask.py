@@ -234,9 +234,10 @@ class Processes(JudgeProperties):
         if why := self.too_large(region) or self._problem_of_own_model(region):
             return unresolved(why)
         form = self.form_of(region) if feeds is None else Form.CUT
-        result = self._run_as(form, region, feeds, repetition, fresh)
-        if form is Form.SHIPPED and not self.mode.tried.verdicts:
-            result = self._choose_form(region, result, repetition, fresh)
+        decides = form is Form.SHIPPED and not self.mode.tried.verdicts
+        result = self._run_as(form, region, feeds, repetition, fresh or decides)
+        if decides:
+            result = self._choose_form(region, result, repetition)
         if self.mode.pass_number == 1 and result.later:
             self.mode.pass_number = self._first_wrong_pass(region, result)
         return result.nth(self.mode.pass_number)
@@ -244,21 +245,19 @@ class Processes(JudgeProperties):
     def _problem_of_own_model(self, region: Region) -> str:
         return self.runtime.own_model.problem(region) if self.runtime.own_model else ""
 
-    def _choose_form(
-        self, whole: Region, result: RunResult, repetition: int, fresh: bool
-    ) -> RunResult:
+    def _choose_form(self, whole: Region, result: RunResult, repetition: int) -> RunResult:
         """Decide in which form the full model is run from now on; return its result in that form.
 
-        The user's file was run. If the candidate refuses it, or its outputs are wrong and it has
-        open dimensions, the model is also run with pinned shapes; that form is chosen if only it
-        produces outputs.
+        The user's file was run, in a process that had run nothing before. If it has open dimensions
+        and the candidate refuses it or its outputs are wrong, the same file is also run with pinned
+        shapes, in another such process. That form is chosen if only it produces outputs.
         """
         verdict = self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(whole, result)
         shipped = self.writer.shipped
         if shipped is None or not shipped.other_form_tells_more(verdict):
             return result
         with self.log.count_as_extra(whole):
-            pinned = self._run_as(Form.PINNED, whole, None, repetition, fresh)
+            pinned = self._run_as(Form.PINNED, whole, None, repetition, fresh=True)
         self.mode.tried.verdicts[Form.PINNED] = self.judge.verdict(whole, pinned)
         only_pinned_runs = result.failure is not None and pinned.failure is None
         self.mode.form = Form.PINNED if only_pinned_runs else Form.SHIPPED

@@ -1,8 +1,10 @@
 """The forms in which a candidate is given a model.
 
-The user runs a file, so the whole model is that file, byte for byte and with its open dimensions.
-Cuts have shapes of their own: those of the values that they are fed. A candidate may take one form
-and refuse the other, which is neither right nor wrong numbers, but a finding of its own.
+The user runs a file, so the full model is that file, byte for byte and with its open dimensions.
+If the candidate does not run it, the same file is tried with its open shapes pinned: that shows
+whether the open shapes are the reason. All other declarations are kept, because a wrong one may be
+the reason as well. A cut has the shapes of the values that it is fed, and no declaration that they
+contradict.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from functools import cached_property
 from pathlib import Path
 
 from subgraph.graph.graph import Graph
-from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest
+from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest, write_pinned
 from subgraph.graph.region import Region
+from subgraph.graph.types import common_type
 from subgraph.results.common import FormDocument
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
@@ -28,7 +31,7 @@ class Form(StrEnum):
     """How a model was given to a candidate."""
 
     SHIPPED = "as shipped"  # the user's file
-    PINNED = "pinned"  # the whole model, written by subcut, with the shapes of its inputs
+    PINNED = "pinned"  # the user's file, with the shapes of its inputs; else a cut of all nodes
     CUT = "cut"  # a region, with the shapes of its boundary
 
 
@@ -96,19 +99,37 @@ class ShippedModel:
         """Does the file declare a shape that is not all sizes?"""
         return has_open_shapes(self.graph)
 
-    def write(self, records: Feeds, folder: Path) -> tuple[list[list[Record]], Sequence[str]]:
-        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of
-        outputs.
+    def write(
+        self, records: Feeds, folder: Path, *, pinned: bool
+    ) -> tuple[list[list[Record]], Sequence[str]]:
+        """Write the file as `model.onnx` into `folder`.
+
+        Args:
+            records: Per sample, the reference's values.
+            folder: The folder, which also takes the values in the candidate's own form.
+            pinned: Whether open shapes become those of the values. Nothing else is changed.
+
+        Returns:
+            The tensors to feed per sample, and the names of the outputs.
 
         Raises:
-            DataError: external data cannot be read. OutputError: nothing can be written.
+            DataError: External data cannot be read.
+            OutputError: Nothing can be written.
         """
-        copy_model(self.graph, folder / "model.onnx")
+        fed: Feeds = [{n: sample[n] for n in self.graph.inputs} for sample in records]
+        outputs = self.whole.outputs
+        known = records
         if self.candidate_model:
             fed = self.candidate_model.feeds(self.whole, records, folder)
             outputs = self.candidate_model.region(self.whole).outputs
-            return [list(sample.values()) for sample in fed], outputs
-        return [[sample[n] for n in self.graph.inputs] for sample in records], self.whole.outputs
+            known = fed
+        if pinned:
+            names = [name for name in (*self.graph.inputs, *outputs) if name in known[0]]
+            types = {name: common_type([sample[name] for sample in known]) for name in names}
+            write_pinned(self.graph, types, folder / "model.onnx")
+        else:
+            copy_model(self.graph, folder / "model.onnx")
+        return [list(sample.values()) for sample in fed], outputs
 
     def other_form_tells_more(self, verdict: Verdict) -> bool:
         """Is the whole to be run pinned as well? If it is refused or goes wrong, and open

@@ -45,6 +45,10 @@ class ModelWriter:
             return Form.CUT
         return full_model_form if region == whole and self.shipped else Form.PINNED
 
+    def _file_of(self, form: Form, region: Region) -> ShippedModel | None:
+        """Return the user's file if it is written in this form; None if a cut is."""
+        return self.shipped if form is not Form.CUT and region == self.model.whole() else None
+
     def write(
         self, form: Form, region: Region, records: Feeds, folder: Path
     ) -> tuple[Sequence[Sequence[Record]], Sequence[str]]:
@@ -54,8 +58,8 @@ class ModelWriter:
         Raises:
             ModelError: the candidate's own model has no such region.
         """
-        if form is Form.SHIPPED and self.shipped:
-            feeds, outputs = self.shipped.write(records, folder)
+        if shipped := self._file_of(form, region):
+            feeds, outputs = shipped.write(records, folder, pinned=form is Form.PINNED)
         else:
             cut, feeds = self.write_cut(region, records, folder)
             outputs = cut.outputs
@@ -82,8 +86,8 @@ class ModelWriter:
 
     def key(self, form: Form, region: Region, records: Feeds) -> str:
         """A hash of the file that the candidate is given, and of the values that it is fed."""
-        if form is Form.SHIPPED and self.shipped:
+        if shipped := self._file_of(form, region):
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
-            return digest(__version__, self.shipped.key, *values, *self.model.choice.ignored)
+            return digest(__version__, shipped.key, form, *values, *self.model.choice.ignored)
         return self.model.region_key(region, records)

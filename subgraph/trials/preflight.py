@@ -62,7 +62,8 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     Raises:
         BackendError: The candidate runs nothing, with its last words; or its outputs break the
             contract.
-        Refused: The candidate's own model does not load.
+        Refused: The candidate's own model does not load; or the file of the only model does not,
+            and its nodes do.
     """
     own_model = trials.runtime.own_model
     model = own_model.graph if own_model else trials.model.graph
@@ -75,12 +76,22 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     if not is_of_tflite(model.path):
         _require_one_operator(trials)
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
-    if own_model and shipped and shipped.signature is Signature.REFUSED:
-        what = f"the candidate's model does not load: {shipped.why}"
+    if not shipped or shipped.signature is not Signature.REFUSED:
+        return
+    name = clean(model.path.name)
+    if own_model:
         raise Refused(
-            what,
-            f"{clean(model.path.name)} is to be made anew: no part of it was compared",
+            f"the candidate's model does not load: {shipped.why}",
+            f"{name} is to be made anew: no part of it was compared",
             code="candidate.model-refused",
+        )
+    region = trials.model.whole()
+    declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
+    if any(declares_nothing.tensors):
+        raise Refused(
+            f"the file as shipped does not load: {shipped.why}",
+            f"all nodes of {name} load without the declared tensors: correct or remove those",
+            code="candidate.file-refused",
         )
 
 

@@ -14,7 +14,13 @@ from onnx import TensorProto, external_data_helper, numpy_helper, shape_inferenc
 
 from subgraph.errors import DataError
 from subgraph.graph import graph
-from subgraph.graph.model_file import copy_model, external_files, has_open_shapes, model_digest
+from subgraph.graph.model_file import (
+    copy_model,
+    external_files,
+    has_open_shapes,
+    model_digest,
+    write_pinned,
+)
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import Done, subcut
@@ -136,7 +142,6 @@ KERNELS = (
             "",
         ),  # its optimiser refuses the sizes of an old export beside a pinned input
         ("ort", SYMBOLIC, ""),
-        ("tract", STALE, "Impossible to unify"),
         ("tract", SYMBOLIC, "Impossible to unify"),
         ("openvino:precision=f32", STALE, ""),
         ("openvino:precision=f32", KERNELS, "refuses the model"),
@@ -161,6 +166,72 @@ def test_real_runtimes_are_asked_about_the_file_as_shipped(
     assert document["findings"] == [] and document["exit_code"] == int(bool(words))
     assert document["forms"][0]["signature"] == ("refused" if words else None)
     assert words in document["forms"][0]["why"] and document["forms"][-1]["status"] == "agree"
+
+
+DECLARED = "g (float[N,8] x) => (float[N,4] y) <float[N,4] a16> {{ {nodes} }}"
+FLOAT32 = DECLARED.format(nodes="a16 = MatMul(x, w)  y = Softmax<axis = 1>(a16)")
+MISDECLARED = DECLARED.format(
+    nodes="""x16 = Cast<to = 10>(x)  a = MatMul(x16, w)
+    a16 = Softmax<axis = 1>(a)  y = Cast<to = 1>(a16)"""
+)
+
+
+def save_misdeclared(folder: Path) -> None:
+    """Save a model as `a.onnx`; and as `b.onnx` one in float16, which declares an intermediate
+    tensor as float32, as converters leave it."""
+    weights = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    text_models.save(folder / "a.onnx", FLOAT32, w=weights)
+    text_models.save(folder / "b.onnx", MISDECLARED, w=weights.astype(np.float16))
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_a_candidate_model_with_a_wrong_declaration_does_not_load(
+    command: str, tmp_path: Path
+) -> None:
+    save_misdeclared(tmp_path)
+    words = ("a.onnx", "--candidate-model", "b.onnx", "--shape", "x=3x8", "--json")
+    done = subcut(command, *words, cwd=tmp_path)
+    assert (done.code, done.document["error"]["code"]) == (3, "candidate.model-refused")
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_a_file_with_a_wrong_declaration_blames_no_node(command: str, tmp_path: Path) -> None:
+    save_misdeclared(tmp_path)
+    done = subcut(command, "b.onnx", "--shape", "x=3x8", "--json", cwd=tmp_path)
+    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
+
+
+def test_a_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
+    save_misdeclared(tmp_path)
+    pinned = tmp_path / "pinned.onnx"
+    sizes = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, (3, 8))
+    write_pinned(graph.load(tmp_path / "b.onnx"), {"x": sizes}, pinned)
+    found = onnx.load(pinned).graph
+    [declared] = found.value_info
+    assert declared.type.tensor_type.elem_type == TensorProto.FLOAT
+    for info in (*found.input, *found.output, declared):
+        assert info.type.tensor_type.shape.dim[0].dim_value == 3
+
+
+def test_a_pinned_file_drops_shapes_that_stay_open(tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path, "g (float[N] x) => (float[N] y) <float[M] a> { a = Relu(x)  y = Neg(a) }"
+    )
+    sizes = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, (3,))
+    write_pinned(g, {"x": sizes}, tmp_path / "pinned.onnx")
+    [declared] = onnx.load(tmp_path / "pinned.onnx").graph.value_info
+    assert not declared.type.tensor_type.HasField("shape")
+
+
+@pytest.mark.slow
+def test_a_stale_declared_size_is_no_open_shape(tmp_path: Path) -> None:
+    pytest.importorskip("tract")
+    draw = np.random.default_rng(0).standard_normal
+    w0 = draw((4, 3, 3, 3)).astype(np.float32)
+    w1 = draw((4, 4, 3, 3)).astype(np.float32)
+    text_models.save(tmp_path / "m.onnx", STALE, w0=w0, w1=w1)
+    done = subcut("bisect", "m.onnx", "-c", "tract", "--shape", "x=3x3x8x8", "--json", cwd=tmp_path)
+    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
 
 
 @pytest.mark.slow
