@@ -25,6 +25,7 @@ from subgraph.documents import (
     to_json,
 )
 from subgraph.errors import InputError
+from tests.helpers.facts import has_line
 
 
 class Kind(StrEnum):
@@ -168,6 +169,6 @@ def test_a_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> 
     (tmp_path / "run.json").write_text(text, errors="surrogateescape")
     with pytest.raises(InputError, match=r"run\.json") as refused:
         read_document(tmp_path / "run.json", Edited, "make it anew")
-    assert refused.value.hint == "make it anew"
+    assert has_line(refused.value.hint, "anew")
     with pytest.raises(InputError, match=r"none\.json"):
         read_document(tmp_path / "none.json", Edited, "")

@@ -14,6 +14,7 @@ import subgraph
 from docs import error_codes
 from subgraph import errors
 from subgraph.errors import SubcutError, UnknownName, WorkerDied
+from tests.helpers.facts import has_line
 
 CLASSES = [
     getattr(errors, name)
@@ -60,7 +61,7 @@ def test_an_unknown_kind_is_still_an_error() -> None:
 
 
 def test_the_nearest_names_are_the_hint() -> None:
-    assert UnknownName("no 'x'", nearest=["a", "b"]).hint == "did you mean 'a' or 'b'?"
+    assert has_line(UnknownName("no 'x'", nearest=["a", "b"]).hint, "'a' or 'b'")
 
 
 # ------------------------------------------------------------ codes

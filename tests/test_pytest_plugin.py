@@ -25,6 +25,7 @@ from onnx import TensorProto, helper
 from fixtures import ROOT
 from subgraph import project
 from subgraph.errors import SubcutError, UnknownName, UsageError
+from tests.helpers.facts import has_line
 from tests.helpers.pages import PLUGIN
 from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import PATIENCE, SOON, chain, environment
@@ -357,14 +358,14 @@ def test_what_is_wrong_says_where_and_what_is_next(
     name: str, first: dict[str, Outcome], place: Path
 ) -> None:
     lines = first[name].says.splitlines()
-    assert lines[0] == "wrong: 1 of 4 nodes: neg (Neg)"
-    assert lines[1].startswith("  chain.onnx on ")
+    assert has_line(lines[0], "wrong: 1 of 4", "neg (Neg)")
+    assert has_line(lines[1], "chain.onnx")
     assert " a bug: " in f" {lines[2].strip()}"
     case, report = (lines[k].partition(": ")[2] for k in (3, 4))
     assert [line.split(":")[0].strip() for line in lines[3:]] == ["case", "report", "next"]
     assert (place / case / "model.onnx").is_file()
     assert (place / report).is_file()
-    assert lines[5].startswith(f"  next: subcut replay {case}")
+    assert has_line(lines[5], "next", "replay", f"{case}")
     told = dict(first[name].properties)
     told.pop("own", None)
     assert told == {"subcut": lines[0], "subcut_case": case, "subcut_report": report}

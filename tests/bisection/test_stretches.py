@@ -23,6 +23,7 @@ from subgraph.trials.ask import Processes
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.open_trials import QUICK, faulty_candidate
 from tests.helpers.run_command import subcut
 
@@ -84,15 +85,11 @@ def test_a_fault_is_found_where_it_is_fed_with_captured_values(
         document: Any = bisection.document
         assert not problem(document)
         assert [f["nodes"] for f in document["findings"]] == [["n5"]] and document["exit_code"] == 1
-        assert (
-            document["whole"]["status"] == "unresolved"
-            and "it was not run" in document["whole"]["why"]
+        assert document["whole"]["status"] == "unresolved" and has_line(
+            document["whole"]["why"], "not run"
         )
-        assert any(
-            "nobody knows whether what goes wrong explains the outputs" in n
-            for n in document["notes"]
-        )
-        assert not any("the outputs agree" in n for n in document["notes"])
+        assert has_line(document["notes"], "nobody", "explains")
+        assert not has_line(document["notes"], "outputs agree")
         asked = [step.items for step in bisection.steps if step.query.kind is not QueryKind.WHOLE]
         assert max(map(len, asked)) == 2 and {k for items in asked for k in items} == set(
             range(NODES)
@@ -127,10 +124,7 @@ def test_where_nothing_goes_wrong_it_is_not_said_to_agree(
         assert loads == ["above"]
         document: Any = bisection.document
         assert document["exit_code"] == 5 and document["outcome"] == "unresolved"
-        assert (
-            "no region of its 4 stretches goes wrong on captured values"
-            in document["findings"][0]["why"]
-        )
+        assert has_line(document["findings"][0]["why"], "4 stretches")
 
 
 @pytest.mark.slow
@@ -142,7 +136,7 @@ def test_budgets_are_for_all_stretches(
         bisection,
     ):
         assert len(RUNS) <= 3 and bisection.document["exit_code"] == 5
-        assert "trials are used up" in bisection.document["findings"][0]["why"]
+        assert has_line(bisection.document["findings"][0]["why"], "trials")
 
 
 GROWS = """
@@ -184,7 +178,7 @@ def test_one_that_outgrows_the_memory_of_all_is_not_wrong(graph: Graph) -> None:
     document = subcut(*words, cwd=folder).document
     assert not problem(document)
     assert (
-        "at --memory, the process" in document["whole"]["why"]
+        has_line(document["whole"]["why"], "--memory")
         and document["whole"]["status"] == "unresolved"
     )
     assert [f["nodes"] for f in document["findings"]] == [["n5"]]

@@ -20,6 +20,7 @@ from subgraph.runtime.candidate import parse
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 
 
 def found(**fields: Any) -> BlameDocument:
@@ -83,7 +84,7 @@ def test_only_what_is_proven_is_a_cure() -> None:
     ]
     lines = paragraph(found(cures=cures)).split("\n")
     assert [line.partition(",")[0] == "- Cure" for line in lines[1:3]] == [True, False]
-    assert plain(found(answer=paragraph(found())))[0] == "No cure is proven"
+    assert has_line(plain(found(answer=paragraph(found())))[0], "No cure")
 
 
 def test_names_play_no_tricks(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
         command, cwd=tmp_path / "outputs", capture_output=True, text=True, check=True
     )
     assert done.stdout.strip().endswith("[] [0.5]"), done.stdout
-    assert "pip install onnxruntime==1.31.1" in text and "ORT_DISABLE_ALL" in text
+    assert has_line(text, "onnxruntime==1.31.1") and "ORT_DISABLE_ALL" in text
 
 
 def test_a_tracker_is_told_nodes_values_and_environment() -> None:
@@ -144,5 +145,5 @@ def test_a_tracker_is_told_nodes_values_and_environment() -> None:
         "- Node: `'pool': AveragePool, auto_pad=NOTSET, ceil_mode=1, kernel_shape=[3,3]`",
         "- Furthest off: expected 0.25, got 0.19 at [0,1]",
     ]
-    assert lines[-1] == "- Environment: Linux x86_64; Python 3.11.7"
+    assert has_line(lines[-1], "Environment", "Linux x86_64", "Python 3.11.7")
     assert plain(replace(told, answer=paragraph(told))) == ["No cure is proven"]

@@ -14,6 +14,7 @@ from subgraph.blame.parameters import parameters, with_constant_parameters
 from subgraph.graph import region
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
@@ -104,6 +105,4 @@ def test_an_operator_that_takes_its_size_as_an_input_has_a_cure(tmp_path: Path) 
         cwd=tmp_path,
     )
     cure, *_ = [c for c in json.loads(done.out)["cures"] if c["kind"] == "rewrite"]
-    assert (
-        cure["proven"] and "Gather" in cure["what"] and "for these shapes and sizes" in cure["what"]
-    )
+    assert cure["proven"] and "Gather" in cure["what"] and has_line(cure["what"], "these shapes")

@@ -36,6 +36,7 @@ from subgraph.storage import tensors
 from subgraph.storage.folders import numbered_folder
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.versions import with_padfusion_bug
 
@@ -1099,7 +1100,7 @@ def test_a_model_of_old_opset_gets_forms_of_that_opset(
         model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch"
     )
     found = list(rewritings(model, ["apart", "padding", "layers"]))
-    assert any("a Pad of its own" in form.words for form in found) and len(found) > 5
+    assert any(has_line(form.words, "a Pad") for form in found) and len(found) > 5
     assert all(original.compare(form.model).proven for form in found)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from subgraph.commands.live import EventHandler, LineFormatter, ProgressHandler
+from tests.helpers.facts import has_line
 
 STEP = {
     "done": 25,
@@ -54,7 +55,7 @@ MESSAGES: list[Message] = [
 
 
 def test_where_it_is_no_terminal_a_step_is_a_line_and_what_is_asked_is_not_said() -> None:
-    assert said(io.StringIO(), MESSAGES) == "  4  2 of 27 nodes left\n"
+    assert has_line(said(io.StringIO(), MESSAGES), "4  2 of 27")
 
 
 def test_on_a_terminal_it_is_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +64,8 @@ def test_on_a_terminal_it_is_one_line_that_changes(monkeypatch: pytest.MonkeyPat
     assert "  4  2 of" not in shown and all(
         text in shown for text in ("2 of 27 nodes left", "about 2 to 14", "/pad/Pad")
     )
-    assert "  4  2 of 27 nodes left\n" in said(Terminal(), MESSAGES, verbose=True)
-    assert said(Terminal(), MESSAGES, live=False) == "  4  2 of 27 nodes left\n"
+    assert has_line(said(Terminal(), MESSAGES, verbose=True), "4  2 of 27")
+    assert has_line(said(Terminal(), MESSAGES, live=False), "4  2 of 27")
 
 
 def test_signs_of_life_are_needed_only_without_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_signs_of_life_are_needed_only_without_a_live_line(monkeypatch: pytest.M
 def test_warnings_stand_above_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     warning: Message = ("the model is odd", {"levelno": logging.WARNING})
-    assert "warning: the model is odd" in said(Terminal(), [*MESSAGES, warning])
+    assert has_line(said(Terminal(), [*MESSAGES, warning]), "warning", "odd")
 
 
 def test_for_the_page_a_message_is_a_line_of_json() -> None:

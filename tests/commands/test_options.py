@@ -27,6 +27,7 @@ from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import subcut
 
 
@@ -58,7 +59,7 @@ def test_a_signature_has_the_options_of_each_group_in_its_place() -> None:
         "bgr",
     ]
     assert inspect.signature(command).parameters["bgr"].default is False
-    assert command.__doc__ == "A command with two groups."
+    assert command.__doc__ and has_line(command.__doc__, "two groups")
 
 
 def test_a_command_gets_one_object_per_group() -> None:
@@ -77,7 +78,7 @@ def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"]
     )
-    assert command_line() == "subcut convert 'a b.pb' --index-url=https://****@host:8/simple"
+    assert has_line(command_line(), "convert 'a b.pb'", "--index-url=https://****@host:8/simple")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_an_error_names_the_project_file_whose_value_it_is_about(
     )
     done = subcut(*words, cwd=project)
     assert (
-        done.code == 2 and f"({key} of subcut.toml)" in done.err and "remove that line" in done.err
+        done.code == 2 and has_line(done.err, key, "subcut.toml") and has_line(done.err, "remove")
     )
 
 
@@ -183,7 +184,9 @@ def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
     command, *more = words
     done = subcut(command, "any_shape.onnx", *more, cwd=project)
     assert (
-        done.code == 3 and "(input of subcut.toml)" in done.err and "remove that line" in done.err
+        done.code == 3
+        and has_line(done.err, "input", "subcut.toml")
+        and has_line(done.err, "remove")
     )
 
 

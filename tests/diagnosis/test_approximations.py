@@ -20,6 +20,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.similar_outputs import WrongOutput
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 
 # The approximations in numpy, written otherwise than in subcut.
 CANDIDATE = """
@@ -116,7 +117,7 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
 def test_an_approximation_is_named(wrong: Any, text: str, opset: int, does: str, name: str) -> None:
     (found,) = looks_like(wrong(text, opset, does=does))
     assert found.says.startswith(f"looks like {name}×") and found.says.endswith(" nearer)"), found
-    assert conclude([found]).says == f"an approximation, no bug by itself: {found.quoted}"
+    assert has_line(conclude([found]).says, "approximation", f"{found.quoted}")
 
 
 @pytest.mark.parametrize(
@@ -135,5 +136,5 @@ def test_the_conclusion_comes_before_float16(wrong: Any) -> None:
     output = wrong(ERF, does="gelu tanh")
     region = output.region
     found = diagnose(output.trials, region, output.trials.verdict(region), "it is enough")
-    assert found[0].says.startswith("an approximation, no bug by itself: GELU by tanh ("), found
+    assert has_line(found[0].says, "approximation", "GELU"), found
     assert Fact.FITS in {one.fact for one in found}, "float16 would explain the error as well"

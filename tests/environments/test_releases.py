@@ -15,6 +15,7 @@ from subgraph.environments.installation import Installation, clear, every, make,
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.runtime.candidate import parse
 from subgraph.storage.tensors import np_dtype
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 
@@ -27,7 +28,9 @@ def test_each_backend_with_releases_names_its_package() -> None:
     assert named["opencv"] == "opencv-python-headless"
     with raises(UsageError, "release.unsupported", "cmd") as error:
         releases.package("cmd")
-    assert "those of litert, mnn, ncnn, opencv, openvino, ort, tract, web are" in error.value.hint
+    assert has_line(
+        error.value.hint, "litert, mnn", ", ncnn, opencv", ", openvino, ort", ", tract, web"
+    )
 
 
 def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
@@ -35,8 +38,8 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     assert releases.release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
     assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
     command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
-    assert (
-        "--no-deps --only-binary :all:" in command
+    assert has_line(
+        command, "--no-deps", "--only-binary"
     )  # an old one without a wheel would be built for minutes
 
 

@@ -36,6 +36,7 @@ from subgraph.inspection.validate import Problem
 from subgraph.runtime.capture import capture_samples
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import chain, in_process
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
@@ -575,7 +576,7 @@ def test_maps_cannot_be_stored_and_are_left_out(tmp_path: Path) -> None:
     assert doc["exit_code"] == 0
     assert outputs(doc)["h"]["source"] == "run"
     assert outputs(doc)["m"]["type"] == "seq(map(int64,tensor(float)))"
-    assert "1 of 3 tensors could not be run" in doc["notes"][0]
+    assert has_line(doc["notes"][0], "1 of 3", "run")
 
 
 def _chain(length: int, shape: str) -> str:
@@ -636,7 +637,7 @@ def test_the_node_at_which_the_reference_fails_is_found(tmp_path: Path) -> None:
         "e": "run",
         "y": "declared",
     }
-    assert "fails at Swirl 'bad' (#2)" in doc["notes"][0]
+    assert has_line(doc["notes"][0], "fails", "Swirl 'bad' (#2)")
     assert "3 of 6" in doc["notes"][1]
     assert doc["exit_code"] == 0
 
@@ -664,13 +665,13 @@ def test_a_run_that_fails_midway_is_said(tmp_path: Path) -> None:
     )
     doc = document(path, shape=["x=2x3"])
     assert outputs(doc)["h"]["shape"] == [2, 3]
-    assert "the reference fails at Reshape (#1)" in doc["notes"][0]
+    assert has_line(doc["notes"][0], "fails", "Reshape (#1)")
 
 
 def test_open_dimensions_are_a_note_unless_the_user_feeds(tmp_path: Path) -> None:
     path = write(tmp_path, "g (float[2,width] x) => (float[2,width] y) { y = Relu(x) }")
     doc = document(path)
-    assert doc["notes"][0].startswith("not run: input 'x' has the unknown dimension 'width'")
+    assert has_line(doc["notes"][0], "not run", "'x'", "'width'")
     assert outputs(doc)["y"] == {
         "name": "y",
         "source": "declared",
@@ -892,7 +893,7 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
     assert [row.split()[1] for row in rows[1:]] == ["evil[31mname", "n"]
     assert {row.index("float32") for row in rows[1:]} == {header.index("type")}
     assert rows[2].index("N×3") == header.index("declared")
-    assert lines[0].endswith("IR 8 · opset 17 · by pq")
+    assert has_line(lines[0], "IR 8", "17")
     for text in (inspect(str(path), "#0").text, inspect(str(path), start=["#0"], end=["n"]).text):
         assert "\x1b" not in text
         assert "evil[31mname" in text
@@ -901,7 +902,7 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
 def test_the_text_says_what_is_wrong_first(tmp_path: Path) -> None:
     text = inspect(str(write(tmp_path, ONE + "{ h = Relu(x, x) y = Neg(h) }"))).text.splitlines()
     assert text[1] == "INVALID: 1 problem"
-    assert "Relu (#0): has 2 inputs" in text[2]
+    assert has_line(text[2], "Relu (#0)", "2 inputs")
 
 
 def test_a_name_that_is_no_text_is_a_damaged_model(tmp_path: Path) -> None:

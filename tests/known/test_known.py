@@ -29,6 +29,7 @@ from subgraph.inspection.lint import LintContext, run_rules
 from subgraph.runtime import devices
 from subgraph.sweep import known_case
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.process_backends import wait_for
 from tests.helpers.run_command import finish, start, subcut
 
@@ -129,7 +130,7 @@ def test_a_broken_entry_is_named_and_left_out(
     with pytest.raises(InputError, match=why):
         known.read(tmp_path / "toy" / "bad.toml")
     assert known.entries([tmp_path], "toy") == []
-    assert "bad.toml is left out" in caplog.text
+    assert has_line(caplog.text, "bad.toml")
 
 
 @pytest.mark.parametrize("table", ["when", "unless"])
@@ -162,7 +163,7 @@ def test_an_entry_with_a_condition_that_no_node_satisfies_is_left_out(
         f"{text}[{table}]\n{condition}\n", encoding="utf-8"
     )
     assert bool(known.entries([tmp_path], "toy")) == is_possible
-    assert ("entry.toml is left out" in caplog.text) != is_possible
+    assert (has_line(caplog.text, "entry.toml")) != is_possible
 
 
 @pytest.mark.posix("FIFOs and devices are not among the files of Windows")
@@ -177,7 +178,7 @@ def test_an_entry_that_is_not_a_regular_file_is_left_out(
     else:
         file.symlink_to("/dev/zero")
     assert known.entries([tmp_path], "toy") == []
-    assert "bad.toml is left out" in caplog.text
+    assert has_line(caplog.text, "bad.toml")
 
 
 def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
@@ -240,8 +241,8 @@ def test_a_package_of_a_tried_release_is_tried() -> None:
         and entry.was_tried("4.13.0")
         and not entry.was_tried("4.12.0.88")
     )
-    assert entry.releases("5.0.0.93") == "wrong in 5.0.0, right in 4.13.0"
-    assert entry.releases("4.12.0.88").endswith("; 4.12.0.88 was not tried")
+    assert has_line(entry.releases("5.0.0.93"), "wrong in 5.0.0", "right in 4.13.0")
+    assert has_line(entry.releases("4.12.0.88"), "4.12.0.88", "not tried")
 
 
 def test_threads_are_public_addresses_and_at_least_25() -> None:
@@ -262,7 +263,7 @@ def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", net)
     thread = "https://github.com/microsoft/onnxruntime/issues/21957"
     done = subcut("lint", "m.onnx", "-c", "ort==1.19.2", "--only", "known", cwd=tmp_path)
-    assert f"runs its tests here; told of in {thread}" in done.out, done
+    assert has_line(done.out, "tests", f"{thread}"), done
     assert "notes" in done.out or "note" in done.out
     assert thread in subcut("known", "clip-float16-without-max", cwd=tmp_path).out
     assert (
@@ -274,17 +275,13 @@ def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
 def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
     model = lstm(tmp_path, ', direction = "reverse"')
     (hint,) = hints(model, "tract")
-    assert hint.startswith(
-        "back: with direction=reverse gives other values: known of tract, wrong in "
-    )
+    assert has_line(hint, "back", "direction=reverse", "tract, wrong")
     assert "0.23.9" in hint
     assert hints(model, "ort") == [] and hints(lstm(tmp_path), "tract") == []
     lstm(tmp_path, ', direction = "reverse"')
     done = subcut("lint", "lstm.onnx", "-c", "tract==0.22.0", "--only", "known", cwd=tmp_path)
-    assert "0.23.9; 0.22.0 was not tried" in done.out
-    assert (
-        "`subcut known tract/lstm-direction-reverse --try -c tract` runs its tests here" in done.out
-    )
+    assert has_line(done.out, "0.23.9", "0.22.0", "not tried")
+    assert has_line(done.out, "`subcut known tract/lstm-direction-reverse --try -c tract`")
     assert done.code == 0, "a hint is no warning"
 
 
@@ -296,7 +293,7 @@ def test_inspect_of_a_node_says_what_its_runtime_is_known_for(tmp_path: Path) ->
     assert subcut(*words, "-c", "ort", "--json", cwd=tmp_path).document["nodes"][0]["known"] == []
     assert "known" not in subcut(*words, "--json", cwd=tmp_path).document["nodes"][0]
     wrong = subcut("inspect", "lstm.onnx", "-c", "tract", cwd=tmp_path)
-    assert (wrong.code, "-c goes with a node" in wrong.err) == (2, True), wrong
+    assert (wrong.code, has_line(wrong.err, "-c", "node")) == (2, True), wrong
     (tmp_path / "subcut.toml").write_text('candidate = "tract"\n', encoding="utf-8")
     assert said in subcut(*words, cwd=tmp_path).out
 
@@ -309,8 +306,8 @@ def test_a_project_whose_candidate_cannot_be_read_has_its_nodes_described(
     (tmp_path / "subcut.toml").write_text(f'candidate = "{spec}"\n', encoding="utf-8")
     done = subcut("inspect", "lstm.onnx", "back", "--no-run", cwd=tmp_path)
     (line,) = (said for said in done.err.splitlines() if spec in said)
-    assert line.startswith(f"warning: the project's candidate, {spec}, cannot be read: "), line
-    assert line.endswith("correct subcut.toml, or name one with -c SPEC"), line
+    assert has_line(line, "warning", spec), line
+    assert has_line(line, "subcut.toml", "-c SPEC"), line
     assert (done.code, "back (LSTM)" in done.out, "perhaps" in done.out) == (0, True, False), done
     typed = subcut("inspect", "lstm.onnx", "back", "--no-run", "-c", spec, cwd=tmp_path)
     assert (typed.code, typed.out) == (2, ""), typed
@@ -329,7 +326,7 @@ def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path
         for c in ("ort", "ort==1.32.0")
     }
     assert {done.code for done in said.values()} == {0}, said
-    assert "  perhaps behind a Pad of zeros gives other values" in said["ort"].out
+    assert has_line(said["ort"].out, "perhaps", "Pad")
     assert "perhaps" not in said["ort==1.32.0"].out, "that release is right"
 
 
@@ -341,7 +338,7 @@ def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
         "perhaps back (LSTM) with direction=reverse gives other values"
     )
     assert after and "whole model" not in before
-    assert (done.code, "wrong: 1 of 1 node: back (LSTM)" in done.out) == (1, True), done.out
+    assert (done.code, has_line(done.out, "wrong: 1 of 1", "back (LSTM)")) == (1, True), done.out
 
 
 def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
@@ -405,7 +402,7 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
     text_models.save(tmp_path / "m.onnx", net, **weights)
     (hint,) = hints(tmp_path / "m.onnx", "ort")
-    assert hint.startswith("pool: behind a Pad of zeros gives other values")
+    assert has_line(hint, "pool", "Pad")
     (tmp_path / "own" / "toy").mkdir(parents=True)
     entry = known.Entry(
         "MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"]
@@ -431,7 +428,7 @@ def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
         text_models.save(tmp_path / "m.onnx", net, **weights)
         assert len(hints(tmp_path / "m.onnx", "ort")) == found, (first, mode)
     page = subcut("known", "pad-maxpool", cwd=tmp_path).out
-    assert "of 0 mode=constant" in page and "of 0 maker 0=Relu" in page
+    assert has_line(page, "0 mode=constant") and has_line(page, "0 maker 0=Relu")
 
 
 def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -> None:
@@ -466,9 +463,7 @@ def test_a_pooling_fits_mnns_entry_by_its_missing_strides(
 def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", "g (float[4] x) => (float[4] y) { y = Tanh (x) }")
     assert hints(tmp_path / "m.onnx", "opencv") == []
-    assert (
-        "opencv: Tanh of large values gives NaN" in subcut("known", "tanh-large", cwd=tmp_path).out
-    )
+    assert has_line(subcut("known", "tanh-large", cwd=tmp_path).out, "opencv: Tanh", "NaN")
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
@@ -533,9 +528,9 @@ def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     lstm(tmp_path)
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
     done = subcut("lint", "lstm.onnx", "-c", "tract", "--only", "known", cwd=tmp_path)
-    assert "back (LSTM): forgets its state: known of tract, wrong in 1.0" in done.out
-    assert "fix: unroll it; `subcut known tract/forgets" in done.out
-    assert "forgets its state" in subcut("known", "forgets", cwd=tmp_path).out
+    assert has_line(done.out, "back (LSTM)", "tract, wrong", "1.0")
+    assert has_line(done.out, "fix: unroll", "tract/forgets")
+    assert has_line(subcut("known", "forgets", cwd=tmp_path).out, "forgets")
     (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(
         render(entry), encoding="utf-8"
     )

@@ -19,6 +19,7 @@ from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
@@ -75,7 +76,7 @@ def test_text_with_weights_elsewhere_is_refused(
 def test_an_address_is_no_file() -> None:
     with raises(UsageError, "model.is-address") as refusal:
         in_process("inspect", "https://host/m.onnx")
-    assert refusal.value.hint == "download it first"
+    assert has_line(refusal.value.hint, "download")
 
 
 @pytest.mark.slow

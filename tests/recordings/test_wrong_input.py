@@ -23,6 +23,7 @@ from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.types import Array
+from tests.helpers.facts import has_line
 from tests.helpers.runs import evaluate
 
 SHAPE = (1, 3, 12, 10)
@@ -120,7 +121,7 @@ def test_a_misread_input_is_named_and_no_node_blamed(
 ) -> None:
     recorded(tmp_path, MISREAD[how](image()))
     found, places = seen(reference, tmp_path)
-    assert found.wrong_input == f"your input is {how}" and places == [] and not found.failing
+    assert has_line(found.wrong_input, "input", how) and places == [] and not found.failing
     assert exit_code([found]) == 1
 
 
@@ -163,10 +164,7 @@ def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
 def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), "mid", lambda path, value: value.tofile(path.with_suffix(".bin")))
     found, places = seen(reference, tmp_path, "NHWC")
-    assert (
-        found.notes[0]
-        == "the files are laid out as the model is, not as --dump-layout says: read so"
-    )
+    assert has_line(found.notes[0], "--dump-layout")
     assert places == [["mid"]] and not found.wrong_input
 
 
@@ -191,7 +189,7 @@ def test_where_most_files_are_of_no_known_kind_nothing_agrees(
     for k in range(5):
         (tmp_path / f"dump/{k}.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
-    assert exit_code([found]) == 5 and found.notes[0].startswith("only 1 of 6 recorded tensors")
+    assert exit_code([found]) == 5 and has_line(found.notes[0], "1 of 6")
 
 
 # ------------------------------------------------------------ given names

@@ -31,6 +31,7 @@ from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
 from tests.helpers import text_models, web_runtime
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE
 from tests.helpers.runs import save_records
@@ -347,10 +348,7 @@ def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
     )
     with raises(Refused, "backend.refused-model", "onnxruntime 1.") as e:
         ort.load(unknown, {})
-    assert (
-        e.value.hint
-        == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
-    )
+    assert has_line(e.value.hint, "onnxruntime", "--custom-ops LIB")
     with raises(Refused, "backend.refused-model", "reference (onnxruntime") as e:
         ort.load(unknown, {"fixed": True})
     assert "--no-capture" in e.value.hint
@@ -672,7 +670,7 @@ def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) 
 def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=f"'{name}' is not a plain tensor") as e:
         cmd.load(text_models.save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
-    assert e.value.hint == "cut between plain tensors"
+    assert has_line(e.value.hint, "plain tensors")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -911,7 +909,7 @@ def test_a_lost_connection_is_tried_again(
         assert e is None
     else:
         assert type(e) is BackendError
-        assert "connection lost, 3 times" in e.what
+        assert has_line(e.what, "lost, 3")
 
 
 def test_a_conversion_that_made_nothing_is_refused(model: Path) -> None:

@@ -21,6 +21,7 @@ from subgraph.runtime import candidate, command_line
 from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
 from subgraph.runtime.command_line import Code, code_of_python
 from subgraph.system import PYTHON
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 DOCS = Path(__file__).parents[2] / "docs/candidates"
@@ -490,7 +491,7 @@ def test_too_much_code_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found.files) == 4 and not found.complete  # the file itself always
     with pytest.raises(UsageError) as asked:
         trust.require(parse("b4.py", toml('candidate = "b4.py"\n')).code, False)
-    assert "too many files" in asked.value.hint
+    assert has_line(asked.value.hint, "too many")
 
 
 def test_subcut_itself_is_no_part_of_the_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,7 +605,7 @@ def test_commands_of_a_project_file_need_trust_once(
     npu: Callable[..., Candidate], tmp_path: Path
 ) -> None:
     assert not trusted(npu())
-    assert require_trust(npu(), True) == "./convert.sh; ./run.sh {model}"
+    assert has_line(require_trust(npu(), True), "./convert.sh", "./run.sh", "{model}")
     assert trusted(npu())
     assert require_trust(npu(), True)
     assert len((tmp_path / "config/subcut/trusted").read_text().split()) == 1

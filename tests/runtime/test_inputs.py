@@ -26,6 +26,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions, InputSpec, Sample
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage import tensors
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 Feeds = dict[str, Any]
@@ -243,7 +244,7 @@ def test_an_image_in_another_layout_is_called_that(
         InputError, match=rf"a\.npy is laid out {layout}: .*; input 'x' takes"
     ) as refusal:
         fed(model(declared), tmp_path / "a.npy")
-    assert refusal.value.hint.startswith("numpy.transpose(array, (0, ")
+    assert has_line(refusal.value.hint, "numpy.transpose(array, (0")
 
 
 @pytest.mark.parametrize(

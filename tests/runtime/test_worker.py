@@ -41,6 +41,7 @@ from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
+from tests.helpers.facts import has_line
 from tests.helpers.process_backends import (
     MARK,
     all_gone,
@@ -165,7 +166,7 @@ def test_a_crash_says_how(
     assert e.signature == "crash"
     assert e.process == {"signal": name, "exit_code": code, "stderr": ["last words"]}
     how = f"was ended by {name}" if name else f"ended with exit code {code}"
-    assert e.what == f"the process that should {step} the model {how}: last words"
+    assert has_line(e.what, f"{step}", how, "last words")
 
 
 def test_words_of_a_c_library_are_kept_when_it_crashes(
@@ -204,7 +205,7 @@ def test_a_process_that_closes_its_pipes_is_not_waited_for(
     begin = time.monotonic()
     e = died(start(run="os.closerange(3, 100); time.sleep(600)"), tmp_path)
     assert (e.signature, e.process["signal"]) == ("crash", None)
-    assert "closed the pipe to subcut" in e.what
+    assert has_line(e.what, "closed", "subcut")
     assert time.monotonic() - begin < SOON
 
 
@@ -588,7 +589,7 @@ def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
 def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text("def lode(model, options): pass\n")
     with Worker(str(tmp_path / "half.py")) as one:
-        assert "has no function load" in refusal(one, tmp_path).what
+        assert has_line(refusal(one, tmp_path).what, "function load")
 
 
 @pytest.mark.parametrize(

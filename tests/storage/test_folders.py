@@ -23,6 +23,7 @@ from subgraph.errors import OutputError
 from subgraph.storage import folders
 from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
 from subgraph.system import Lock
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import chain, manifest, subcut, tree
 
@@ -382,14 +383,14 @@ def test_a_place_that_cannot_be(
     with raises(OutputError, code, about) as e:
         write(Path(parent) / "place", "x")
     assert "-o" in e.value.hint
-    assert "free some space" not in e.value.hint
+    assert not has_line(e.value.hint, "free some")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_says_so(number: int, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=os.strerror(number)) as e, aside(tmp_path / "place"):
         raise OSError(number, os.strerror(number))
-    assert e.value.hint.startswith("free some space")
+    assert has_line(e.value.hint, "free some")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -404,6 +405,6 @@ def test_a_path_that_is_too_long_for_the_system_is_named_as_that(
 ) -> None:
     monkeypatch.setattr(folders, "LONGEST_PATH", 259)
     error = folders.unwritable(tmp_path / ("d" * 200), OSError(errno.ENOENT, "no such path"))
-    assert f"no such path; its path has {len(str(tmp_path)) + 201} characters" in error.what
+    assert has_line(error.what, f"{len(str(tmp_path)) + 201}", "characters")
     assert "LongPathsEnabled" in error.hint
     assert "characters" not in folders.unwritable(Path("d"), OSError(errno.EACCES, "denied")).what

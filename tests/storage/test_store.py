@@ -35,6 +35,7 @@ from subgraph.storage.folders import NEW, safe_names
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
 from subgraph.system import Lock
+from tests.helpers.facts import has_line
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import PATIENCE, environment, tree
 
@@ -818,7 +819,7 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
         )
         assert (document, (folder / "b").read_bytes()) == ({"wrote": 2}, b"xy")
     assert len(said) == 1, said
-    assert said[0].startswith(f"cannot write in {root}: ") and why in said[0], said
+    assert has_line(said[0], "write", f"{root}") and why in said[0], said
     temporary = folder.parents[1]
     store.close()
     assert len(said) == 1
@@ -918,7 +919,7 @@ def test_a_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) ->
         assert document == {"n": 1}
         assert np.load(folder / "a.npy").tolist() == TENSOR.tolist()
     assert len(said) == 1
-    assert "free some space" in said[0]
+    assert has_line(said[0], "free some")
     store.close()
     assert hidden(root) == []
     with Store(root) as store:
@@ -940,9 +941,7 @@ def test_what_writes_itself_asks_for_another_folder(root: Path, said: list[str])
         )
         assert store.put(KEY, {}, second).folder == second
         assert store.put(digest("other"), {}, other).folder == other
-    assert len(said) == 1 and said[0].endswith(
-        "No space left on device; this run goes on, but its results are not stored: free some space"
-    )
+    assert len(said) == 1 and has_line(said[0], "No space", "not stored")
     assert not first.exists() and not second.exists() and not other.exists()
 
 
@@ -974,7 +973,7 @@ def test_files_that_may_not_grow(root: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
     told = finish(start(LIMITED, root, preexec_fn=limited))
-    assert told.startswith(f"cannot write in {root}: File too large; ") and told.count("\n") == 1
+    assert has_line(told, f"{root}", "File too large") and told.count("\n") == 1
     assert hidden(root) == []
     assert keys(root) == set()
 
@@ -985,9 +984,7 @@ def test_no_place_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     with Store(tmp_path / "file") as store, pytest.raises(OutputError) as e:
         store.new_folder()
-    assert (
-        e.value.what == f"cannot write in {tmp_path}/file, nor in a temporary folder: File exists"
-    )
+    assert has_line(e.value.what, "/file", "File exists")
     assert "TMPDIR" in e.value.hint
     assert len(said) == 1
 
@@ -1007,7 +1004,7 @@ def test_a_disk_that_cannot_be_read(
             patch.setattr(store_entry, "checksum", broken)
             assert store.get(KEY) is store.get(KEY) is None
         assert len(said) == 1
-        assert said[0].startswith(f"cannot read {place}: Input/output error")
+        assert has_line(said[0], f"{place}", "Input/output")
         assert store.get(KEY)
 
 

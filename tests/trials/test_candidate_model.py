@@ -21,6 +21,7 @@ from onnx import numpy_helper
 
 from fixtures import converted, networks, resnet50
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 
 Convert = Callable[[onnx.ModelProto, dict[str, Any]], onnx.ModelProto]
@@ -228,9 +229,7 @@ def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_p
     done = bisect(folder, other="bad.onnx")
     if done.code == 2:
         error = done.document["error"]
-        assert (
-            f"the output '{old}' is not in bad.onnx" in error["what"] and "--map" in error["hint"]
-        ), error
+        assert has_line(error["what"], f"'{old}'", "bad.onnx") and "--map" in error["hint"], error
     (folder / "map.txt").write_text(f"{old}\trenamed\n")
     done = bisect(folder, "--map", "map.txt", other="bad.onnx")
     assert done.code == 1 and done.document["findings"], done
@@ -256,7 +255,7 @@ def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path:
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
     onnx.save(networks.NETWORKS["speech"](), folder / "speech.onnx")
     done = bisect(folder, other="speech.onnx")
-    assert done.code == 2 and "is not in speech.onnx" in json.loads(done.out)["error"]["what"], done
+    assert done.code == 2 and has_line(json.loads(done.out)["error"]["what"], "speech.onnx"), done
 
 
 @pytest.mark.slow
@@ -276,7 +275,7 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
     wrong = bisect(tmp_path)
     right = bisect(tmp_path, "--atol", "0.01", "--force", other="right.onnx")
     assert (wrong.code, right.code) == (1, 0), (wrong, right)
-    assert "output y is float16 for float32" in wrong.document["other_model"]["matched"]
+    assert has_line(wrong.document["other_model"]["matched"], "float16", "float32")
     assert right.document["forms"][0]["form"] == "as shipped"
 
 
@@ -294,8 +293,5 @@ def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: 
     compared = subcut("compare", *words, cwd=tmp_path)
     bisected = subcut("bisect", *words, cwd=tmp_path)
     for done in (compared, bisected):
-        assert done.code == 3 and "error: the candidate's model does not load: " in done.err, done
-        assert (
-            "odd:Wave(-1) is not a registered function/op" in done.err
-            and "with pinned shapes" not in done.err
-        )
+        assert done.code == 3 and has_line(done.err, "error", "load"), done
+        assert has_line(done.err, "odd:Wave(-1)") and not has_line(done.err, "pinned")

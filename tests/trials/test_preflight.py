@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers import text_models
 from tests.helpers.chain_models import line
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 
 RAISES = """
@@ -52,7 +53,7 @@ def told(spec: str, here: Path) -> Done:
 
 def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
     err = told("raises.py", here).err
-    assert "candidate raises.py runs nothing, not even one Relu of float32" in err
+    assert has_line(err, "raises.py", "Relu", "float32")
     assert err.count("KeyError: 'it' (raises.py, line 6)") == 1, "once"
 
 
@@ -74,9 +75,8 @@ def test_a_candidate_that_runs_one_node_is_searched(here: Path) -> None:
     done = subcut(
         "bisect", "m.onnx", "-i", "x.npy", "-c", "only_small.py", "--rtol", "1e-3", cwd=here
     )
-    assert (
-        done.code in (1, 5)
-        and "ValueError: too large (only_small.py, line 6)" in done.out + done.err
+    assert done.code in (1, 5) and has_line(
+        done.out + done.err, "ValueError: too large", "only_small.py, line 6"
     ), done
 
 
@@ -238,7 +238,4 @@ def test_a_model_of_the_candidates_that_does_not_load_ends_it(command: str, tmp_
         command, "m.onnx", "--candidate-model", "half.onnx", "--shape", "x=3,4", cwd=tmp_path
     )
     assert (done.code, done.out) == (3, ""), done
-    assert (
-        "error: the candidate's model does not load: onnxruntime" in done.err
-        and "pinned" not in done.err
-    )
+    assert has_line(done.err, "error", "load", "onnxruntime") and "pinned" not in done.err

@@ -34,6 +34,7 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
 from tests.helpers import text_models
 from tests.helpers.examples import ALL
+from tests.helpers.facts import has_line
 from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
 from tests.helpers.refusals import raises
 
@@ -527,7 +528,7 @@ def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
     trials = ask(text)
     verdict = trials.verdict(trials.model.whole())
     assert (verdict.status, verdict.outputs) == (Status.UNRESOLVED, ())
-    assert "nothing was compared" in verdict.why
+    assert has_line(verdict.why, "nothing")
 
 
 def test_random_numbers_are_the_references(ask: Ask) -> None:

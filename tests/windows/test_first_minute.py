@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 from subgraph.system import interrupt
+from tests.helpers.facts import has_line
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import Done, finish, start, subcut
 
@@ -65,7 +66,7 @@ def test_a_cut(demo: Path) -> None:
 
 def test_compare(demo: Path) -> None:
     done = subcut("compare", "model.onnx", "-c", "wrong.py", cwd=demo, env=OWN)
-    assert done.code == 1 and "25 of 28 wrong in place" in done.out
+    assert done.code == 1 and has_line(done.out, "25 of 28 wrong")
 
 
 COMMAND = """
@@ -226,7 +227,7 @@ def test_killed_at_ten_moments(demo: Path, tmp_path: Path) -> None:
         )
     assert killed
     done = run()
-    assert done.code == 1 and "2 of 28 nodes: stem/pad, stem/pool" in done.out
+    assert done.code == 1 and has_line(done.out, "2 of 28", "stem/pad, stem/pool")
     hidden = [
         p.name
         for p in (tmp_path / "d/subcut_out").iterdir()

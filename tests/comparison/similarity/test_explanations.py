@@ -19,6 +19,7 @@ from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.comparison.similarity.rearranged import misreadings
 from tests.helpers.budget import within
 from tests.helpers.examples import examples
+from tests.helpers.facts import has_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 few = settings(max_examples=examples(30))
@@ -66,7 +67,7 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
     moved = wide(x.transpose(order))
     shown = ",".join(map(str, order))
     (words,) = explain(x, moved)
-    assert f"axes in the order {shown}" in words or "exchanged: transposed" in words
+    assert has_line(words, "axes", f"{shown}") or "exchanged: transposed" in words
     if moved.shape != x.shape:  # where lengths are equal, it may be read as another order as well
         assert any(f"the order {shown}" in words for words in explain(x, moved.reshape(x.shape)))
 
@@ -168,9 +169,7 @@ def test_overflow_of_float16_is_named() -> None:
     with np.errstate(over="ignore"):
         changed = x.astype(np.float16).astype(np.float32)
     assert not np.isfinite(changed).all()
-    assert "infinite where the reference is beyond 65504, float16's largest number" in explain(
-        x, changed
-    )
+    assert has_line(explain(x, changed), "infinite", "65504, float16")
     changed[0, 0] = np.inf if np.isfinite(changed[0, 0]) else 0.0
     assert "infinite" not in " ".join(explain(x, changed)) or np.isfinite(changed[0, 0])
 

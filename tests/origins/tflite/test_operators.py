@@ -24,6 +24,7 @@ from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import between
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.types import Array
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 from tests.helpers.tflite_faults import FILES, narrow, operators, plant
@@ -129,7 +130,7 @@ def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
         [sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
-    assert "pip install ai-edge-litert numpy" in Path("sent/b/README.txt").read_text()
+    assert has_line(Path("sent/b/README.txt").read_text(), "pip", "ai-edge-litert numpy")
     assert in_process("replay", "b.zip").exit_code == 0
     again = in_process(
         "cut", str(case), "--start", JOIN, "--end", JOIN, "-o", "again"
@@ -150,14 +151,9 @@ def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None
     loop."""
     model = str(FILES / "int8.tflite")
     result = in_process("compare", model)
-    assert result.exit_code == 0 and "29 tensors: 0 of 29 wrong in place" in result.text, (
-        result.text
-    )
+    assert result.exit_code == 0 and has_line(result.text, "29 tensors", "0 of 29"), result.text
     assert in_process("dump", model, "--all", "-o", "dump").exit_code == 0
-    assert (
-        "right: 29 recorded tensors agree"
-        in in_process("compare", model, "--recorded", "dump").text
-    )
+    assert has_line(in_process("compare", model, "--recorded", "dump").text, "right: 29", "agree")
     assert in_process("manual", "start", model, "--recorded", "dump", "-o", "loop").exit_code in (
         0,
         5,
@@ -317,7 +313,7 @@ def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
             UsageError, match=f"m.tflite: {why}.* it has 'encode', 'decode'"
         ) as raised:
             subgraph.load(tmp_path / f"m.tflite{wrong}")
-        assert raised.value.hint == "name one: m.tflite:SIGNATURE"
+        assert has_line(raised.value.hint, "m.tflite:SIGNATURE")
     with raises(UsageError, "tflite.signature", "x", "serving_default"):
         subgraph.load(f"{FILES / 'float.tflite'}:x")
 
@@ -328,7 +324,7 @@ def test_commands_take_a_signature(tmp_path: Path) -> None:
 
     (tmp_path / "m.tflite").write_bytes(two_signatures())
     shown = in_process("inspect", "m.tflite:decode").text
-    assert "signature 'decode' of 'encode', 'decode'" in shown and "NEG" in shown
+    assert has_line(shown, "'decode'", "'encode', 'decode'") and "NEG" in shown
     with raises(UsageError, "tflite.signature", "encode"):
         in_process("inspect", "m.tflite")
     for words in (
@@ -360,7 +356,7 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with raises(UsageError, "package.not-installed", "ai-edge-litert") as raised:
         subgraph.load(FILES / "float.tflite")
-    assert raised.value.hint.startswith("pip install 'ai-edge-litert>")
+    assert has_line(raised.value.hint, "'ai-edge-litert>")
 
 
 @pytest.mark.rare
@@ -372,10 +368,10 @@ def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> Non
     np.save(tmp_path / "x.npy", np.random.default_rng(5).random((1, 16, 16, 3), np.float32))
     words = ["compare", onnx_model, "-i", str(tmp_path / "x.npy"), "--candidate-model"]
     result = in_process(*words, str(FILES / "float.tflite"))
-    assert result.exit_code == 0 and "28 tensors: 0 of 28 wrong" in result.text
+    assert result.exit_code == 0 and has_line(result.text, "28 tensors", "0 of 28")
     result = in_process(*words, str(FILES / "int8.tflite"))
-    assert "first bad tensor  functional_1/block1_add_1/Add " in result.text
-    assert "1 of 28 wrong alone" in result.text
+    assert has_line(result.text, "bad tensor", "functional_1/block1_add_1/Add")
+    assert has_line(result.text, "1 of 28 wrong")
 
 
 @pytest.mark.slow

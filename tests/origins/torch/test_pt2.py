@@ -18,6 +18,7 @@ import subgraph
 from subgraph import children
 from subgraph.errors import BackendError, ModelError, UsageError
 from subgraph.origins.torch import pt2
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
@@ -67,7 +68,7 @@ def test_without_torch_it_says_what_to_install(
     monkeypatch.setattr(pt2, "find_spec", lambda name: None)
     with raises(BackendError, "package.not-installed", "torch and onnxscript") as refused:
         in_process("inspect", program)
-    assert refused.value.hint == "pip install torch onnxscript"
+    assert has_line(refused.value.hint, "torch onnxscript")
 
 
 def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
