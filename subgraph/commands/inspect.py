@@ -3,9 +3,11 @@ problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +20,12 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.inspection.sizes import short_size
+from subgraph.inspection.summary import CONSTANT
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text
-from subgraph.text import big, clean, clean_lines, count, shorten, split_signature
+from subgraph.text import big, clean, clean_lines, columns, count, short, shorten, split_signature
 
 if TYPE_CHECKING:
     from subgraph.inspection.describe import (
@@ -41,9 +45,11 @@ if TYPE_CHECKING:
 MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
+FIRST_ROWS, LAST_ROWS = 40, 12  # of the table of all tensors: what two screens hold
+WIDTH = 100  # columns of a text that goes to no terminal
+MIN_NAME = 16  # columns to which a name is shortened where a table is too wide
+NAMES = ("node", "tensor", "declared", "shape")  # columns that may be shortened
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
-LEFT = "<"
-RIGHT = ">"
 
 
 @options.with_option_groups()
@@ -68,6 +74,9 @@ def inspect(
     no_run: Annotated[
         bool, option("--no-run", None, "Only what the file says; run nothing.")
     ] = False,
+    every: Annotated[
+        bool, option("--all", None, "Each node, also constants, with whole names and sizes.")
+    ] = False,
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
 
@@ -80,6 +89,7 @@ def inspect(
       subcut inspect model.onnx
       subcut inspect model.onnx stem/pool
       subcut inspect model.onnx 'block1/*'
+      subcut inspect model.onnx --all
       subcut inspect model.onnx --start stem/pad --end stem/pool
 
     Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
@@ -108,7 +118,7 @@ def inspect(
             "compare its checksum",
             code="model.not-utf8",
         ) from e
-    return Result(to_json(document), text(document), document.exit_code)
+    return Result(to_json(document), text(document, every=every), document.exit_code)
 
 
 def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
@@ -229,19 +239,120 @@ def _model_and_node(
 # ------------------------------------------------------------ text
 
 
-def text(document: InspectDocument) -> str:
-    """The document for people: what is wrong first, then one table."""
+def text(document: InspectDocument, *, every: bool = False) -> str:
+    """Return the document for people: what is wrong first, then one table.
+
+    Args:
+        document: What is shown.
+        every: Show all rows with whole names. By default a table of many tensors has its first and
+            last rows, without constants, and names are shortened to the width of the terminal.
+    """
     from subgraph.inspection.describe import ModelDocument, NodesDocument, RegionDocument
 
     view: Iterable[str] = ()  # of an invalid model there is none
+    form = _Form(None if every else shutil.get_terminal_size((WIDTH, 0)).columns)
     if isinstance(document, ModelDocument):
-        view = _whole(document)
+        view = _whole(document, form)
     elif isinstance(document, NodesDocument):
-        view = _nodes(document)
+        view = _nodes(document, form)
     elif isinstance(document, RegionDocument):
-        view = _region(document)
+        view = _region(document, form)
     blocks = [_head(document), _problems(document), view, _notes(document)]
     return "\n".join(line for block in blocks for line in block)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How much a table shows.
+
+    Attributes:
+        width: Columns that its lines may take; None to show all rows, names and sizes whole.
+    """
+
+    width: int | None
+
+    def is_shown(self, node: NodeInfo) -> bool:
+        """Return whether the node has a row: a constant is a weight, and has none by default."""
+        return self.width is None or node.op != CONSTANT or bool(node.domain)
+
+    def tensor(self, tensor: TensorInfo) -> list[str]:
+        """Return the cells of a tensor: type and shape, what is declared if that differs, range."""
+        shape = self._shape(tensor.shape)
+        declared = ""
+        if written := tensor.declared:
+            pairs = (written.type or "?", tensor.type), (self._shape(written.shape), shape)
+            declared = " ".join(word for word, real in pairs if word != real)
+        if tensor.value is not None:
+            shape += f" = {tensor.value}"
+        r = tensor.range
+        numbers = [_number(r.min), _number(r.max), _number(r.mean)] if r else [""] * 3
+        counts = [str(n or "") for n in (r.nan, r.inf, r.zeros)] if r else [""] * 3
+        kind = tensor.type or "?"
+        return [clean(tensor.name), kind, clean(shape), clean(declared), *numbers, *counts]
+
+    def _shape(self, shape: Sequence[Any] | None) -> str:
+        if shape is None:
+            return "any"
+        if self.width is None:
+            return shape_text(tuple(shape))
+        return shape_text(tuple(short_size(d) if isinstance(d, str) else d for d in shape))
+
+    def rows(self, rows: list[list[str]]) -> tuple[list[list[str]], str]:
+        """Return the rows that are shown, and a line on those that are not."""
+        left = len(rows) - FIRST_ROWS - LAST_ROWS
+        if self.width is None or left <= 1:
+            return rows, ""
+        more = f"  … {left} more: --all, or a node's name or glob, 'block1/*'"
+        return [*rows[:FIRST_ROWS], *rows[-LAST_ROWS:]], more
+
+    def table(
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], more: str = ""
+    ) -> Iterator[str]:
+        """Yield aligned columns, numbers to the right; columns without content are left out.
+
+        Args:
+            header: The titles.
+            rows: The cells.
+            more: The line behind the first rows.
+        """
+        kept = [k for k in range(len(header)) if any(row[k] for row in rows)]
+        widths = {k: max(columns(row[k]) for row in (header, *rows)) for k in kept}
+        self._narrow(header, widths)
+        sides = frozenset(k for k in kept if header[k] in COLUMNS)
+        for number, row in enumerate((header, *rows) if rows else ()):
+            cells = [short(row[k], widths[k]) for k in kept]
+            padded = [
+                cell.rjust(widths[k]) if k in sides else cell + " " * (widths[k] - columns(cell))
+                for k, cell in zip(kept, cells, strict=True)
+            ]
+            yield "  " + "  ".join(padded).rstrip()
+            if more and number == FIRST_ROWS:
+                yield more
+
+    def _narrow(self, header: Sequence[str], widths: dict[int, int]) -> None:
+        """Take from the widest column of names until the lines fit, or names are as short as they
+        may be."""
+        names = [k for k in widths if header[k] in NAMES]
+        while self.width and sum(widths.values()) + 2 * len(widths) > self.width:
+            widest = max(names, key=widths.__getitem__)
+            if widths[widest] <= MIN_NAME:
+                return
+            widths[widest] -= 1
+
+    def wrapped(self, title: str, words: str) -> list[str]:
+        """Return words in lines, below each other behind a title; words that a no-break space
+        joins stay in one line."""
+        lines = [title + words]
+        if self.width is not None:
+            lines = textwrap.wrap(
+                words,
+                max(self.width, 2 * len(title)),
+                initial_indent=title,
+                subsequent_indent=" " * len(title),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        return [line.replace("\xa0", " ") for line in lines]
 
 
 def _head(document: InspectDocument) -> Iterable[str]:
@@ -284,38 +395,42 @@ def _listed(problems: Sequence[ProblemEntry]) -> Iterable[str]:
         yield f"  … and {len(problems) - SHOWN_PROBLEMS} more (--json has them all)"
 
 
-def _whole(document: ModelDocument) -> Iterable[str]:
+def _whole(document: ModelDocument, form: _Form) -> Iterable[str]:
     ops = document.ops
     weights = document.weights
-    kinds = " · ".join(f"{_op(op)} {op.count}" for op in ops)
-    yield f"ops      {count(sum(op.count for op in ops), 'node')}: {kinds}"
+    kinds = "\xa0· ".join(f"{_op(op)}\xa0{op.count}" for op in ops)
+    nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
+    yield from form.wrapped("ops      ", nodes)
     parts = ", ".join(f"{w.type} {big(w.parameters)} ({_size(w.bytes)})" for w in weights.by_type)
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
     total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
-    yield f"weights  {total}{': ' if parts else ''}{parts}"
+    yield from form.wrapped("weights  ", f"{total}: {parts}" if parts else total)
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
-    rows = [["in", *_tensor(t)] for t in document.inputs] + [
-        ["out", *_tensor(t)] for t in document.outputs
-    ]
-    yield from _table(["", *_TENSOR], rows)
+    rows = [["in", *form.tensor(t)] for t in document.inputs]
+    rows += [["out", *form.tensor(t)] for t in document.outputs]
+    yield from form.table(["", *_TENSOR], rows)
     yield from (f"  {clean(t.name)}: {clean(t.values)}" for t in document.inputs if t.values)
     yield ""
     rows = []
-    for node in document.nodes:
+    for node in filter(form.is_shown, document.nodes):
         first = [f"#{node.index}", clean(node.name), _op(node)]
-        rows += [[*(["", "", ""] if k else first), *_tensor(t)] for k, t in enumerate(node.outputs)]
-    yield from _table(["#", "node", "op", *_TENSOR], rows)
+        for tensor in node.outputs:
+            rows.append([*first, *form.tensor(tensor)])
+            first = ["", "", ""]
+    shown, more = form.rows(rows)
+    yield from form.table(["#", "node", "op", *_TENSOR], shown, more)
 
 
-def _nodes(document: NodesDocument) -> Iterable[str]:
+def _nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
     if len(document.nodes) > MAX_DETAILED:
         yield f"{clean(document.selector)}  {count(len(document.nodes), 'node')}"
-        rows = [
-            [_node(node), *_tensor(tensor)] for node in document.nodes for tensor in node.outputs
-        ]
-        yield from _table(["", *_TENSOR], rows)
+        rows = []
+        for node in document.nodes:
+            rows += [[_node(node), *form.tensor(tensor)] for tensor in node.outputs]
+        shown, more = form.rows(rows)
+        yield from form.table(["node", *_TENSOR], shown, more)
         return
     for node in document.nodes:
         yield _node(node)
@@ -332,16 +447,16 @@ def _nodes(document: NodesDocument) -> Iterable[str]:
                     f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES]
                 )
         yield from (f"  perhaps {clean(reason)}" for reason in node.known or ())
-        yield from _boundary(node.inputs, (), node.outputs)
+        yield from _boundary(form, node.inputs, (), node.outputs)
 
 
-def _region(document: RegionDocument) -> Iterable[str]:
+def _region(document: RegionDocument, form: _Form) -> Iterable[str]:
     ends = (document.start, "the start"), (document.end, "the end")
     names = " → ".join(clean(", ".join(labels)) or default for labels, default in ends)
     parts = (document.nodes, "node"), (document.inputs, "input"), (document.outputs, "output")
     numbers = [count(len(items), noun) for items, noun in parts]
     yield f"region  {names}   {' · '.join(numbers)} · {big(document.parameters)} parameters"
-    yield from _boundary(document.inputs, document.shapes, document.outputs)
+    yield from _boundary(form, document.inputs, document.shapes, document.outputs)
     yield f"weights  {count(len(document.weights), 'tensor')}"
     for nodes, word, why in (
         (document.pulled, "pulled", "make constants and come along"),
@@ -354,16 +469,19 @@ def _region(document: RegionDocument) -> Iterable[str]:
 
 
 def _boundary(
+    form: _Form,
     inputs: Iterable[EnteringTensor],
     shapes: Iterable[EnteringTensor],
     outputs: Iterable[LeavingTensor],
 ) -> Iterable[str]:
-    rows = [["in", *_tensor(t), f"from {_maker(t.made_by)}"] for t in inputs]
-    rows += [["shape", *_tensor(t), f"from {_maker(t.made_by)}, frozen in a cut"] for t in shapes]
+    rows = [["in", *form.tensor(t), f"from {_maker(t.made_by)}"] for t in inputs]
+    rows += [
+        ["shape", *form.tensor(t), f"from {_maker(t.made_by)}, frozen in a cut"] for t in shapes
+    ]
     for t in outputs:
         readers = [_node(n) for n in t.read_by] + (["the model's output"] if t.is_output else [])
-        rows.append(["out", *_tensor(t), f"to {', '.join(readers) or 'nobody'}"])
-    return _table(["", *_TENSOR, ""], rows)
+        rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
+    return form.table(["", *_TENSOR, ""], rows)
 
 
 def _maker(made_by: NodeInfo | str | None) -> str:
@@ -382,41 +500,10 @@ def _op(node: NodeInfo | OpCount) -> str:
 _TENSOR = ("tensor", "type", "shape", "declared", *COLUMNS)
 
 
-def _tensor(t: TensorInfo) -> list[str]:
-    """The cells of one tensor: type and shape, what is declared if that differs, range."""
-    shape = _shape(t.shape)
-    declared = ""
-    if d := t.declared:
-        declared = " ".join(
-            word
-            for word, real in ((d.type or "?", t.type), (_shape(d.shape), shape))
-            if word != real
-        )
-    if t.value is not None:
-        shape += f" = {t.value}"
-    r = t.range
-    numbers = [_number(r.min), _number(r.max), _number(r.mean)] if r else [""] * 3
-    counts = [str(n or "") for n in (r.nan, r.inf, r.zeros)] if r else [""] * 3
-    return [clean(t.name), t.type or "?", clean(shape), clean(declared), *numbers, *counts]
-
-
-def _shape(shape: Sequence[Any] | None) -> str:
-    return "any" if shape is None else shape_text(tuple(shape))
-
-
 def _number(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Aligned columns, numbers to the right; columns without content are left out."""
-    kept = [k for k in range(len(header)) if any(row[k] for row in rows)]
-    widths = {k: max(len(row[k]) for row in (header, *rows)) for k in kept}
-    sides = {k: RIGHT if header[k] in COLUMNS else LEFT for k in kept}
-    for row in (header, *rows) if rows else ():
-        yield "  " + "  ".join(f"{row[k]:{sides[k]}{widths[k]}}" for k in kept).rstrip()
 
 
 def _size(number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count
 
+CONSTANT = "Constant"  # the operator whose value is a weight
 MAX_TEXT = 60  # characters of an attribute's value
 MAX_LISTED = 8  # elements of a list or tensor in an attribute
 
@@ -117,10 +119,15 @@ def functions(graph: Graph) -> list[FunctionSummary]:
 
 
 def weight_totals(graph: Graph) -> WeightTotals:
-    """Number, parameters and bytes of the weights, the element type with most bytes first."""
+    """Number, parameters and bytes of the weights, those that Constant nodes hold included; the
+    element type with most bytes first."""
     by_type: dict[str, list[WeightSummary]] = {}
-    for name in graph.weights:
-        weight = weight_summary(graph, name)
+    weights = [weight_summary(graph, name) for name in graph.weights]
+    for made, op in zip(graph.makes, graph.ops, strict=True):
+        tensor = graph.constant(made[0]) if op == CONSTANT and made else None
+        if tensor is not None:
+            weights.append(_summary(made[0], tensor, tensor.dims))
+    for weight in weights:
         by_type.setdefault(weight.type, []).append(weight)
     totals = [
         TypeTotals(dtype, len(same), sum(w.parameters for w in same), sum(w.bytes for w in same))
@@ -129,16 +136,20 @@ def weight_totals(graph: Graph) -> WeightTotals:
     totals.sort(key=lambda t: -t.bytes)
     parameters = sum(t.parameters for t in totals)
     size = sum(t.bytes for t in totals)
-    return WeightTotals(len(graph.weights), parameters, size, len(graph.sparse), totals)
+    return WeightTotals(len(weights), parameters, size, len(graph.sparse), totals)
 
 
 def weight_summary(graph: Graph, name: str) -> WeightSummary:
     """One initializer, dense or sparse."""
     sparse = graph.sparse.get(name)
     tensor = sparse.values if sparse else graph.weights[name]
-    shape = [int(d) for d in (sparse or tensor).dims]
+    return _summary(name, tensor, (sparse or tensor).dims)
+
+
+def _summary(name: str, tensor: protobuf.TensorProto, shape: Iterable[int]) -> WeightSummary:
     dtype = dtypes.name_of(tensor.data_type, "unknown")
-    return WeightSummary(name, dtype, shape, max(math.prod(tensor.dims), 0), _bytes(tensor))
+    parameters = max(math.prod(tensor.dims), 0)
+    return WeightSummary(name, dtype, [int(d) for d in shape], parameters, _bytes(tensor))
 
 
 def _bytes(tensor: protobuf.TensorProto) -> int:

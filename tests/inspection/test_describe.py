@@ -899,6 +899,46 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
         assert "evil[31mname" in text
 
 
+def test_a_long_table_has_its_ends_and_all_of_it_on_request(tmp_path: Path) -> None:
+    steps = [
+        f"[block{k}_activation_with_a_rather_long_name] t{k + 1} = Relu(t{k})" for k in range(200)
+    ]
+    text = f"g (float[2,3] t0) => (float[2,3] t200) {{ {' '.join(steps)} }}"
+    path = str(write(tmp_path, text))
+    lines = inspect(path).text.splitlines()
+    assert len(lines) < 65
+    assert max(map(len, lines)) <= 100
+    assert any("148 more: --all" in line for line in lines)
+    whole = inspect(path, every=True).text
+    assert "block77_activation_with_a_rather_long_name" in whole
+    assert len([line for line in whole.splitlines() if line.startswith("  #")]) == 201
+
+
+def test_constants_are_weights_without_a_row(tmp_path: Path) -> None:
+    text = (
+        "g (float[3] x) => (float[3] y) { c = Constant<value=float[3] {1.0,2.0,4.0}>() y ="
+        " Mul(x, c) }"
+    )
+    result = inspect(str(write(tmp_path, text)))
+    weights = result.document["weights"]
+    assert (weights["count"], weights["parameters"], weights["bytes"]) == (1, 3, 12)
+    assert [line.split()[0] for line in result.text.splitlines() if line.startswith("  #")] == [
+        "#",
+        "#1",
+    ]
+
+
+def test_symbolic_sizes_are_short_unless_all_is_shown(tmp_path: Path) -> None:
+    size = "floor(floor(height/2 - 1/2)/2) + 1"
+
+    def declare(model: onnx.ModelProto) -> None:
+        model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = size
+
+    path = write(tmp_path, "g (float[height] x) => (float[height] y) { y = Foo.F(x) }", declare)
+    assert "height/4" in inspect(str(path)).text
+    assert size in inspect(str(path), every=True).text
+
+
 def test_the_text_says_what_is_wrong_first(tmp_path: Path) -> None:
     text = inspect(str(write(tmp_path, ONE + "{ h = Relu(x, x) y = Neg(h) }"))).text.splitlines()
     assert text[1] == "INVALID: 1 problem"
