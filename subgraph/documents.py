@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -98,6 +99,7 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
             (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
             for f in fields(kind)
         ]
+        known.sort(key=itemgetter(2))  # inherited ones do not come before the schema
         return lambda value: {
             key: to_json(item)
             for key, name, may_lack in known

@@ -63,12 +63,7 @@ class BisectionOptions:
                 **({"candidate_model": setup.own_model} if setup.own_model else {}),
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
-                **({"ignored": setup.choice.ignored} if setup.choice.ignored else {}),
-                **(
-                    {"where": [str(one) for one in setup.choice.where]}
-                    if setup.choice.where
-                    else {}
-                ),
+                **to_json(setup.choice.document()),
                 "freeze": setup.freeze,
                 "within": self.within,
                 "inside": self.limits.inside,

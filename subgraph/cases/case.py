@@ -15,6 +15,7 @@ from typing import Any
 from subgraph.documents import absent, from_json, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
+from subgraph.results.common import ComparedOutputs
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import OriginKind
 from subgraph.runtime.reference import Reference
@@ -258,19 +259,12 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class EvidenceRequest:
-    """A request that names a candidate; what its `precision` means is not checked.
-
-    Attributes:
-        ignored: outputs that are not compared. where: conditions that hold for the elements that
-            are.
-    """
+class EvidenceRequest(ComparedOutputs):
+    """A request that names a candidate; what its `precision` means is not checked."""
 
     candidate: str
     identity: Identity
     precision: str | None = None
-    ignored: Sequence[str] = ()
-    where: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

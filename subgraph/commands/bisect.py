@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
 from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
-from subgraph.commands.loop import bisect_loop, refuse_beside_loop
+from subgraph.commands.loop import bisect_loop
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import (
+    NEEDS_CANDIDATE,
     bisect_recorded,
     recording_options,
-    refuse_beside_recorded,
     weights_of,
 )
 from subgraph.commands.resolve import Asked
@@ -51,17 +51,32 @@ def bisect(
     compared: options.OutputOptions,
     runtime: options.RuntimeOptions,
     max_trials: Annotated[
-        Number, option("--max-trials", "N", "Stop after N runs of the candidate.")
+        Number,
+        option(
+            "--max-trials",
+            "N",
+            "Stop after N runs of the candidate.",
+            refused_beside="--recorded",
+        ),
     ] = None,
     max_time: options.MaxTime = None,
     repeat: Annotated[
         Number,
         option(
-            "--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."
+            "--repeat",
+            "N",
+            "Runs of the whole model that must agree; default 2, up to 7 if quick.",
+            refused_beside="--recorded",
         ),
     ] = None,
     inside: Annotated[
-        bool, option("--inside", None, "Check intermediate tensors, too, if outputs agree.")
+        bool,
+        option(
+            "--inside",
+            None,
+            "Check intermediate tensors, too, if outputs agree.",
+            refused_beside="--recorded",
+        ),
     ] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
@@ -75,6 +90,7 @@ def bisect(
     ] = None,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
+    given: options.Given,
 ) -> Result:
     """Find the smallest piece that a candidate computes wrong.
 
@@ -92,10 +108,12 @@ def bisect(
     Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be
     established.
     """
+    from subgraph.comparison.where import OutputChoice
+
     begin = time.monotonic()  # the processes that start from here on are part of --max-time
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
-    chosen = resolve.output_choice(compared)
+    chosen = OutputChoice.parse(**vars(compared))
     limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = (
         candidate_options.tensor_map
@@ -106,36 +124,17 @@ def bisect(
         replace(candidate_options, tensor_map=None) if of_recording else candidate_options
     )
     recordings = (
-        recording_options(recorded, runtime, inputs, of_recording) if recorded.recorded else None
+        recording_options(recorded, runtime, inputs, of_recording, chosen)
+        if recorded.recorded
+        else None
     )
     if recordings and not asked.settings.get("candidate", candidate_options.spec):
-        refuse_beside_recorded(
-            {
-                "--candidate-model": candidate_options.other_model,
-                "--within": within,
-                "--max-trials": max_trials,
-                "--max-time": max_time,
-                "--repeat": repeat,
-                "--inside": inside or None,
-                "--ignore": compared.ignore,
-                "--where": compared.where,
-            }
-        )
-        recordings = replace(recordings, may_be_empty=chosen.may_be_empty)
+        given.refuse_beside("--recorded", NEEDS_CANDIDATE)
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
     setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
-        refuse_beside_loop(
-            {
-                "--recorded": recordings,
-                "--candidate-model": candidate_options.other_model,
-                "--within": within,
-                "--ignore": compared.ignore,
-                "--may-be-empty": compared.may_be_empty,
-                "--where": compared.where,
-            }
-        )
+        given.refuse_beside("--loop", "{} and {} do not go together")
         with asked.reference() as reference:
             return bisect_loop(
                 model_path,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +23,6 @@ from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.cases.bundle import BundleRequest, Packed
-    from subgraph.cases.case import EvidenceRequest
     from subgraph.graph.graph import Graph
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -243,6 +241,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
     from subgraph.cases.case import CaseOutcome, plain
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import EVIDENCE_SCHEMA
+    from subgraph.comparison.where import OutputChoice
     from subgraph.trials.replay import open_case, save_outputs
     from subgraph.verdict import joined
     from subgraph.version import versions
@@ -262,6 +261,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
             run_result = trials.run(region, fresh=True)
             verdicts.append(trials.judge.verdict(region, run_result))
             save_outputs(run_result, case, k)
+    compared = to_json(OutputChoice.of_document(case.found_with).document())
     identity = {
         "candidate": candidate.name,
         "identity": candidate.identity(""),
@@ -271,18 +271,12 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         "schema": f"{EVIDENCE_SCHEMA}1",
         "source": case.source,
         "command": request.command,
-        "request": plain(identity | {"criterion": criterion} | _compared(case.found_with)),
+        "request": plain(identity | {"criterion": criterion} | compared),
         "versions": versions(),
         "files": [],
     }
     status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs), every=True)
     return replace(request, evidence=evidence, outcome=CaseOutcome(status, signature, why))
-
-
-def _compared(found: EvidenceRequest | None) -> dict[str, Sequence[str]]:
-    """Which outputs were compared where the case was found, for its next request."""
-    said = {"ignored": found.ignored, "where": found.where} if found else {}
-    return {name: words for name, words in said.items() if words}
 
 
 def _result(packed: Packed, source: Path) -> Result:

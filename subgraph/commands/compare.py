@@ -13,10 +13,10 @@ from subgraph import project, system
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
+    NEEDS_CANDIDATE,
     TensorChoice,
     compare_recorded,
     recording_options,
-    refuse_beside_recorded,
 )
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -60,6 +60,7 @@ class PartOptions:
             "--in-place",
             None,
             "Only in a run of the whole model: of thousands of nodes, each alone is slow.",
+            refused_beside="--recorded",
         ),
     ] = False
 
@@ -75,6 +76,7 @@ def compare(
             "SPEC",
             "The runtime in doubt, as in bisect. Repeatable: side by side.",
             options.complete_candidates,
+            refused_beside="--recorded",
         ),
     ] = None,
     candidate_options: options.CandidateOptions,
@@ -109,6 +111,7 @@ def compare(
     no_freeze: options.NoFreeze = False,
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
+    given: options.Given,
 ) -> Result:
     """Compare every tensor of a model on a candidate with the reference.
 
@@ -122,10 +125,12 @@ def compare(
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
+    from subgraph.comparison.where import OutputChoice
+
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     _ = asked.criterion
     wanted = resolve.wanted_score(score)
-    chosen = resolve.output_choice(compared)  # mistakes there are told first
+    chosen = OutputChoice.parse(**vars(compared))  # mistakes there are told first
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all",
@@ -147,18 +152,10 @@ def compare(
     )
     table.check(csv_file)
     if recorded.recorded:
-        refuse_beside_recorded(
-            {
-                "--candidate": candidate,
-                "--candidate-model": candidate_options.other_model,
-                "--score": score.score,
-                "--ignore": compared.ignore,
-                "--where": compared.where,
-                "--in-place": part.in_place,
-            }
+        given.refuse_beside("--recorded", NEEDS_CANDIDATE)
+        recordings = recording_options(
+            recorded, runtime, inputs, candidate_options.tensor_map, chosen
         )
-        recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
-        recordings = replace(recordings, may_be_empty=chosen.may_be_empty)
         return compare_recorded(asked, recordings, choice, csv_file)
     model_path = asked.model_path
     specs: Sequence[str | None] = candidate or [None]

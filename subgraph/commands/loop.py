@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, command_line, log
-from subgraph.errors import OutOfTime, UsageError
+from subgraph.errors import OutOfTime
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
 
 MIN_SECONDS = 1e-3  # for the search in the step
-
-
-def refuse_beside_loop(given: Mapping[str, object]) -> None:
-    """
-    Raises:
-        UsageError: one of these options is given, too.
-    """
-    for name, value in given.items():
-        if value:
-            raise UsageError(
-                f"{name} and --loop do not go together",
-                "leave one of them out",
-                code="option.conflict",
-            )
 
 
 def bisect_loop(

@@ -14,9 +14,9 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -43,6 +43,8 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
         annotations = inspect.get_annotations(command, eval_str=True)
         del annotations["return"]
         for name, annotation in annotations.items():
+            if annotation is Given:
+                continue
             if isinstance(annotation, type) and is_dataclass(annotation):
                 offered = [p for p in _options_of(annotation) if p.name not in without]
                 groups[name], members[name] = annotation, [p.name for p in offered]
@@ -55,6 +57,8 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
         @functools.wraps(command)
         def run(*args: Any, **options: Any) -> Result:
             values = signature.bind(*args, **options).arguments
+            if "given" in annotations:
+                values["given"] = _given(run, values)
             for name, group in groups.items():
                 values[name] = group(**{m: values.pop(m) for m in members[name] if m in values})
             return command(**values)
@@ -66,19 +70,57 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
     return decorate
 
 
+class Option(typer.models.OptionInfo):
+    """An option, and the flags of the modes in which it is refused."""
+
+    refused_beside: tuple[str, ...] = ()
+
+
+class Given(dict[str, Any]):
+    """The options of a command by their first flag, with their values."""
+
+    def refuse_beside(self, mode: str, text: str) -> None:
+        """Refuse the options that are declared as refused beside an option.
+
+        Args:
+            mode: The flag of that option.
+            text: The error, with places for the refused flag and for the mode.
+
+        Raises:
+            UsageError: One of these options is given.
+        """
+        for flag, (info, value) in self.items():
+            if value and mode in info.refused_beside:
+                raise UsageError(
+                    text.format(flag, mode), "leave one of them out", code="option.conflict"
+                )
+
+
 def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
     """Return the flags of a command's options, `--start` and `-s`, and whether a value follows
     each."""
-    annotations = (
-        parameter.annotation for parameter in inspect.signature(command).parameters.values()
-    )
-    infos = chain.from_iterable(
-        getattr(annotation, "__metadata__", ()) for annotation in annotations
-    )
-    declared = [info for info in infos if isinstance(info, typer.models.OptionInfo)]
+    infos = declared(command).values()
+    flags = (dict.fromkeys(_flags(info), info.metavar is not None) for info in infos)
+    return dict(ChainMap(*flags))
+
+
+def declared(command: Callable[..., Result]) -> dict[str, Option]:
+    """Return a command's options by the names of their parameters."""
+    infos = {
+        name: getattr(parameter.annotation, "__metadata__", (None,))[0]
+        for name, parameter in inspect.signature(command).parameters.items()
+    }
+    return {name: info for name, info in infos.items() if isinstance(info, Option)}
+
+
+def _flags(info: Option) -> list[str]:
     # In `Annotated`, typer takes the first flag for the default until it builds the command.
-    flags = ((info, chain([info.default], info.param_decls or ())) for info in declared)
-    return {str(flag): info.metavar is not None for info, names in flags for flag in names}
+    return [str(info.default), *(info.param_decls or ())]
+
+
+def _given(command: Callable[..., Result], values: Mapping[str, Any]) -> Given:
+    infos = declared(command).items()
+    return Given({_flags(info)[0]: (info, values.get(name)) for name, info in infos})
 
 
 @functools.cache
@@ -182,14 +224,23 @@ def option(
     help: str,
     complete: Callable[..., list[str]] | None = None,
     panel: str | None = None,
-) -> typer.models.OptionInfo:
-    """An option; `flags` as "--start -s", no metavar if it takes no value; `complete`: names for
-    TAB.
+    *,
+    refused_beside: str = "",
+) -> Option:
+    """Return the declaration of an option.
 
-    `panel`: its section on the page of `--help`.
+    Args:
+        flags: The flags, as `--start -s`.
+        metavar: The name of the value; None for an option without a value.
+        help: The help.
+        complete: Finds names for TAB.
+        panel: The section of `--help`.
+        refused_beside: The flags of the modes in which the command refuses the option.
     """
-    info: typer.models.OptionInfo = typer.Option(
-        *flags.split(),
+    first, *others = flags.split()
+    info = Option(
+        default=first,
+        param_decls=others,
         metavar=metavar,
         help=help,
         autocompletion=complete,
@@ -197,6 +248,7 @@ def option(
         rich_help_panel=panel,
         show_default=False,
     )
+    info.refused_beside = tuple(refused_beside.split())
     return info
 
 
@@ -244,7 +296,15 @@ Start = Annotated[
     ),
 ]
 End = Annotated[Texts, option("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
-Within = Annotated[Text, option("--within", "A..B", "Search only between these two nodes.")]
+Within = Annotated[
+    Text,
+    option(
+        "--within",
+        "A..B",
+        "Search only between these two nodes.",
+        refused_beside="--recorded --loop",
+    ),
+]
 NoFreeze = Annotated[
     bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")
 ]
@@ -260,6 +320,7 @@ CandidateSpec = Annotated[
         "The runtime in doubt: a backend with options (ort:opt=basic; `subcut backends` lists"
         " them), cmd:COMMAND, a Python file, or a name in subcut.toml.",
         complete_candidates,
+        refused_beside="--recorded",
     ),
 ]
 CsvFile = Annotated[
@@ -275,6 +336,7 @@ MaxTime = Annotated[
         "--max-time",
         "2h",
         "End within this time (90s, 30m), with what is known by then; runs are ended.",
+        refused_beside="--recorded",
     ),
 ]
 Jobs = Annotated[
@@ -323,6 +385,7 @@ class CandidateOptions:
             "--candidate-model",
             "MODEL2",
             "The candidate runs this model instead: quantized, float16, optimised, another layout.",
+            refused_beside="--recorded --loop",
         ),
     ] = None
     tensor_map: Annotated[
@@ -362,7 +425,13 @@ class OutputOptions:
     """What of the outputs is compared."""
 
     ignore: Annotated[
-        Texts, option("--ignore", "OUTPUT", "This output of the model is not compared. Repeatable.")
+        Texts,
+        option(
+            "--ignore",
+            "OUTPUT",
+            "This output of the model is not compared. Repeatable.",
+            refused_beside="--recorded --loop",
+        ),
     ] = None
     may_be_empty: Annotated[
         Texts,
@@ -370,6 +439,7 @@ class OutputOptions:
             "--may-be-empty",
             "OUTPUT",
             "This output is right even if the input tells nothing about it. Repeatable.",
+            refused_beside="--loop",
         ),
     ] = None
     where: Annotated[
@@ -378,6 +448,7 @@ class OutputOptions:
             "--where",
             "NAME>0.5",
             "Outputs are compared only where this one fulfils it, on either side. Repeatable.",
+            refused_beside="--recorded --loop",
         ),
     ] = None
 
@@ -392,6 +463,7 @@ class ScoreOptions:
             "--score",
             "FILE:FUNCTION",
             "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
+            refused_beside="--recorded",
         ),
     ] = None
     drop: Annotated[
@@ -463,6 +535,7 @@ class RecordedOptions:
             "[LABEL[:int8]=]DIR",
             "Layer dumps of a device or another tool. Repeatable, in the order float, quantized,"
             " board.",
+            refused_beside="--loop",
         ),
     ] = None
     dump_format: Annotated[

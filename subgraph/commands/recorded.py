@@ -3,7 +3,7 @@ with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
     from subgraph.cases.write_case import CaseRequest
+    from subgraph.comparison.where import OutputChoice
     from subgraph.graph.graph import Graph
     from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
     from subgraph.runtime.inputs import Feeding
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from subgraph.trials.reference_model import ReferenceModel
 
 MSACCUCMP = "msaccucmp"
+NEEDS_CANDIDATE = "{} goes with a candidate, not with {}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def recording_options(
     runtime: RuntimeOptions,
     inputs: InputOptions,
     tensor_map: str | None = None,
+    choice: OutputChoice | None = None,
 ) -> RecordingOptions:
     """The folders with recordings, and what the command line says about them.
 
@@ -103,9 +106,9 @@ def recording_options(
     layout = known_layout(recorded.dump_layout)
     folders = tuple(map(_folder, recorded.recorded or ()))
     mapped = read_map(Path(tensor_map)) if tensor_map else {}
-    return RecordingOptions(
-        folders, recorded.dump_format or "", layout, precision, inputs.seed is not None, mapped
-    )
+    seeded = inputs.seed is not None
+    found = RecordingOptions(folders, recorded.dump_format or "", layout, precision, seeded, mapped)
+    return replace(found, choice=choice or found.choice)
 
 
 def _folder(word: str) -> RecordedFolder:
@@ -139,20 +142,6 @@ def known_layout(word: str | None) -> str:
     return name
 
 
-def refuse_beside_recorded(values: Mapping[str, object]) -> None:
-    """
-    Raises:
-        UsageError: one of these options, which belong to a candidate, is given.
-    """
-    for option, value in values.items():
-        if value:
-            raise UsageError(
-                f"{option} goes with a candidate, not with --recorded",
-                "leave one of them out",
-                code="option.conflict",
-            )
-
-
 def compare_recorded(
     asked: Asked,
     recordings: RecordingOptions,
@@ -183,7 +172,7 @@ def compare_recorded(
         asked.reference() as reference,
         runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.open_judge(
-            graph, reference, asked.output, criterion, may_be_empty=recordings.may_be_empty
+            graph, reference, asked.output, criterion, choice=recordings.choice
         ) as (judge, limited),
     ):
         names = chosen(judge.model, choice.words(judge.model))
@@ -243,7 +232,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         )
         place = case.free_place(place, case.source_of(graph), reads)
         with recorded.open_judge(
-            graph, reference, parent, criterion, freeze, recordings.may_be_empty
+            graph, reference, parent, criterion, freeze, recordings.choice
         ) as (outer, limited):
             compared = compare_runs(outer, limited)
             narrowed = to_narrow(compared)

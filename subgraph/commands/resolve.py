@@ -23,7 +23,6 @@ from subgraph.commands.options import (
     CriterionOptions,
     FormatOptions,
     InputOptions,
-    OutputOptions,
     ResultOptions,
     RuntimeOptions,
     ScoreOptions,
@@ -40,7 +39,6 @@ from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
-    from subgraph.comparison.where import OutputChoice
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.score import Wanted
     from subgraph.trials.session import Setup
@@ -548,18 +546,6 @@ def positive_number(option: str, text: str | float | None) -> float | None:
             f"{option} {text}: expected a number, zero or more", code="option.malformed"
         )
     return value
-
-
-def output_choice(options: OutputOptions) -> OutputChoice:
-    """Which outputs are compared, and where.
-
-    Raises:
-        UsageError: a condition cannot be read.
-    """
-    from subgraph.comparison.where import OutputChoice, parse_where
-
-    conditions = tuple(map(parse_where, options.where or ()))
-    return OutputChoice(tuple(options.ignore or ()), conditions, tuple(options.may_be_empty or ()))
 
 
 def wanted_score(options: ScoreOptions) -> Wanted | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from subgraph.errors import UsageError
+from subgraph.results.common import ComparedOutputs
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean
 from subgraph.types import Array
@@ -57,6 +58,52 @@ class OutputChoice:
     ignored: tuple[str, ...] = ()
     where: tuple[Where, ...] = ()
     may_be_empty: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        ignore: Sequence[str] | None = None,
+        may_be_empty: Sequence[str] | None = None,
+        where: Sequence[str] | None = None,
+    ) -> OutputChoice:
+        """Return the choice that the options name.
+
+        Args:
+            ignore: The values of `--ignore`.
+            may_be_empty: The values of `--may-be-empty`.
+            where: The values of `--where`.
+
+        Raises:
+            UsageError: A condition cannot be read.
+        """
+        conditions = tuple(map(parse_where, where or ()))
+        return cls(tuple(ignore or ()), conditions, tuple(may_be_empty or ()))
+
+    @classmethod
+    def of_document(cls, document: ComparedOutputs | None) -> OutputChoice:
+        """Return the choice that a document or a request holds; all outputs for None."""
+        return cls.parse(document.ignored, where=document.where) if document else cls()
+
+    def among(self, outputs: Set[str]) -> OutputChoice:
+        """Return the choice for a model with these outputs; all if it leaves none of them."""
+        ignored = tuple(name for name in self.ignored if name in outputs)
+        where = tuple(one for one in self.where if one.name in outputs)
+        return OutputChoice(() if outputs == {*ignored} else ignored, where)
+
+    def document(self) -> ComparedOutputs:
+        """Return the choice as documents and requests hold it."""
+        return ComparedOutputs(
+            ignored=self.ignored or None, where=tuple(map(str, self.where)) or None
+        )
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """Each option, as typed, with the output that it names."""
+        return [
+            *((f"--ignore {name}", name) for name in self.ignored),
+            *((f"--where {one}", one.name) for one in self.where),
+            *((f"--may-be-empty {name}", name) for name in self.may_be_empty),
+        ]
 
     @property
     def sentences(self) -> list[str]:

@@ -70,7 +70,7 @@ class RecordingOptions:
         precision: of the device's arithmetic; None to derive it from the recorded types.
         seeded: was the device fed subcut's random inputs?
         tensor_map: by the model's tensor, what the recording calls it: a tensor, a node or a file.
-        may_be_empty: outputs that are right even if their values tell nothing.
+        choice: which outputs may tell nothing.
     """
 
     folders: tuple[RecordedFolder, ...]
@@ -79,7 +79,7 @@ class RecordingOptions:
     precision: str | None = None
     seeded: bool = False
     tensor_map: Mapping[str, str] = field(default_factory=dict)
-    may_be_empty: tuple[str, ...] = ()
+    choice: OutputChoice = field(default_factory=OutputChoice)
 
     @property
     def paths(self) -> list[Path]:
@@ -154,12 +154,12 @@ class RecordedRuns:
         parent: Path,
         criterion: str = "noise",
         freeze: bool = True,
-        may_be_empty: tuple[str, ...] = (),
+        choice: OutputChoice | None = None,
     ) -> Iterator[tuple[Judge, list[RecordedRun]]]:
         """A judge of the recorded values, and the runs, each with no more samples than are fed."""
-        choice = OutputChoice(may_be_empty=may_be_empty)
+        chosen = choice or OutputChoice()
         setup = Setup(
-            self.candidate, self.feeding, parent, criterion, freeze, stored=False, choice=choice
+            self.candidate, self.feeding, parent, criterion, freeze, stored=False, choice=chosen
         )
         with open_trials(graph, setup, reference) as trials:
             unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))

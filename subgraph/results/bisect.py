@@ -13,7 +13,13 @@ from typing import Final, Literal
 from subgraph.documents import Number, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
-from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
+from subgraph.results.common import (
+    ComparedModel,
+    ComparedOutputs,
+    FormDocument,
+    RuntimeDocument,
+    WholeDocument,
+)
 from subgraph.search.findings import FindingKind, Outcome
 from subgraph.search.predicate import RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
@@ -353,7 +359,7 @@ class Irrelevant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectDocument:
+class BisectDocument(ComparedOutputs):
     """Everything about one bisection.
 
     Attributes:
@@ -375,8 +381,6 @@ class BisectDocument:
         other_model: where the candidate runs another model: what the two share, and what each piece
             costs.
         pieces: where the whole does not decide and its pieces do: within what they are right.
-        ignored: outputs that are not compared. where: conditions that hold for the elements that
-            are.
         flaky_tensors: Tensors that differ from run to run on the same values; None if no such
             tensor was seen.
     """
@@ -408,6 +412,4 @@ class BisectDocument:
     body: str | None = absent()
     other_model: OtherModel | None = absent()
     pieces: str | None = absent()
-    ignored: Sequence[str] | None = absent()
-    where: Sequence[str] | None = absent()
     flaky_tensors: Sequence[str] | None = absent()

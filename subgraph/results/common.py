@@ -3,7 +3,7 @@ whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,6 +69,19 @@ class WholeDocument(VerdictDocument):
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
     mute: Mapping[str, str] | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOutputs:
+    """The part of the model's outputs that is compared.
+
+    Attributes:
+        ignored: The outputs that are not compared; None if all are.
+        where: The conditions that hold for the elements that are compared; None for all elements.
+    """
+
+    ignored: Sequence[str] | None = absent()
+    where: Sequence[str] | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from subgraph.documents import absent
 from subgraph.origins.source import Source
 from subgraph.results.common import (
     ComparedModel,
+    ComparedOutputs,
     FormDocument,
     RuntimeDocument,
     ScoreDocument,
@@ -77,14 +78,12 @@ class ComparedTensors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonDocument:
+class ComparisonDocument(ComparedOutputs):
     """A comparison, for `--json` and every report.
 
     Attributes:
         says: the outcome in a line. report: path of the HTML page, once it is written.
         score: where a score of the task judges the whole; the rows are judged by the criterion.
-        ignored: outputs that are not compared. where: conditions that hold for the elements that
-            are.
         next: The command that bisects the same, if something disagrees.
         flaky_tensors: Outputs that differ from run to run on the same values; None if no output
             does.
@@ -110,7 +109,5 @@ class ComparisonDocument:
     versions: Mapping[str, str] = field(default_factory=versions)
     report: str | None = None
     score: ScoreDocument | None = absent()
-    ignored: Sequence[str] | None = absent()
-    where: Sequence[str] | None = absent()
     next: Sequence[str] | None = absent()
     flaky_tensors: Sequence[str] | None = absent()

@@ -749,9 +749,8 @@ def document(
             *iter_mute_notes(comparison.whole),
             *comparison.notes,
         ],
-        ignored=trials.model.choice.ignored or None,
-        where=[str(one) for one in trials.model.choice.where] or None,
         score=comparison.score,
+        **vars(trials.model.choice.document()),
         flaky_tensors=comparison.flaky_outputs or None,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
-from subgraph.comparison.where import OutputChoice, parse_where
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
@@ -60,13 +60,8 @@ def open_case(
 
 def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
     """What was compared where the case was found, as far as the case has these outputs."""
-    found = case.found_with
     outputs = {name for name in graph.outputs if name in graph.maker}
-    if found is None:
-        return OutputChoice()
-    ignored = tuple(name for name in found.ignored if name in outputs)
-    where = tuple(one for one in map(parse_where, found.where) if one.name in outputs)
-    return OutputChoice(() if {*ignored} == outputs else ignored, where)
+    return OutputChoice.of_document(case.found_with).among(outputs)
 
 
 def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:

@@ -165,11 +165,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
             f"subcut inspect {clean(str(graph.path))}",
             code="model.no-outputs",
         )
-    named = {f"--ignore {name}": name for name in choice.ignored} | {
-        f"--where {one}": one.name for one in choice.where
-    }
-    named |= {f"--may-be-empty {name}": name for name in choice.may_be_empty}
-    for option, name in named.items():
+    for option, name in choice.options:
         if name not in outputs:
             close = nearest(name, outputs) or outputs
             raise UnknownName(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,11 @@ import numpy as np
 import pytest
 
 from subgraph.commands import Result, command_line, options
+from subgraph.commands.bisect import bisect
+from subgraph.commands.compare import compare
 from subgraph.commands.options import (
     CriterionOptions,
+    Given,
     InputOptions,
     Text,
     option,
@@ -28,6 +32,7 @@ from subgraph.project import Project
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 
 
@@ -72,6 +77,32 @@ def test_a_command_gets_one_object_per_group() -> None:
     }
     with pytest.raises(TypeError, match="atol"):
         command(atol="1")
+
+
+def test_an_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
+    @with_option_groups()
+    def mode(
+        *,
+        within: Annotated[
+            Text, option("--within", "A..B", "Only there.", refused_beside="--loop")
+        ] = None,
+        given: Given,
+    ) -> Result:
+        given.refuse_beside("--recorded", "{} without {}")
+        given.refuse_beside("--loop", "{} without {}")
+        return Result({}, "")
+
+    assert mode().document == {}
+    with raises(UsageError, "option.conflict", "--within"):
+        mode(within="a..b")
+
+
+def test_options_are_refused_beside_modes_that_exist() -> None:
+    flags = {**options.flags_of(bisect), **options.flags_of(compare)}
+    declared = chain(options.declared(bisect).values(), options.declared(compare).values())
+    modes = set(chain.from_iterable(info.refused_beside for info in declared))
+    assert modes == {"--recorded", "--loop"}
+    assert modes <= flags.keys()
 
 
 def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
