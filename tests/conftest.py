@@ -33,6 +33,7 @@ from tests.helpers.budget import (
     pytest_runtest_setup,  # noqa: F401
     pytest_terminal_summary,  # noqa: F401
 )
+from tests.helpers.disks import disk  # noqa: F401
 from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import subcut
 from tests.helpers.turns import takes_its_turn

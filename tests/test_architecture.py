@@ -21,7 +21,10 @@ import subgraph
 from subgraph import plugins
 from subgraph.children import python
 from subgraph.system import telemetry
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.chain_models import chain
+from tests.helpers.run_command import (
+    in_process,
+)
 
 HOME = Path(subgraph.__file__).parent
 

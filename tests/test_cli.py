@@ -24,12 +24,12 @@ from PIL import Image
 
 from subgraph import __version__, cli, project
 from subgraph.project import KEYS
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import (
     PATIENCE,
     SUBCUT,
     Done,
-    chain,
     environment,
     manifest,
     subcut,

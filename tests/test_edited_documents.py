@@ -22,7 +22,10 @@ from subgraph.commands import view
 from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker
 from subgraph.view.server import ViewServer
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.chain_models import chain
+from tests.helpers.run_command import (
+    in_process,
+)
 
 BACKEND = """
 import onnx

@@ -25,10 +25,15 @@ from onnx import TensorProto, helper
 from fixtures import ROOT
 from subgraph import project
 from subgraph.errors import SubcutError, UnknownName, UsageError
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.pages import PLUGIN
 from tests.helpers.process_backends import MARK, all_gone
-from tests.helpers.run_command import PATIENCE, SOON, chain, environment
+from tests.helpers.run_command import (
+    PATIENCE,
+    SOON,
+    environment,
+)
 
 pytest_plugins = ["pytester"]
 import_module(

@@ -18,8 +18,12 @@ from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.candidate import parse
 from subgraph.trust import NamedCode
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import chain, in_process, subcut
+from tests.helpers.run_command import (
+    in_process,
+    subcut,
+)
 
 MARK = """import os, pathlib
 pathlib.Path(os.environ["MARKFILE"]).write_text("ran")

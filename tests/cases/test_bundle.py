@@ -33,8 +33,12 @@ from subgraph.cases.readme import ENVIRONMENT, README
 from subgraph.demo.files import files
 from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.chain_models import chain
 from tests.helpers.examples import examples
-from tests.helpers.run_command import chain, subcut, tree
+from tests.helpers.run_command import (
+    subcut,
+    tree,
+)
 
 CASES = ROOT / "fixtures" / "cases"
 SECRETS = {

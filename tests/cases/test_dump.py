@@ -14,7 +14,13 @@ import pytest
 from subgraph.commands.dump import choose
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from tests.helpers.run_command import Done, chain, manifest, subcut, tree
+from tests.helpers.chain_models import chain
+from tests.helpers.run_command import (
+    Done,
+    manifest,
+    subcut,
+    tree,
+)
 
 
 @pytest.fixture(scope="module")

@@ -30,11 +30,17 @@ from subgraph.environments.emulated import PROCESSORS
 from subgraph.errors import BackendError
 from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.process_backends import backend
-from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
+from tests.helpers.run_command import (
+    SUBCUT,
+    Done,
+    environment,
+    subcut,
+)
 
 QUICK = ("--rtol", "1e-3")
 ODD = [

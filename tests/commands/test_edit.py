@@ -23,8 +23,11 @@ from subgraph.errors import (
     UsageError,
 )
 from tests.helpers import text_models
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.run_command import (
+    in_process,
+)
 from tests.helpers.runs import evaluate
 
 NAMES = [f"n{i}" for i in range(6)]

@@ -3,23 +3,26 @@ commands, tiny models."""
 
 from __future__ import annotations
 
-import os
 import re
-import resource
-import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from tests.helpers.process_backends import MARK, all_gone, living, wait_for
-from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, chain, finish, start, subcut
+from tests.helpers import text_models
+from tests.helpers.chain_models import chain
+from tests.helpers.process_backends import MARK, all_gone, wait_for
+from tests.helpers.run_command import (
+    PATIENCE,
+    Done,
+    finish,
+    start,
+    subcut,
+)
 
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a comparison of `m.onnx` that is wrong: the whole, in place, two nodes alone
@@ -105,14 +108,10 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("body", "name", "why"),
-    [
-        ("ctypes.string_at(0)", "SIGSEGV", "was ended by SIGSEGV"),
-        ("1 / 0", None, "failed while running: ZeroDivisionError: division by zero"),
-    ],
+    ("body", "signal_name"), [("ctypes.string_at(0)", "SIGSEGV"), ("1 / 0", None)]
 )
 def test_crash_is_a_verdict(
-    body: str, name: str | None, why: str, here: Path, mark: dict[str, str]
+    body: str, signal_name: str | None, here: Path, mark: dict[str, str]
 ) -> None:
     words = backend(here, run=f"if 't0' in found: {body}")
     done = compare(*words, "--json", cwd=here, env=mark)
@@ -122,32 +121,9 @@ def test_crash_is_a_verdict(
     assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "crash")
     assert [row["alone"]["status"] for row in found["rows"]] == ["fail", "agree"]
     crash = found["rows"][0]["alone"]
-    assert crash["signature"] == "crash"
-    assert re.search(why, crash["why"]), crash
-    assert crash["process"]["signal"] == name
+    assert (crash["signature"], crash["process"]["signal"]) == ("crash", signal_name)
     assert found["first_bad"]["tensor"] == "t0"
     assert len(runs(here)) == AGREEING
-
-
-@pytest.mark.slow
-def test_crash_inside_a_right_model_is_printed(here: Path, mark: dict[str, str]) -> None:
-    words = backend(here, run="if 't0' in found: print('last words'); os.abort()")
-    said = compare(*words, cwd=here, env=mark).out
-    why = "the process that should run the model was ended by SIGABRT: last words"
-    assert (
-        re.sub(r"built in .*\n", "…\n", said)
-        == "outputs agree, the inside does not: 1 of 2 tensors wrong\n"
-        "candidate    odd.py   fp32\n"
-        "whole model  agree   out: every element is within 1e-05 + 1e-03·|reference|; "
-        "the largest error is 0 of the scale\n"
-        "             …\n"
-        "    node  op   tensor  in place  alone\n"
-        "#0  a     Abs  t0      -         FAIL (crash)\n"
-        "#1  b     Neg  out     -         0.0e+00 agree\n"
-        f"in place: FAIL (crash)   {why}\n"
-        "2 tensors: 0 of 0 wrong in place; 1 of 2 wrong alone\n"
-        "first bad tensor  t0   node a (Abs)\n"
-    )
 
 
 @pytest.mark.parametrize("when", [pytest.param("load", marks=pytest.mark.slow), "run"])
@@ -166,7 +142,6 @@ def test_hang_is_ended_with_its_child_processes(
     all_gone(mark[MARK])
     whole = done.document["whole"]
     assert (done.code, whole["status"], whole["signature"]) == (1, "fail", "timeout")
-    assert whole["why"] == f"the process that should {when} the model was stopped after 1 s"
     assert [row["alone"]["signature"] for row in done.document["rows"]] == ["timeout"]
 
 
@@ -178,12 +153,11 @@ def test_memory_limit_covers_child_processes(here: Path, mark: dict[str, str]) -
         " stdin=subprocess.PIPE)"
     )
     words = backend(here, run=f"if len(names) > 1: {body}")
-    done = compare(*words, "--memory-limit", "400M", "--at", "a", cwd=here, env=mark)
-    assert done.code == 1
-    assert re.search(r"^whole model  agree", done.out, re.MULTILINE)
-    assert re.search(
-        r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE
-    ), done
+    done = compare(*words, "--memory-limit", "400M", "--at", "a", "--json", cwd=here, env=mark)
+    found = done.document
+    assert (done.code, found["whole"]["status"]) == (1, "agree")
+    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "crash")
+    assert "above 400" in found["in_place"]["why"]
 
 
 @pytest.mark.rare
@@ -201,26 +175,18 @@ def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    ("body", "signature", "why"),
+    ("body", "signature"),
     [
-        ("found.clear()", "missing", "t1: the candidate gave no such output; it gave none"),
-        ("found = {n: v + 1 for n, v in found.items()}", "mismatch", "3 of 3 elements are beyond"),
-        ("found = 'nonsense'", "crash", "gave str, not a mapping of names to arrays"),
+        ("found.clear()", "missing"),
+        ("found = {n: v + 1 for n, v in found.items()}", "mismatch"),
+        ("found = 'nonsense'", "crash"),
     ],
 )
-def test_wrong_outputs_are_named(body: str, signature: str, why: str, here: Path) -> None:
-    chain(here / "m.onnx", ["a", "b"], sink="t1")
-    words = backend(here, run=body)
-    done = compare(*words, "--at", "b", cwd=here)
+def test_wrong_outputs_have_their_signature(body: str, signature: str, here: Path) -> None:
+    done = compare(*backend(here, run=body), "--at", "b", "--json", cwd=here)
+    verdicts = [done.document["whole"], done.document["rows"][0]["alone"]]
     assert done.code == 1
-    word = "FAIL" if signature == "mismatch" else f"FAIL ({signature})"
-    line, row = (
-        next(line for line in done.out.splitlines() if line.startswith(w))
-        for w in ("whole model", "#1")
-    )
-    assert line.startswith(f"whole model  {word}   "), line
-    assert why in line
-    assert row.endswith(word), row
+    assert [(v["status"], v["signature"]) for v in verdicts] == [("fail", signature)] * 2
 
 
 def test_additional_outputs_do_no_harm(here: Path) -> None:
@@ -232,11 +198,9 @@ def test_additional_outputs_do_no_harm(here: Path) -> None:
 @pytest.mark.slow
 def test_one_wrong_output_of_a_hundred_is_named(here: Path) -> None:
     names = [f"y{i}" for i in range(100)]
-    nodes = [helper.make_node("Neg", ["x"], [name], name=f"n{name}") for name in names]
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", *names)]
-    graph = helper.make_graph(nodes, "many", infos[:1], infos[1:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, here / "m.onnx")
+    outputs = ", ".join(f"float[2] {name}" for name in names)
+    nodes = " ".join(f"[n{name}] {name} = Neg (x)" for name in names)
+    text_models.save(here / "m.onnx", f"g (float[2] x) => ({outputs}) {{ {nodes} }}")
     words = backend(here, run="found.update(y57=found['y57'] + 1) if 'y57' in found else 0")
     done = compare(*words, "--json", cwd=here)
     found = done.document
@@ -246,7 +210,6 @@ def test_one_wrong_output_of_a_hundred_is_named(here: Path) -> None:
     assert len(found["rows"]) == 100
     assert found["first_bad"]["node"] == "ny57"
     assert len([line for line in done.err.splitlines() if "alone" in line]) <= 11
-    assert "whole model  FAIL   y57: 2 of 2 elements" in compare(*words, cwd=here).out
 
 
 # ------------------------------------------------------------------------------------------------
@@ -342,63 +305,32 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
 
 
 # ------------------------------------------------------------------------------------------------
-# exit codes
+# errors
 
 
-@pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    ("code", "exit_code", "says"),
+    ("spec", "text", "code", "problem"),
     [
-        (125, 5, r"^whole model  refused   .*cannot be tested.*125"),
-        (126, 4, r"^error: .*exit code 126.*\n  \S"),
+        ("cmd:./nothing.sh", "", 4, "command.not-runnable"),
+        (
+            "own.py",
+            "def load(model, options):\n    import nosuchthing\n",
+            4,
+            "candidate.runs-nothing",
+        ),
+        ("own.py", "", 2, "plugin.no-function"),
+        ("own.py", "import nosuchthing", 2, "plugin.import-failed"),
+        ("ort:opt=most", "", 2, "backend.wrong-option"),
+        ("onnx-reference:fast=yes", "", 2, "backend.unknown-option"),
     ],
 )
-def test_exit_codes_125_and_126_of_a_command_are_refused_and_an_error(
-    code: int, exit_code: int, says: str, here: Path, mark: dict[str, str]
+def test_unusable_candidate_is_an_error(
+    spec: str, text: str, code: int, problem: str, here: Path
 ) -> None:
-    words = script(here, f"echo sorry {code} >&2; exit {code}")
-    done = compare(*words, cwd=here, env=mark)
-    assert done.code == exit_code, done
-    assert re.search(says, done.err if exit_code == 4 else done.out, re.MULTILINE), done
-    if exit_code == 4:
-        assert done.out == ""
-        return
-    assert f"| sorry {code}" in done.out
-    assert len(runs(here)) == TRIALS
-
-
-@pytest.mark.slow
-def test_lost_connection_is_tried_3_times(here: Path, mark: dict[str, str]) -> None:
-    done = compare(*script(here, "exit 255"), cwd=here, env=mark)
-    assert (done.code, done.out) == (4, "")
-    assert re.search(r"^error: .*255.*connection lost, 3 times\n  \S", done.err, re.MULTILINE), (
-        done.err
-    )
-    assert len(runs(here)) == 3
-
-
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("spec", ["cmd:./nothing.sh", "lacking.py"])
-def test_unusable_candidate_is_exit_4(spec: str, here: Path) -> None:
-    (here / "lacking.py").write_text("def load(model, options):\n    import nosuchthing\n")
+    (here / "own.py").write_text(text)
     done = compare("-c", spec, cwd=here)
-    assert (done.code, done.out) == (4, "")
-    failed = compare("-c", spec, "--json", cwd=here)
-    assert (failed.code, failed.document["error"]["kind"]) == (4, "BackendError")
-
-
-@pytest.mark.parametrize("spec", ["ort:opt=most", "onnx-reference:fast=yes"])
-def test_unknown_option_of_a_candidate_is_exit_2(spec: str, here: Path) -> None:
-    done = compare("-c", spec, "--json", cwd=here)
-    assert (done.code, done.document["error"]["kind"]) == (2, "UsageError"), done
-
-
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("code", ["", "import nosuchthing"])
-def test_file_that_is_not_a_candidate_is_exit_2(code: str, here: Path) -> None:
-    (here / "own.py").write_text(code)
-    done = compare("-c", "own.py", cwd=here)
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, done.problem, done.out) == (code, problem, "")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -430,11 +362,6 @@ def test_stopped_comparison_continues_and_repeats_nothing(
         done.code
         == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
     )
-    if number == signal.SIGINT:
-        assert done.err.splitlines()[-2:] == [
-            "error: interrupted",
-            "  finished runs are stored: the same command continues",
-        ]
     if number != signal.SIGKILL:
         assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
     (here / "go").touch()
@@ -448,23 +375,6 @@ def test_stopped_comparison_continues_and_repeats_nothing(
     assert beside_reports(here) == [".store"]
     assert compare(*words, cwd=here, env=mark).out == again.out
     assert len(runs(here)) == 8 + REPEATED
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_loading_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
-    run = start(
-        "compare",
-        *backend(here, load="(HERE / 'there').touch(), time.sleep(600)"),
-        "--json",
-        *QUICK,
-        cwd=here,
-        env=mark,
-    )
-    wait_for(here / "there")
-    os.killpg(run.pid, signal.SIGINT)
-    done = finish(run)
-    assert (done.code, done.document["error"]["kind"]) == (130, "Interrupted")
-    assert not (here / "subcut_out").exists() or not living(mark[MARK])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -484,17 +394,6 @@ def test_edited_candidate_runs_again(here: Path) -> None:
     backend(here)
     assert compare(*words, cwd=here).out == first.out
     assert len(runs(here)) == AGREEING + DEVIATING + 2 * REPEATED
-
-
-@pytest.mark.slow
-def test_edited_script_of_a_command_runs_again(here: Path) -> None:
-    words = script(here, "exit 3")
-    assert compare(*words, cwd=here).code == 1
-    assert compare(*words, cwd=here).code == 1
-    assert len(runs(here)) == TRIALS + REPEATED
-    script(here, "exit 125")
-    assert compare(*words, cwd=here).code == 5
-    assert len(runs(here)) == 2 * TRIALS + REPEATED
 
 
 @pytest.mark.rare
@@ -543,88 +442,23 @@ def without_times(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_file_instead_of_the_store_is_a_warning(here: Path) -> None:
-    words = backend(here)
-    expected = compare(*words, "--fresh", cwd=here)
-    (here / "subcut_out").mkdir(exist_ok=True)
-    (here / "subcut_out/.store").write_text("mine")
-    done = compare(*words, cwd=here)
-    assert done.code == 0
-    assert without_times(done.out) == without_times(expected.out)
-    assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
-        f"warning: cannot write in {here}/subcut_out/.store: it is not a folder; this run goes on,"
-        " but its results are not stored: let this user write there, with nothing in the way"
-    ]
-    assert (here / "subcut_out/.store").read_text() == "mine"
-    assert beside_reports(here) == [".store"]
-
-
-def write_wide_model(path: Path) -> None:
-    """Two nodes on 20 kB."""
-    nodes = [
-        helper.make_node("Neg", ["x"], ["t0"], name="a"),
-        helper.make_node("Tanh", ["t0"], ["out"], name="b"),
-    ]
-    infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [5000]) for name in ("x", "out")
-    ]
-    graph = helper.make_graph(nodes, "wide", infos[:1], infos[1:])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-
-
-@pytest.mark.slow
-def test_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
+def test_full_disk_costs_the_store_not_the_result(
+    here: Path, disk: Callable[[str], Path], mark: dict[str, str]
+) -> None:
     """The reference values just fit, the results do not: one warning, the same output, and the
     report."""
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("only root may mount")
-    write_wide_model(here / "m.onnx")
-    disk = here / "disk"
-    disk.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], check=False
-    ).returncode:
-        pytest.skip("not even root may mount here")
-    try:
-        done = compare(*backend(here), "-o", "disk", cwd=here, env=mark)
-        assert done.code == 0, done
-        assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
-            f"warning: cannot write in {disk}/.store: No space left on device; this run goes on,"
-            " but its results are not stored: free some space"
-        ]
-        assert sorted(p.name for p in disk.iterdir()) == [".store", "compare-odd.py"]
-    finally:
-        subprocess.run(["umount", disk], check=True)
+    text = "g (float[5000] x) => (float[5000] out) { [a] t0 = Neg (x) [b] out = Tanh (t0) }"
+    text_models.save(here / "m.onnx", text)
+    root = disk("size=192k")
+    done = compare(*backend(here), "-o", str(root), cwd=here, env=mark)
+    assert done.code == 0, done
+    (warning,) = (line for line in done.err.splitlines() if line.startswith("warning: "))
+    assert f"{root}/.store" in warning
+    assert sorted(p.name for p in root.iterdir()) == [".store", "compare-odd.py"]
 
 
-@pytest.mark.slow
-def test_limit_of_file_sizes_is_an_error_if_the_values_do_not_fit(
-    here: Path, mark: dict[str, str]
-) -> None:
-    """A limit on file sizes stands for a quota: too small for the values, it is an error, else the
-    command succeeds.
-
-    The limit holds for the candidate's files as well.
-    """
-    write_wide_model(here / "m.onnx")
-    for limit, code in ((1000, 74), (20_200, 0)):
-
-        def limited(limit: int = limit) -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-        done = compare("-c", "ort", cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
-        assert done.code == code, done
-        if code:
-            assert re.search(
-                r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE
-            ), done.err
-            assert not (here / "subcut_out").exists()
-
-
-# A tenth of a second later: the clock of a file is coarse.
-OVERWRITE = """[(time.sleep(0.1), f.write_bytes(f.read_bytes()[:-8] + bytes(8)))
+# The new time of change is set: the clock of a file is coarse.
+OVERWRITE = """[(f.write_bytes(f.read_bytes()[:-8] + bytes(8)), os.utime(f, (1, 1)))
     for f in HERE.glob('subcut_out/{where}/**/*.npy') if f.is_file()]"""
 
 
@@ -639,39 +473,25 @@ def test_candidate_that_overwrites_stored_values_is_an_error(
     words = backend(
         here, run="'out' in found and " + OVERWRITE.replace("{where}", where).replace("\n", " ")
     )
-    done = subcut(command, "m.onnx", *words, *QUICK, cwd=here, env=mark)
-    assert (done.code, done.out) == (4, ""), done
-    assert re.search(
-        r"^error: while the candidate ran, something wrote over .*/subcut_out/\..*\n  \S",
-        done.err,
-        re.MULTILINE,
-    )
+    done = subcut(command, "m.onnx", *words, *QUICK, "--json", cwd=here, env=mark)
+    assert (done.code, done.problem) == (4, "store.changed"), done
     assert subcut(command, "m.onnx", *backend(here), *QUICK, cwd=here, env=mark).code == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("act", "says"),
+    "act",
     [
-        (
-            "exec('import errno\\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))')",
-            "No space left",
-        ),
-        ("exec('raise RuntimeError(\"12 requested and 3 written\")')", "3 written"),
-        ("(print(os.strerror(28), file=sys.stderr), os.abort())", "SIGABRT"),
+        "exec('import errno\\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))')",
+        "exec('raise RuntimeError(\"12 requested and 3 written\")')",
+        "(print(os.strerror(28), file=sys.stderr), os.abort())",
+        "",
     ],
 )
 def test_full_disk_of_the_candidate_is_not_a_verdict(
-    act: str, says: str, here: Path, mark: dict[str, str]
+    act: str, here: Path, mark: dict[str, str]
 ) -> None:
-    done = compare(*backend(here, run=act), cwd=here, env=mark)
-    assert (done.code, done.out) == (4, ""), done
-    said = f"^error: a disk that the runtime writes to is full: .*{says}.*\n  free some space"
-    assert re.search(said, done.err, re.MULTILINE), done.err
-
-
-@pytest.mark.slow
-def test_full_disk_of_a_command_is_not_a_verdict(here: Path, mark: dict[str, str]) -> None:
-    done = compare(*script(here, "head -c 9 /dev/zero > /dev/full; exit 1"), cwd=here, env=mark)
-    assert (done.code, done.out) == (4, ""), done
-    assert "error: a disk that the runtime writes to is full: the run command" in done.err
+    command = "head -c 9 /dev/zero > /dev/full; exit 1"
+    words = backend(here, run=act) if act else script(here, command)
+    done = compare(*words, "--json", cwd=here, env=mark)
+    assert (done.code, done.problem) == (4, "output.disk-full"), done

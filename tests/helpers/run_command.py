@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import onnx
 import pytest
 import typer
-from onnx import TensorProto, helper
 
 from subgraph.commands import Result
+from subgraph.errors import ErrorDocument
 from subgraph.system import APART
 
 SUBCUT = Path(sys.executable).with_name("subcut")
@@ -49,6 +48,12 @@ class Done:
     code: int
     out: str
     err: str
+    reported: str = ""  # code of the error, if the command ran in the process of the test
+
+    @property
+    def problem(self) -> str:
+        """Code of the error that ended the command; of another process only with --json."""
+        return self.reported or str(self.document["error"]["code"])
 
     @property
     def document(self) -> dict[str, Any]:
@@ -106,6 +111,13 @@ def _run_here(
 ) -> Done:
     from subgraph import cli
 
+    codes: list[str] = []
+    report = cli._report
+
+    def note(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
+        codes.append(error["code"])
+        return report(error, code, as_json)
+
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
@@ -125,15 +137,16 @@ def _run_here(
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(_own_settings())
         stack.enter_context(mock.patch.object(cli, "_exit", sys.exit))
+        stack.enter_context(mock.patch.object(cli, "_report", note))
         with pytest.raises(SystemExit) as end:
             cli.main()
-        found = []
+        found: list[str] = []
         for stream in (out, err):
             stream.seek(0)
             found.append(stream.read())
     assert "Traceback" not in found[1], found[1]
     assert isinstance(end.value.code, int)
-    return Done(end.value.code, *found)
+    return Done(end.value.code, found[0], found[1], codes[-1] if codes else "")
 
 
 @contextlib.contextmanager
@@ -211,30 +224,3 @@ def manifest(folder: Path) -> dict[str, Any]:
     assert isinstance(found, dict)
     assert sorted(found["files"]) == sorted(tree(folder))
     return found
-
-
-def chain(
-    path: Path,
-    names: list[str],
-    tensors: list[str] | None = None,
-    source: str = "in",
-    sink: str = "out",
-) -> Path:
-    """A chain of unary nodes with these names; `tensors`: their outputs except the last."""
-    made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), sink]
-    reads = [source, *made]
-    ops = ["Abs", "Neg", "Elu"]
-    nodes = [
-        helper.make_node(ops[i % 3], [reads[i]], [made[i]], name=name)
-        for i, name in enumerate(names)
-    ]
-    shape = [1, 3]
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(sink, TensorProto.FLOAT, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path

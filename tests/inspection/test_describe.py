@@ -36,8 +36,11 @@ from subgraph.inspection.validate import Problem
 from subgraph.runtime.capture import capture_samples
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.run_command import (
+    in_process,
+)
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

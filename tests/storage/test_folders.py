@@ -23,9 +23,14 @@ from subgraph.errors import OutputError
 from subgraph.storage import folders
 from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
 from subgraph.system import Lock
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import chain, manifest, subcut, tree
+from tests.helpers.run_command import (
+    manifest,
+    subcut,
+    tree,
+)
 
 NAMES = [
     "/layer1/a:0",

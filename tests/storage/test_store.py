@@ -35,6 +35,7 @@ from subgraph.storage.folders import NEW, safe_names
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
 from subgraph.system import Lock
+from tests.helpers.disks import limit_files
 from tests.helpers.facts import has_line
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import PATIENCE, environment, tree
@@ -42,7 +43,6 @@ from tests.helpers.run_command import PATIENCE, environment, tree
 NOT_THERE = pytest.mark.posix("Windows has no such names, and no links or pipes for everybody")
 PACKAGE = Path(subgraph.__file__).parent.parent
 KEY = digest("key")
-ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 JSON = st.recursive(
     st.none()
@@ -861,27 +861,6 @@ def test_a_file_in_the_way_of_an_entry(root: Path, said: list[str]) -> None:
     assert (root / KEY[:2]).read_text() == "mine"
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a tmpfs with these options, or changes them; skips where that is not allowed."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if not ROOT or not shutil.which("mount"):
-        pytest.skip("only root may mount")
-
-    def mount(options: str) -> Path:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False
-        )
-        if done.returncode:
-            pytest.skip("only root may mount")
-        return path
-
-    yield mount
-    if path.is_mount():
-        subprocess.run(["umount", path], check=True)
-
-
 def test_a_read_only_folder(
     disk: Callable[[str], Path], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -891,7 +870,7 @@ def test_a_read_only_folder(
         put(store, old, a=b"x")
         damaged = put(store, digest("damaged"), a=b"x")
         flip(damaged.folder / "a", 0)
-    disk("remount,ro")
+    disk("ro")
     store = Store(root)
     assert whole(store.get(old)) == {"a": b"x"}
     assert said == []
@@ -967,12 +946,7 @@ with Store(Path(sys.argv[1])) as store:
 def test_files_that_may_not_grow(root: Path) -> None:
     """A quota, played by a limit on the size of files."""
 
-    def limited() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
-    told = finish(start(LIMITED, root, preexec_fn=limited))
+    told = finish(start(LIMITED, root, preexec_fn=limit_files(100)))
     assert has_line(told, f"{root}", "File too large") and told.count("\n") == 1
     assert hidden(root) == []
     assert keys(root) == set()

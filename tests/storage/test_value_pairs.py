@@ -18,8 +18,11 @@ from subgraph.storage.value_pairs import (
     save_values,
     saved_pairs,
 )
+from tests.helpers.chain_models import chain
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.run_command import (
+    in_process,
+)
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.ones((2, 3), np.float32)

@@ -23,9 +23,9 @@ from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
+from tests.helpers.chain_models import chain
 from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
 from tests.helpers.process_backends import until
-from tests.helpers.run_command import chain
 
 NODES = ["a", "b", "c", "d"]
 

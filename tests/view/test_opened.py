@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from subgraph.view.opened import ModelChanged, OpenedModel, open_model
-from tests.helpers.run_command import chain
+from tests.helpers.chain_models import chain
 
 
 def refused(opened: OpenedModel) -> bool:

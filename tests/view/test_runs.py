@@ -14,7 +14,10 @@ import pytest
 from subgraph.errors import UsageError
 from subgraph.view import runs
 from subgraph.view.runs import Runs
-from tests.helpers.run_command import PATIENCE, chain
+from tests.helpers.chain_models import chain
+from tests.helpers.run_command import (
+    PATIENCE,
+)
 
 
 def script(text: str) -> Any:

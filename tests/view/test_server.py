@@ -22,8 +22,8 @@ from subgraph.view.opened import open_model
 from subgraph.view.runs import Runs
 from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
 from subgraph.view.session import ViewOptions, ViewSession
+from tests.helpers.chain_models import chain
 from tests.helpers.recorded_runs import record_runs
-from tests.helpers.run_command import chain
 
 NPY = (
     b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(127)

@@ -36,8 +36,11 @@ from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
+from tests.helpers.chain_models import chain
 from tests.helpers.recorded_runs import record_runs
-from tests.helpers.run_command import chain, in_process
+from tests.helpers.run_command import (
+    in_process,
+)
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 

@@ -15,11 +15,11 @@ import onnx
 import pytest
 
 from subgraph.cases.zip_archive import require_names
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import (
     COMMAND,
     PATIENCE,
-    chain,
     environment,
     in_process,
     subcut,
