@@ -30,7 +30,7 @@ from onnx import TensorProto, helper
 from benchmarks import machine, narrow
 from benchmarks.report import table
 from fixtures import converted, networks, resnet50
-from subgraph.runtime.devices import device
+from subgraph.runtime.devices import DEVICES
 
 FOLDER = Path("build/bench/gpu").resolve()
 PARTS = ("healthy", "faults", "sweep", "peer")
@@ -243,7 +243,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, by comma")
     parser.add_argument("--python", default="", help="of an environment that has onnxruntime-gpu")
     asked = parser.parse_args(arguments)
-    if lacks := device("cuda").missing():
+    if lacks := DEVICES["cuda"].missing():
         print(f"no GPU here: cuda {lacks}")
         return 0
     gpu = Gpu(asked.python)

@@ -29,7 +29,6 @@ HOME = Path(__file__).parent
 FOLDERS = {
     "backends": "runtime/backends",
     "criteria": "comparison/criteria",
-    "devices": "runtime/devices",
     "dumps": "recordings/dumps",
     "executors": "runtime/executors",
     "lint": "inspection/lint",

@@ -6,26 +6,21 @@ from typing import Any
 
 from subgraph import plugins, project
 from subgraph.commands import Result
-from subgraph.runtime import devices
 from subgraph.runtime.backends import Options, capabilities
-from subgraph.runtime.devices import KIND
+from subgraph.runtime.devices import DEVICES
 from subgraph.text import clean
 
 
 def backends() -> Result:
     """List backends, devices and candidates of the project file."""
     settings = project.load()
-    kinds = [("backends", name) for name in plugins.names("backends")] + [
-        (KIND, name) for name in devices.names()
-    ]
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "help": plugins.help_of(kind, name),
-            "from": "",
-            "options": _own_options(kind, name),
-        }
-        for kind, name in kinds
+    names = plugins.names("backends")
+    rows = [
+        *(
+            _row(name, plugins.help_of("backends", name), capabilities(name).options)
+            for name in names
+        ),
+        *(_row(name, device.help, device.options) for name, device in DEVICES.items()),
     ]
     for name, table in settings.values.get("candidates", {}).items():
         words = (
@@ -52,8 +47,8 @@ def backends() -> Result:
     )
 
 
-def _own_options(kind: str, name: str) -> Options:
-    return devices.device(name).options if kind == KIND else capabilities(name).options
+def _row(name: str, about: str, options: Options) -> dict[str, Any]:
+    return {"name": name, "help": about, "from": "", "options": options}
 
 
 def _described(options: Options) -> str:

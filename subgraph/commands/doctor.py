@@ -15,7 +15,8 @@ from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.environments import emulated
 from subgraph.errors import NotInstalled, SubcutError
-from subgraph.runtime import candidate, devices
+from subgraph.runtime import candidate
+from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
 from subgraph.text import clean
@@ -58,7 +59,7 @@ def doctor() -> Result:
     backends = {row.name: row for row in rows}
     rows += [
         *map(_processor, emulated.PROCESSORS),
-        *(describe_device(name, backends) for name in devices.names()),
+        *(describe_device(name, backends) for name in DEVICES),
     ]
     rows += _project_candidates()
     own = versions()
@@ -102,7 +103,7 @@ def _start(name: str) -> BackendRow:
 
 def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     """What a device lacks here; nothing is installed, nor started."""
-    found = devices.device(name)
+    found = DEVICES[name]
     environment = candidate.parse(name).installation
     if lacks := found.missing():
         return BackendRow(name, False, "", lacks, LACKS)

@@ -183,8 +183,8 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_candidates(incomplete: str) -> list[str]:
     """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:`
     options."""
-    from subgraph.runtime import devices
     from subgraph.runtime.candidate import stated_options
+    from subgraph.runtime.devices import DEVICES
 
     head, colon, rest = incomplete.partition(":")
     if colon:
@@ -204,7 +204,7 @@ def complete_candidates(incomplete: str) -> list[str]:
         own = {}
     folder = incomplete.rpartition("/")[0]
     files = [f"{folder}/{path.name}" if folder else path.name for path in Path(folder).glob("*.py")]
-    names = [*plugins.names("backends"), "cmd:", *devices.names(), *own, *sorted(files)]
+    names = [*plugins.names("backends"), "cmd:", *DEVICES, *own, *sorted(files)]
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 

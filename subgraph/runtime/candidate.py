@@ -25,10 +25,10 @@ from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
-from subgraph.runtime import command_line, devices
+from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
-from subgraph.runtime.devices import Device
+from subgraph.runtime.devices import DEVICES, Device, of_package
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
@@ -98,9 +98,8 @@ def stated_options(head: str) -> Options:
     backend = device.spec.partition(":")[0] if device else name
     if backend not in plugins.own_names("backends"):
         return {}
-    known = map(devices.device, devices.names())
     named = chain.from_iterable(
-        one.options.items() for one in known if one.spec.partition(":")[0] == backend
+        one.options.items() for one in DEVICES.values() if one.spec.partition(":")[0] == backend
     )
     return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
 
@@ -161,7 +160,7 @@ class Candidate:
         own = self.release or self.package or self.processor
         if self.python or self.runs_commands or self.can.npm or not own:
             return None
-        beside = devices.device(self.device).requires if self.device else ()
+        beside = DEVICES[self.device].requires if self.device else ()
         return releases.release(
             self.backend, self.release, self.sources, self.package, beside, self.processor
         )
@@ -356,7 +355,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
             f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}",
             code="candidate.is-recipe",
         )
-    names = [*backends, *devices.names(), *others]
+    names = [*backends, *DEVICES, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
     close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
@@ -371,13 +370,13 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
 def _device(word: str) -> Device | None:
     """The device that a word names: by its own name, or by the package of another build of a
     backend's runtime."""
-    if word in devices.names():
-        return devices.device(word)
+    if word in DEVICES:
+        return DEVICES[word]
     begins = (
         (backend, capabilities(backend).variants) for backend in plugins.own_names("backends")
     )
     of = next((backend for backend, begin in begins if begin and word.startswith(begin)), "")
-    return devices.of_package(word, of) if of else None
+    return of_package(word, of) if of else None
 
 
 def _of_device(

@@ -18,9 +18,9 @@ from subgraph import plugins
 from subgraph.environments import emulated
 from subgraph.environments.installation import SECONDS, make, show
 from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
-from subgraph.runtime import devices
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline
+from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote.hosts import Hosts
 from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
@@ -316,7 +316,7 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
     Raises:
         BackendError: this machine lacks what it needs, or it cannot be installed.
     """
-    lacks = devices.device(candidate.device).missing() if candidate.device else ""
+    lacks = DEVICES[candidate.device].missing() if candidate.device else ""
     lacks = (
         f"{candidate.device} {lacks}"
         if lacks

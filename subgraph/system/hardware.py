@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import shutil
 import sys
@@ -53,6 +52,8 @@ def load_library(file: Path) -> None:
     Raises:
         OSError: it cannot be loaded; says what it lacks.
     """
+    import ctypes  # late: few commands need it
+
     ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
 
 

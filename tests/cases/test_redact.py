@@ -231,7 +231,7 @@ def test_known_settings_of_a_candidate_leave(spec: str, cleared: str) -> None:
     assert not any(word in cleared for word in ("alice", "S3cret", "pw@"))
 
 
-@pytest.mark.parametrize("name", [*plugins.own_names("backends"), *devices.names()])
+@pytest.mark.parametrize("name", [*plugins.own_names("backends"), *devices.DEVICES])
 def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_states(
     name: str,
 ) -> None:

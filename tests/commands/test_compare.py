@@ -707,10 +707,10 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 # backends and doctor
 
-OURS = (
-    "cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split()
-    + devices.names()
-)
+OURS = [
+    *"cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split(),
+    *devices.DEVICES,
+]
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
@@ -769,7 +769,7 @@ def test_doctor(here: Path) -> None:
     assert usable["torch"] or states["torch"] == "not installed"
     processors = {f"arch={name}" for name in PROCESSORS}
     of_machine = {
-        *devices.names(),
+        *devices.DEVICES,
         *processors,
         "web",
     }  # whether these are there depends on the machine

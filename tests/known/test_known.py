@@ -89,7 +89,7 @@ def test_there_are_entries_and_each_says_what_it_must() -> None:
     assert len(ENTRIES) >= 110
     assert len({e.path for e in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert entry.runtime in (*plugins.names("backends"), *devices.names()), entry.path
+        assert entry.runtime in (*plugins.names("backends"), *devices.DEVICES), entry.path
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry.date), entry.path
         assert entry.off and entry.says[0].islower() and not entry.says.endswith("."), entry.path
         assert onnx.defs.has(entry.operator), entry.path

@@ -21,9 +21,9 @@ from tests.helpers.refusals import raises
 CUDA = {"providers": "CUDAExecutionProvider"}
 
 
-@pytest.mark.parametrize("name", devices.names())
+@pytest.mark.parametrize("name", [*devices.DEVICES])
 def test_each_name_is_a_candidate_whose_precision_is_known(name: str) -> None:
-    found = devices.device(name)
+    found = devices.DEVICES[name]
     candidate = parse(name)
     assert candidate.device == name
     assert candidate.package == found.package
@@ -172,7 +172,7 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
         "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
     )
     assert (row.usable, row.says) == (True, wanted)
-    monkeypatch.setattr(devices.Device, "missing", lambda _: "")
+    monkeypatch.setattr(hardware, "no_gpu_of", lambda *_: "")
     fails = doctor.BackendRow("openvino", False, "", "openvino is not installed")
     assert doctor.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
 

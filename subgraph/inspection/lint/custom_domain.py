@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
-from subgraph.runtime import devices
+from subgraph.runtime.devices import DEVICES
 from subgraph.text import clean
 
 MICROSOFT = ("com.microsoft", "com.ms", "com.microsoft.nchwc")
@@ -43,10 +43,8 @@ INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its operator."""  # noqa: E501
     functions = context.graph.functions
-    is_device = context.runtime in devices.names()
-    backend = (
-        devices.device(context.runtime).spec.partition(":")[0] if is_device else context.runtime
-    )
+    is_device = context.runtime in DEVICES
+    backend = DEVICES[context.runtime].spec.partition(":")[0] if is_device else context.runtime
     for node in context.all_nodes:
         if (node.proto.domain, node.op, node.proto.overload) in functions:
             yield note(

@@ -1,0 +1,191 @@
+"""The table of devices that people know by a name: `-c cuda`.
+
+A device is added as one entry of `DEVICES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from subgraph.system import hardware, vulkan
+
+
+def _say_nothing() -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, and the candidate that its name stands for.
+
+    Attributes:
+        name: The word that the user types; "" for a build or a provider that no device has.
+        help: The line in lists of devices.
+        spec: The candidate. Options of the user are added to it.
+        package: The package that holds the runtime, installed into a separate environment; "" for
+            the runtime that is installed beside subcut.
+        requires: Further packages of that environment, as pip names them.
+        provider: The provider of onnxruntime that computes; "" for other runtimes.
+        precision: The element type of the arithmetic, for any options.
+        lowers: Options that lower the precision: name -> (default, precision where it is 1).
+        switches: Sources of differences: name -> {option: value without it}. `blame` tries each.
+        missing: Returns what this machine lacks, before anything is installed; "" if nothing is
+            known to lack.
+        emulated: Returns what computes in place of the device; "" if the device does.
+        prepare: Has the provider find what it needs; called in the worker's process before the
+            provider is created.
+    """
+
+    name: str = ""
+    help: str = ""
+    spec: str = ""
+    package: str = ""
+    requires: tuple[str, ...] = ()
+    provider: str = ""
+    precision: str = "fp32"
+    lowers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    missing: Callable[[], str] = _say_nothing
+    emulated: Callable[[], str] = _say_nothing
+    prepare: Callable[[], object] = _say_nothing
+
+    @property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Options of the provider, as `backends.Options`: any value."""
+        typed = (word.partition("=")[0] for word in self.spec.partition(":")[2].split(","))
+        switched = chain.from_iterable(self.switches.values())
+        return dict.fromkeys(filter(None, [*typed, *self.lowers, *switched]), ())
+
+
+CUDA_PACKAGES = (
+    "nvidia-cublas",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cuda-runtime",
+    "nvidia-cudnn-cu13",
+    "nvidia-cufft",
+    "nvidia-curand",
+    "nvidia-nvjitlink",
+)
+DEVICES = {
+    device.name: device
+    for device in (
+        Device(
+            "coreml",
+            "The GPU and the Neural Engine of a Mac through CoreML, by onnxruntime.",
+            "ort:providers=CoreMLExecutionProvider,ModelFormat=MLProgram",
+            provider="CoreMLExecutionProvider",
+            precision="fp16",  # of the Neural Engine, and of programs on the GPU
+            switches={
+                "GPU and Neural Engine": {"MLComputeUnits": "CPUOnly"},
+                "low precision sums on the GPU": {"AllowLowPrecisionAccumulationOnGPU": "0"},
+            },
+            missing=lambda: hardware.not_on("Darwin", "CoreML"),
+        ),
+        Device(
+            "cuda",
+            "An NVIDIA GPU through CUDA, by onnxruntime-gpu.",
+            "ort:providers=CUDAExecutionProvider",
+            "onnxruntime-gpu",
+            CUDA_PACKAGES,
+            "CUDAExecutionProvider",
+            lowers={"use_tf32": ("1", "tf32")},
+            switches={
+                "TF32": {"use_tf32": "0"},
+                "cuDNN's search for the fastest algorithm": {"cudnn_conv_algo_search": "DEFAULT"},
+                "fast layer normalisation": {"enable_skip_layer_norm_strict_mode": "1"},
+            },
+            missing=lambda: hardware.no_nvidia_gpu(),
+        ),
+        Device(
+            "directml",
+            "Any GPU of a Windows machine through DirectML, by onnxruntime-directml.",
+            "ort:providers=DmlExecutionProvider",
+            "onnxruntime-directml",
+            provider="DmlExecutionProvider",
+            switches={"metacommands of the driver": {"disable_metacommands": "1"}},
+            missing=lambda: hardware.not_on("Windows", "DirectML"),
+        ),
+        Device(
+            "ncnn-vulkan",
+            "ncnn by Vulkan, in an environment of its own; on a software renderer where there is no"
+            " GPU.",
+            "ncnn:vulkan=1",
+            "ncnn",
+            missing=vulkan.missing,
+            emulated=vulkan.emulated,
+        ),
+        Device(
+            "openvino-gpu",
+            "An Intel GPU, by OpenVINO.",
+            "openvino:device=GPU",
+            missing=lambda: hardware.no_gpu_of("Intel", hardware.INTEL),
+        ),
+        Device(
+            "openvino-npu",
+            "An Intel NPU, by OpenVINO.",
+            "openvino:device=NPU",
+            missing=lambda: hardware.no_npu_of("Intel"),
+        ),
+        Device(
+            "qnn-htp",
+            "Qualcomm's NPU (Hexagon HTP), by onnxruntime-qnn; on x86 Qualcomm's emulator of it.",
+            "ort:ep=QNN,library=onnxruntime_qnn,backend_type=htp",
+            "onnxruntime-qnn",
+            ("onnxruntime",),
+            "QNNExecutionProvider",
+            lowers={"enable_htp_fp16_precision": ("0", "fp16")},
+            switches={
+                "fp16": {"enable_htp_fp16_precision": "0"},
+                "the graph's optimisation": {"htp_graph_finalization_optimization_mode": "0"},
+            },
+            emulated=lambda: "Qualcomm's x86 emulator" if hardware.is_x86() else "",
+        ),
+        Device(
+            "tensorrt",
+            "An NVIDIA GPU through TensorRT, by onnxruntime-gpu.",
+            "ort:providers=TensorrtExecutionProvider+CUDAExecutionProvider",
+            "onnxruntime-gpu",
+            ("tensorrt-cu13", "tensorrt-cu13-libs", *CUDA_PACKAGES),
+            "TensorrtExecutionProvider",
+            "tf32",  # TensorRT's default, and the provider has no option against it
+            {
+                "trt_fp16_enable": ("0", "fp16"),
+                "trt_bf16_enable": ("0", "bf16"),
+                "trt_int8_enable": ("0", "int8"),
+            },
+            {
+                "fp16": {"trt_fp16_enable": "0"},
+                "int8": {"trt_int8_enable": "0"},
+                "TensorRT's optimisations": {"trt_builder_optimization_level": "0"},
+            },
+            missing=lambda: hardware.no_nvidia_gpu(),
+        ),
+        Device(
+            "webgpu",
+            "WebGPU, natively, by onnxruntime-webgpu; on a software renderer where there is no"
+            " GPU.",
+            "ort:providers=WebGpuExecutionProvider",
+            "onnxruntime-webgpu",
+            provider="WebGpuExecutionProvider",
+            switches={"NHWC layout": {"preferredLayout": "NCHW"}},
+            missing=vulkan.missing,
+            emulated=vulkan.emulated,
+            prepare=vulkan.prepare,
+        ),
+    )
+}
+
+
+def of_package(package: str, backend: str) -> Device:
+    """Return the first device that a package holds; one without a name if there is none."""
+    held = (device for device in DEVICES.values() if device.package == package)
+    return next(held, Device(spec=backend, package=package))
+
+
+def of_provider(provider: str) -> Device:
+    """Return the device on which a provider of onnxruntime computes; one without a name if there
+    is none."""
+    held = (device for device in DEVICES.values() if provider and device.provider == provider)
+    return next(held, Device(provider=provider))
