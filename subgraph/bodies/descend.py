@@ -23,6 +23,7 @@ from subgraph.origins.converted import converted
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage.digest import Part
 from subgraph.text import clean, count
 
 log = logging.getLogger("subcut")
@@ -196,7 +197,7 @@ def _declared(body: Body) -> dict[str, protobuf.TypeProto]:
     """Types of what the body reads from outside, without a run."""
     outer = [n for n in body.outer if n not in body.graph.inputs]
     declared = body.graph.declared_types(body.outer)
-    return {**boundary_types(body.graph, outer, [], declared), **declared}
+    return {**boundary_types(body.graph, outer, [], body.graph.value_infos(outer)), **declared}
 
 
 def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
@@ -208,10 +209,9 @@ def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
     """
     large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
     weights = protobuf.weights_digest(large, graph.path)
-    depends = ["body/1", graph.path.name, model.SerializeToString(deterministic=True), weights]
-    return graphs.load(
-        converted(depends, graph.path.name, lambda path: _write(model, graph.path, path))
-    )
+    name = graph.path.name
+    depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]
+    return graphs.load(converted(depends, name, lambda path: _write(model, graph.path, path)))
 
 
 def _write(model: protobuf.ModelProto, source: Path, path: Path) -> None:

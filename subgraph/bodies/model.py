@@ -174,7 +174,7 @@ def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
     call."""
     call = graph.nodes[i]
     function = graph.functions[operator(call)]
-    proto = protobuf.reading_class("GraphProto")(name=function.name)
+    proto: protobuf.GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
     proto.node.extend(function.node)
     given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
@@ -186,7 +186,8 @@ def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
             proto.input.add(name=name)
     for name in function.output:
         proto.output.add(name=name)
-    proto.value_info.extend(v.SerializeToString() for v in function.value_info)
+    declarations: Any = proto.value_info  # bytes in the class that reads models
+    declarations.extend(v.SerializeToString() for v in function.value_info)
     return proto
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 MODEL_PARTS = frozenset(
     ("graph", "functions", "training_info")
 )  # assembled anew; training graphs do not fit a cut
+T = TypeVar("T")  # a class of messages
 # Operator → element type of its first output, of TensorProto.DataType: int64 or bool.
 FIXED_TYPE = dict.fromkeys(MAKES_INT64, 7) | dict.fromkeys(MAKES_BOOL, 9)
 INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, bool among them
@@ -319,10 +320,11 @@ def _boundary_info(
     return info
 
 
-def copy_without(message: Any, fields: frozenset[str]) -> Any:
+def copy_without(message: T, fields: frozenset[str]) -> T:
     """A copy of a message without these fields, which are never copied."""
     copy = type(message)()
-    for descriptor, value in message.ListFields():
+    original: Any = message
+    for descriptor, value in original.ListFields():
         if descriptor.name in fields:
             continue
         if descriptor.is_repeated:

@@ -65,7 +65,8 @@ class OnnxProcess:
         """
         options = {"check_type": check_types, "strict_mode": strict, "data_prop": track}
         data = self._ask("infer", model.SerializeToString(), **options)
-        return type(model).FromString(data)
+        inferred: protobuf.ModelProto = type(model).FromString(data)
+        return inferred
 
     def convert(self, model: protobuf.ModelProto, version: int) -> protobuf.ModelProto:
         """The model in another version of ONNX's own operators; large weights stay on disk.
@@ -83,7 +84,7 @@ class OnnxProcess:
             info.type.tensor_type.elem_type = weight.data_type
             for size in weight.dims:
                 info.type.tensor_type.shape.dim.add().dim_value = size
-        out = type(model).FromString(
+        out: protobuf.ModelProto = type(model).FromString(
             self._ask("convert", bare.SerializeToString(), version=version)
         )
         names = {weight.name for weight in large}
@@ -98,7 +99,7 @@ class OnnxProcess:
         types: Sequence[protobuf.TypeProto],
         version: int,
         opset: int,
-    ) -> protobuf.ModelProto:
+    ) -> protobuf.FunctionProto:
         """The FunctionProto by which the standard defines a node; `types`: of its inputs.
 
         `version` of the operator; the body's own opset is the latest up to `opset`, else the first
@@ -108,10 +109,11 @@ class OnnxProcess:
             OnnxError: the standard has no function for it. ModelError: the process exceeded a
                 limit, or crashed.
         """
-        parts = [m.SerializeToString() for m in (node, *types)]
+        parts = [node.SerializeToString(), *(m.SerializeToString() for m in types)]
         words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
         body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
-        return protobuf.protos().FunctionProto.FromString(body)
+        function: protobuf.FunctionProto = protobuf.protos().FunctionProto.FromString(body)
+        return function
 
     def check(self, model: protobuf.ModelProto | Path) -> None:
         """Run onnx.checker on a model, or on a file with its external data.

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
@@ -39,15 +39,17 @@ from subgraph.storage.file_kinds import HEAD, recognise
 from subgraph.storage.tensors import np_dtype
 
 if TYPE_CHECKING:
-    from subgraph.types import Array
+    from onnx import onnx_ml_pb2 as onnx_stubs
+    from onnx.onnx_ml_pb2 import AttributeProto as AttributeProto
+    from onnx.onnx_ml_pb2 import FunctionProto as FunctionProto
+    from onnx.onnx_ml_pb2 import GraphProto as GraphProto
+    from onnx.onnx_ml_pb2 import ModelProto as ModelProto
+    from onnx.onnx_ml_pb2 import NodeProto as NodeProto
+    from onnx.onnx_ml_pb2 import TensorProto as TensorProto
+    from onnx.onnx_ml_pb2 import TypeProto as TypeProto
+    from onnx.onnx_ml_pb2 import ValueInfoProto as ValueInfoProto
 
-# The generated module has no type annotations; these names tell the reader which message is meant.
-ModelProto = Any
-GraphProto = Any
-NodeProto = Any
-TensorProto = Any
-TypeProto = Any
-ValueInfoProto = Any
+    from subgraph.types import Array
 
 WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
 STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
@@ -68,7 +70,7 @@ GRAPH = 7  # field of ModelProto
 INITIALIZER = 5  # field of GraphProto
 RAW_DATA = 9  # field of TensorProto
 _COMPARE = "compare its size and checksum with the original"
-EXTERNAL = 1  # TensorProto.DataLocation
+EXTERNAL: Any = 1  # TensorProto.DataLocation
 HERE = "\0"  # location of a stub: a name that no file can have
 STRING = 8  # TensorProto.DataType
 
@@ -76,14 +78,29 @@ STRING = 8  # TensorProto.DataType
 _IMPORTING = threading.RLock()
 
 
-def protos() -> ModuleType:
+class MessageClasses(Protocol):
+    """The generated protobuf classes of onnx that are created here."""
+
+    DESCRIPTOR: Any
+    AttributeProto: type[onnx_stubs.AttributeProto]
+    FunctionProto: type[onnx_stubs.FunctionProto]
+    GraphProto: type[onnx_stubs.GraphProto]
+    ModelProto: type[onnx_stubs.ModelProto]
+    NodeProto: type[onnx_stubs.NodeProto]
+    TensorProto: type[onnx_stubs.TensorProto]
+    TypeProto: type[onnx_stubs.TypeProto]
+    ValueInfoProto: type[onnx_stubs.ValueInfoProto]
+
+
+def protos() -> MessageClasses:
     """The generated protobuf classes of onnx, without importing the `onnx` package.
 
     Raises:
         ModelError: onnx is not installed.
     """
     with _IMPORTING:  # several threads may load their first model at once
-        return sys.modules.get("onnx.onnx_ml_pb2") or _import_protos()
+        module = sys.modules.get("onnx.onnx_ml_pb2") or _import_protos()
+    return cast("MessageClasses", module)
 
 
 def _import_protos() -> ModuleType:
@@ -366,6 +383,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
+def doc_text(text: str | bytes) -> str:
+    """Return a doc string as text.
+
+    Args:
+        text: The doc string. It is bytes in a message of the class that reads models.
+    """
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
 def damaged(path: Path, offset: int, why: str) -> ModelError:
     """The error that names the byte at which reading stopped."""
     return ModelError(
@@ -376,7 +402,8 @@ def damaged(path: Path, offset: int, why: str) -> ModelError:
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
     """A whole model."""
     try:
-        return _decode(path, data, reading_class())
+        model: ModelProto = _decode(path, data, reading_class())
+        return model
     except ModelError as e:
         if kind := recognise(path, head):
             raise ModelError(
@@ -421,7 +448,8 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
     onnx_class = protos().ValueInfoProto
     cls = reading_class("ValueInfoProto")
     selected = None if names is None else {name.encode() for name in names}
-    for data in skeleton.model.graph.value_info:
+    declarations: Any = skeleton.model.graph.value_info  # bytes in the class that reads models
+    for data in declarations:
         # The name usually comes first: tag 0x0A, then its length, one byte below 128.
         if (
             selected is not None
@@ -440,7 +468,8 @@ def to_onnx(model: ModelProto, path: Path) -> ModelProto:
     Raises:
         ModelError: a value_info is damaged.
     """
-    return _decode(path, model.SerializeToString(), protos().ModelProto)
+    converted: ModelProto = _decode(path, model.SerializeToString(), protos().ModelProto)
+    return converted
 
 
 # ------------------------------------------------------------ weights
@@ -629,9 +658,9 @@ def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
             tensor.CopyFrom(load_raw(tensor, model))
 
 
-def _bare(tensor: TensorProto, cls: Any) -> TensorProto:
+def _bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
     """A copy of an on-disk weight that is told nothing of its bytes."""
-    copy = cls.FromString(tensor.SerializeToString())
+    copy: TensorProto = cls.FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         copy.ClearField(field)
     return copy

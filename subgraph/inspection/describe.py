@@ -354,7 +354,7 @@ class _Facts:
         return NodeDetails(
             **vars(self.node(i)),
             attributes={str(a.name): summary.attribute_text(a) for a in node.attribute},
-            doc_string=bytes(node.doc_string).decode(errors="replace"),
+            doc_string=protobuf.doc_text(node.doc_string),
             metadata=node_metadata(self.graph, i),
             inputs=[self.entering(name) for name in self.graph.reads[i]],
             outputs=[self.leaving(name) for name in self.graph.makes[i]],

@@ -370,7 +370,7 @@ def narrowable(graph: Graph) -> dict[int, Rounded]:
         return (
             tensor.data_type == FLOAT
             if tensor is not None
-            else bool(proto) and declared_type(proto)[1] == "float32"
+            else proto is not None and declared_type(proto)[1] == "float32"
         )
 
     found = {}

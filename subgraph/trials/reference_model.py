@@ -334,9 +334,10 @@ class ReferenceModel:
         ""."""
         if name not in self._weight_digests:
             tensor = self.graph.weights.get(name)
-            on_disk = tensor is not None and protobuf.on_disk(tensor)
             self._weight_digests[name] = (
-                protobuf.weights_digest([tensor], self.graph.path) if on_disk else ""
+                protobuf.weights_digest([tensor], self.graph.path)
+                if tensor is not None and protobuf.on_disk(tensor)
+                else ""
             )
         return self._weight_digests[name]
 

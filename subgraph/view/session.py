@@ -24,6 +24,7 @@ from subgraph.documents import to_json
 from subgraph.drawing.families import WORDS, kind_of
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
+from subgraph.graph import protobuf
 from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
@@ -196,13 +197,13 @@ class ViewSession:
         for tensor in details["inputs"]:
             tensor |= _constant(graph, tensor["name"])
         node = graph.nodes[i]
-        metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
+        metadata = {p.key: p.value for p in node.metadata_props}
         origin = source(graph, i)
         return {
             **details,
             "label": clean(details["label"]),
             "metadata": metadata,
-            "doc": _text(node.doc_string),
+            "doc": protobuf.doc_text(node.doc_string),
             "source": str(origin or ""),
             "known": list(self._known[place].result().get(i, ())),
         }
@@ -684,10 +685,6 @@ def _constant(graph: Graph, name: str) -> dict[str, Any]:
         "value": measured.value,
         "spread": to_json(spread(graph, name, summary)),
     }
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _word(asked: Any, key: str) -> str:

@@ -194,6 +194,18 @@ def test_the_branch_that_does_not_run_is_cut_without_values(
     assert [node.op_type for node in found.graph.nodes] == ["Neg"]
 
 
+def test_a_body_opens_when_a_tensor_of_the_graph_around_it_is_declared(tmp_path: Path) -> None:
+    text = """g (float[2,3] x, bool c) => (float[2,3] y) {
+        [pre] h = Relu(x)
+        [cond] y = If(c) <
+          then_branch = one () => (float[2,3] o) { [neg] o = Neg(h) },
+          else_branch = two () => (float[2,3] p) { [abs] p = Abs(h) }>
+    }"""
+    onnx.save(onnx.shape_inference.infer_shapes(text_models.model(text)), tmp_path / "m.onnx")
+    found = inside(load(tmp_path / "m.onnx"), "cond/then_branch", Feeding(), None, tmp_path)
+    assert [node.op_type for node in found.graph.nodes] == ["Neg"]
+
+
 def test_samples_for_which_a_body_does_not_run_are_left_out(
     reference: Reference, tmp_path: Path
 ) -> None:

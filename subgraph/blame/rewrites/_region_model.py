@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -118,7 +118,9 @@ class RegionModel:
         tensor = self.types[name].tensor_type if name in self.types else None
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
-    def function_body(self, node: protobuf.NodeProto, version: int) -> protobuf.ModelProto | None:
+    def function_body(
+        self, node: protobuf.NodeProto, version: int
+    ) -> protobuf.FunctionProto | None:
         """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""  # noqa: E501
         types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
         try:
@@ -143,7 +145,10 @@ def _read(nodes: Sequence[protobuf.NodeProto]) -> Iterator[str]:
 def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:
     if constant is None:
         return protobuf.protos().TypeProto()
-    return helper.make_tensor_type_proto(constant.data_type, list(constant.dims))
+    proto: protobuf.TypeProto = helper.make_tensor_type_proto(
+        constant.data_type, list(constant.dims)
+    )
+    return proto
 
 
 def argument(node: protobuf.NodeProto, position: int) -> str:
@@ -285,7 +290,7 @@ def tidied(made: protobuf.ModelProto) -> protobuf.ModelProto:
     return made
 
 
-Form = Callable[[RegionModel, protobuf.NodeProto, Substitution], str]
+Form: TypeAlias = "Callable[[RegionModel, protobuf.NodeProto, Substitution], str]"
 
 
 def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:

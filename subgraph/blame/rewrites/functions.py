@@ -77,7 +77,7 @@ def _version(op: str, opset: int) -> int:
     return 0
 
 
-def _means_the_same(body: protobuf.ModelProto, opset: int) -> bool:
+def _means_the_same(body: protobuf.FunctionProto, opset: int) -> bool:
     """Do the operators of a body mean in our opset what they mean in the body's?"""
     version = max(
         (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset

@@ -156,7 +156,7 @@ def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     return "default attributes left out of"
 
 
-def _equal(one: protobuf.ModelProto, other: protobuf.ModelProto) -> bool:
+def _equal(one: protobuf.AttributeProto, other: protobuf.AttributeProto) -> bool:
     return bool(helper.get_attribute_value(one) == helper.get_attribute_value(other))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,8 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
 
 def _value(node: LintNode) -> protobuf.TensorProto | None:
     """The value of a Constant, or the element of a ConstantOfShape."""
-    for a in node.proto.attribute:
+    attributes: Iterable[protobuf.AttributeProto] = node.proto.attribute
+    for a in attributes:
         if a.name == "value":
             return a.t
         if a.name in ("value_float", "value_floats"):

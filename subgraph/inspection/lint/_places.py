@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 Shape = list[Any]  # a dimension is a size, a symbol's name, or None
-Types = Mapping[str, protobuf.TypeProto]
+Types: TypeAlias = "Mapping[str, protobuf.TypeProto]"
 
 MAX_CONSTANT = (
     1 << 16

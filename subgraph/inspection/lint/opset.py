@@ -66,7 +66,7 @@ def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
 
 def _without_defaults(node: LintNode) -> protobuf.NodeProto:
     """The node without attributes whose values mean what older opsets, which lack them, do anyway."""  # noqa: E501
-    bare = type(node.proto).FromString(node.proto.SerializeToString())
+    bare: protobuf.NodeProto = type(node.proto).FromString(node.proto.SerializeToString())
     for k, a in reversed(list(enumerate(node.proto.attribute))):
         value = node.attribute(a.name)
         if a.name in DEFAULTS and all(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from subgraph.errors import OutputError, UsageError
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.origins.caffe import caffemodel, text
 from subgraph.origins.caffe.files import CaffeModel
@@ -78,7 +79,9 @@ def whole_layers(graph: Graph, words: Sequence[str]) -> list[str]:
         return [*words]
     out = []
     for word in words:
-        nodes = [i for i, node in enumerate(graph.nodes) if node.doc_string == word.encode()]
+        nodes = [
+            i for i, node in enumerate(graph.nodes) if protobuf.doc_text(node.doc_string) == word
+        ]
         first = [graph.node_names[i] for i in nodes if not set(graph.predecessors(i)) & set(nodes)]
         out += first if len(nodes) > 1 else [word]
     return out

@@ -21,8 +21,8 @@ import numpy as np
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
+from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.protobuf import NodeProto
 from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import axis_orders
@@ -332,7 +332,7 @@ def _is_displaced(
     return any(distance_from(n) < limit for n in neighbours if n in graph.maker)
 
 
-def _is_same_operator(tflite: NodeProto, node: NodeProto) -> bool:
+def _is_same_operator(tflite: protobuf.NodeProto, node: protobuf.NodeProto) -> bool:
     """Is an ONNX node all that an operator of TensorFlow Lite computes, its bias included?"""
     if tflite.domain != TFLITE:
         return False
