@@ -28,7 +28,7 @@ from subgraph.trust import remember
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.bisection.manual.state import ManualState
+    from subgraph.bisection.manual.session import Session
     from subgraph.recordings.runs import RecordedRun
     from subgraph.trials.trial import Trials
 
@@ -91,7 +91,7 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, records, sessions, state
+    from subgraph.bisection.manual import advance, session, sessions
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime import candidate
@@ -102,14 +102,14 @@ def start(
     model_path = asked.model_path
     criterion = asked.criterion
     _check_batch(batch)
-    if not 1 <= repeat <= records.MAX_REPEAT:
+    if not 1 <= repeat <= session.MAX_REPEAT:
         raise UsageError(
-            f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}", code="option.out-of-range"
+            f"--repeat {repeat}: expected 1 to {session.MAX_REPEAT}", code="option.out-of-range"
         )
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
-    request = records.ManualRequest(
+    request = session.ManualRequest(
         name=name,
         export=TaskFormat.parse(export).words,
         batch=batch,
@@ -119,7 +119,7 @@ def start(
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
-        feeding=records.FedWords(**feeding.options),
+        feeding=session.FedWords(**feeding.options),
         command=command_line(),
         notes=(),
         force=result.force,
@@ -137,9 +137,9 @@ def start(
             feeding = found.feeding
             request = replace(request, precision=request.precision or _claim(precision_of(found)))
         notes = resolve.log_random_inputs(feeding)
-        request = replace(request, feeding=records.FedWords(**feeding.options), notes=notes)
-        identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
-        manual = state.ManualState(
+        request = replace(request, feeding=session.FedWords(**feeding.options), notes=notes)
+        identity = session.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
+        manual = session.Session(
             folder=folder,
             request=request,
             model=identity,
@@ -154,17 +154,18 @@ def start(
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
         if runs:
-            manual.recorded = evidence_of(trials.judge, runs, criterion, request.command)
+            evidence = evidence_of(trials.judge, runs, criterion, request.command)
+            manual = replace(manual, recorded=evidence)
         advance.make_folder(folder)
         stack.enter_context(sessions.locked(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
-        advance.begin(manual, trials.model)
+        manual = advance.begin(manual, trials.model)
         _remember_code(manual)
         return _advanced(manual, trials)
 
 
 def _check_batch(batch: int | None) -> None:
-    from subgraph.bisection.manual.records import MAX_BATCH
+    from subgraph.bisection.manual.session import MAX_BATCH
 
     if batch is not None and not 1 <= batch <= MAX_BATCH:
         raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}", code="option.out-of-range")
@@ -182,7 +183,7 @@ def next_(
     _check_batch(batch)
     with _open_session(output, name) as manual:
         if batch is not None:
-            manual.request = replace(manual.request, batch=batch)
+            manual = replace(manual, request=replace(manual.request, batch=batch))
         return _continue(manual, trust)
 
 
@@ -237,21 +238,22 @@ def take(
       subcut manual take
       subcut manual take from_board --number 3
     """
+    from subgraph.bisection.manual import session
+
     with _open_session(output, name) as manual:
-        killed = (
-            None if manual.settled else _continue(manual, trust)
-        )  # the result of a command that was killed
+        manual, killed = _settled(manual, trust)
+        source = None if folder is None else Path(folder)
         try:
-            numbers, problems = manual.take(None if folder is None else Path(folder), number)
+            taken = session.take(manual, source, number)
         except (UsageError, InputError):
             if killed is None:
                 raise
             return killed
-        log.info("taken: %s", ", ".join(map(str, numbers)))
-        for open_, e in problems.items():
+        log.info("taken: %s", ", ".join(map(str, taken.numbers)))
+        for open_, e in taken.problems.items():
             log.warning("%d stays open: %s (%s)", open_, e.what, e.hint)
-        result = _continue(manual, trust)
-        left = [{"number": n, "why": e.what, "hint": e.hint} for n, e in problems.items()]
+        result = _continue(taken.session, trust)
+        left = [{"number": n, "why": e.what, "hint": e.hint} for n, e in taken.problems.items()]
         return replace(result, document=result.document | {"stay_open": left})
 
 
@@ -260,13 +262,13 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
     with _open_session(output, name) as manual:
         rows = [
             {
-                "number": s.number,
-                "what": manual.task(s.number).what,
-                "said": s.word,
-                "when": s.when,
-                "command": s.command,
+                "number": answer.number,
+                "what": manual.task(answer.number).what,
+                "said": answer.word,
+                "when": answer.when,
+                "command": answer.command,
             }
-            for s in manual.log
+            for answer in manual.log
         ]
     width = max((len(clean(str(row["what"]))) for row in rows), default=0)
     lines = [
@@ -276,7 +278,7 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
     document = {
         "schema": SCHEMA,
         "exit_code": 0,
-        "name": manual.name,
+        "name": manual.request.name,
         "folder": str(manual.folder),
         "log": rows,
     }
@@ -293,8 +295,10 @@ def undo(
     trust: options.Trust = False,
 ) -> Result:
     """Take back the answers of the last command."""
+    from subgraph.bisection.manual import session
+
     with _open_session(output, name) as manual:
-        numbers = manual.undo(commands)
+        manual, numbers = session.undo(manual, commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
         return _continue(manual, trust)
 
@@ -350,11 +354,14 @@ def _parent(output: str | None) -> Path:
 
 
 @contextmanager
-def _open_session(output: str | None, name: str | None) -> Iterator[ManualState]:
+def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
+    """The session that the options name, locked in the block."""
     from subgraph.bisection.manual import sessions
+    from subgraph.bisection.manual.session import Session
 
-    with sessions.opened(sessions.find(_parent(output), name)) as manual:
-        yield manual
+    folder = sessions.find(_parent(output), name)
+    with sessions.locked(folder):
+        yield Session.read(folder)
 
 
 def _claim(precision: str | None) -> Precision | None:
@@ -366,15 +373,24 @@ def _answer(
 ) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers
     are there."""
+    from subgraph.bisection.manual import session
+
     chosen = [_task_number(text) for text in numbers or ()]
     with _open_session(output, name) as manual:
-        if not manual.settled:
-            result = _continue(manual, trust)
+        manual, killed = _settled(manual, trust)
+        if killed:
             answered = [answer.number for answer in manual.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
-                return result
-        manual.answer(chosen, word)
-        return _continue(manual, trust)
+                return killed
+        return _continue(session.answer(manual, chosen, word), trust)
+
+
+def _settled(manual: Session, trust: bool) -> tuple[Session, Result | None]:
+    """End what a killed command began: the session, and the result of that command."""
+    if manual.settled:
+        return manual, None
+    result = _continue(manual, trust)
+    return type(manual).read(manual.folder), result
 
 
 def _task_number(text: str) -> int:
@@ -387,7 +403,7 @@ def _task_number(text: str) -> int:
     return int(text)
 
 
-def _continue(manual: ManualState, trust: bool) -> Result:
+def _continue(manual: Session, trust: bool) -> Result:
     """Run the search over the recorded answers.
 
     Raises:
@@ -418,7 +434,7 @@ def _continue(manual: ManualState, trust: bool) -> Result:
             return _advanced(manual, trials)
 
 
-def _asked(manual: ManualState, *, trust: bool = False) -> Asked:
+def _asked(manual: Session, *, trust: bool = False) -> Asked:
     """What the state of a session asks for."""
     request = manual.request
     runtime = options.RuntimeOptions(
@@ -428,7 +444,7 @@ def _asked(manual: ManualState, *, trust: bool = False) -> Asked:
     return Asked(runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin)
 
 
-def _remember_code(manual: ManualState) -> None:
+def _remember_code(manual: Session) -> None:
     """What the user typed or trusted at the start is trusted in the state, too, until one of the
     two is changed."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
@@ -436,24 +452,26 @@ def _remember_code(manual: ManualState) -> None:
         remember(reference.code)
 
 
-def _advanced(manual: ManualState, trials: Trials) -> Result:
+def _advanced(manual: Session, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
     from subgraph.bisection.remaining import Remaining
 
-    bisection, ended, shown = advance.advance(manual, trials)
-    finding = bisection.document if ended else None
+    advanced = advance.advance(manual, trials)
+    manual = advanced.session
+    bisection = advanced.bisection
+    finding = bisection.document if advanced.has_ended else None
     remaining = Remaining(bisection.suspects)
-    for step in bisection.new_steps:
+    for step in bisection.steps:
         labels = bisection.nodes(step)
         remaining.add(step, labels)
-        if step.number > shown:
+        if step.number > advanced.shown:
             log.info(steps.step_line(step, remaining, labels))
     tasks = [manual_tasks.open_task(manual, number) for number in manual.open]
     document = {
         "schema": SCHEMA,
         "exit_code": finding["exit_code"] if finding else 0,
-        "name": manual.name,
+        "name": manual.request.name,
         "folder": str(manual.folder),
         "ended": finding is not None,
         "answers": len(manual.log),
@@ -462,15 +480,11 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         "result": finding,
     }
     if finding is None:
-        return Result(
-            document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection, _parent(None)))
-        )
+        lines = manual_tasks.next_steps(manual, tasks, bisection, _parent(None))
+        return Result(document, "\n".join(lines))
     from subgraph import plugins
 
-    log.info(
-        "the search has ended: %s in %s",
-        count(len(manual.log), "answer"),
-        count(manual.rounds, "round"),
-    )
+    answers = count(len(manual.log), "answer")
+    log.info("the search has ended: %s in %s", answers, count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding["exit_code"])

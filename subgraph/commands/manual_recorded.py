@@ -14,7 +14,7 @@ from subgraph.reports.text import recorded_lines
 from subgraph.text import clean
 
 if TYPE_CHECKING:
-    from subgraph.bisection.manual.records import RecordedEvidence
+    from subgraph.bisection.manual.session import RecordedEvidence
     from subgraph.recordings.run_comparison import RunComparison
     from subgraph.recordings.runs import RecordedRun, RecordedRuns
     from subgraph.storage.tensors import Record
@@ -31,7 +31,7 @@ def evidence_of(
     Raises:
         InputError: it was made with another input, or holds nothing of the model.
     """
-    from subgraph.bisection.manual.records import RecordedEvidence
+    from subgraph.bisection.manual.session import RecordedEvidence
     from subgraph.recordings import interval, result_folder
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples, run_of_device

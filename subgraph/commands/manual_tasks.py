@@ -11,8 +11,8 @@ from subgraph import system
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.bisection.manual.replayed_search import ManualBisection
-    from subgraph.bisection.manual.state import ManualState
+    from subgraph.bisection.manual.search import ManualBisection
+    from subgraph.bisection.manual.session import Session
 
 DEVICE = "device"
 
@@ -31,40 +31,39 @@ class OpenTask:
     outputs: list[str]
 
 
-def open_task(manual: ManualState, number: int) -> OpenTask:
+def open_task(manual: Session, number: int) -> OpenTask:
     """An open task, with its folders and what is to come back."""
-    from subgraph.bisection.manual import results, tasks
-    from subgraph.cases import case
+    from subgraph.bisection.manual import outputs, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
     task = manual.task(number)
     folders = tasks.folders_of(manual.todo, number)
-    manifest = case.read_manifest(folders[0]) or {}
+    manifest = tasks.read_task(folders[0])
+    expected = outputs.expected_outputs(manifest) if manifest else []
     return OpenTask(
         number=number,
         what=task.what,
         needed=task.needed,
-        folders=[str(p) for p in folders],
-        put=[str(p / FROM_DEVICE) for p in folders],
-        inputs=[t["name"] for t in manifest.get("inputs", ())],
-        outputs=[
-            str(file) for output in results.expected_outputs(manifest) for file in output.files
-        ],
+        folders=[str(folder) for folder in folders],
+        put=[str(folder / FROM_DEVICE) for folder in folders],
+        inputs=[tensor.name for tensor in (manifest and manifest.inputs) or ()],
+        outputs=[str(file) for output in expected for file in output.files],
     )
 
 
 def next_steps(
-    manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
+    manual: Session, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
 ) -> list[str]:
     """The tasks and the next command, in words; `usual`: the folder of results that need not be
     named."""
-    seen = bisection.new_steps
+    seen = bisection.steps
+    device = manual.request.name
     more = (
         f", about {seen[-1].estimated_runs} more to come"
         if seen and seen[-1].estimated_runs
         else ""
     )
-    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
+    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(device)}:"]
     if manual.recorded and not manual.log:
         told = "known from the recording, which only guides the search:"
         lines = [told, *(f"  {clean(line)}" for line in manual.recorded.lines), *lines]
@@ -80,7 +79,11 @@ def next_steps(
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"
-    name = "" if manual.name == DEVICE else f" --name {system.quote(clean(manual.name))}"
+    name = (
+        ""
+        if manual.request.name == DEVICE
+        else f" --name {system.quote(clean(manual.request.name))}"
+    )
     parent = manual.folder.parent
     name += "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
     words = f"good{number} | bad{number} | skip{number}"

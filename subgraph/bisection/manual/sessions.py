@@ -9,7 +9,7 @@ from pathlib import Path
 
 from subgraph import system
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.state import FOLDERS, STATE, TODO, ManualState
+from subgraph.bisection.manual.session import FOLDERS, STATE, TODO, Session
 from subgraph.errors import ResultExists, UsageError
 from subgraph.storage import folders
 from subgraph.system import Lock
@@ -25,63 +25,48 @@ def folder_of(parent: Path, name: str) -> Path:
 
 
 def find(parent: Path, name: str | None) -> Path:
-    """The folder of the session of this name; without a name, of the only one.
+    """Find the folder of the session of this name; without a name, of the only one.
 
     Raises:
         UsageError: there is none, or several.
     """
+    sessions = sorted(path.parent for path in parent.glob(f"manual-*/{STATE}"))
+    place = clean(str(parent))
     if name is not None:
-        if not (folder_of(parent, name) / STATE).is_file():
-            known = ", ".join(map(_name_of, _sessions_in(parent)))
+        folder = folder_of(parent, name)
+        if folder not in sessions:
+            known = ", ".join(map(_name_of, sessions))
             hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
             raise UsageError(
-                f"no manual session '{clean(name)}' in {clean(str(parent))}",
-                hint,
-                code="manual.unknown-session",
+                f"no manual session '{clean(name)}' in {place}", hint, code="manual.unknown-session"
             )
-        return folder_of(parent, name)
-    sessions = _sessions_in(parent)
+        return folder
     if not sessions:
         raise UsageError(
-            f"no manual session in {clean(str(parent))}",
+            f"no manual session in {place}",
             "subcut manual start MODEL; -o names the folder",
             code="manual.no-session",
         )
     if len(sessions) > 1:
-        names = ", ".join(map(_name_of, sessions))
         raise UsageError(
-            f"several manual sessions in {clean(str(parent))}: {names}",
+            f"several manual sessions in {place}: {', '.join(map(_name_of, sessions))}",
             "name one with --name",
             code="manual.ambiguous-session",
         )
     return sessions[0]
 
 
-def _sessions_in(parent: Path) -> list[Path]:
-    return sorted(p.parent for p in parent.glob(f"manual-*/{STATE}"))
-
-
 def _name_of(folder: Path) -> str:
-    """What --name takes, as it is typed; of a damaged session a part of its folder's name."""
+    """The argument of --name, as it is typed; of a damaged session a part of its folder's name."""
     with suppress(UsageError):
-        return system.quote(clean(ManualState.read(folder).name))
+        return system.quote(clean(Session.read(folder).request.name))
     return clean(folder.name.removeprefix("manual-"))
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[ManualState]:
-    """The state of a session, locked in the block.
-
-    Raises:
-        UsageError: the state is damaged, or another command works on the session.
-    """
-    with locked(folder):
-        yield ManualState.read(folder)
-
-
-@contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """
+    """Lock a session in the block.
+
     Raises:
         UsageError: another command works on this session.
     """
@@ -98,9 +83,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_none(folder: Path, force: bool) -> None:
-    """
+    """Require that a folder holds no session, unless `force`.
+
     Raises:
-        ResultExists: there is a session already.
+        ResultExists: it holds one.
     """
     if not (folder / STATE).exists() or force:
         return
@@ -118,13 +104,12 @@ def require_none(folder: Path, force: bool) -> None:
 def so_far(folder: Path) -> str:
     """How far a session has come, in words."""
     try:
-        state = ManualState.read(folder)
+        session = Session.read(folder)
     except UsageError:
         return "its state is damaged"
-    rounds = f" of {count(state.rounds, 'round')}" if state.log else ""
-    return (
-        f"{count(len(state.log), 'answer')}{rounds} so far, {count(len(state.open), 'task')} open"
-    )
+    rounds = f" of {count(session.rounds, 'round')}" if session.log else ""
+    answers = count(len(session.log), "answer")
+    return f"{answers}{rounds} so far, {count(len(session.open), 'task')} open"
 
 
 def clear(folder: Path) -> list[Path]:

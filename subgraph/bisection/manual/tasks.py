@@ -5,7 +5,7 @@ todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/
 repro.py, manifest
     TODO.txt      what to run, and what to bring back
     from_device/  the outputs go here, named as in outputs/: NAME.npy or NAME.bin
-todo/3-2/         the same for samples that need a cut of their own
+todo/3-2/         the same for samples that need a separate cut
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from __future__ import annotations
 import copy
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from subgraph.cases import case, write_case
-from subgraph.cases.case import ResultPlace
+from subgraph.cases.case import NodeEntry, ResultPlace, StoredTensor, TensorEntry
 from subgraph.cases.layout import FROM_DEVICE, TODO_TXT
+from subgraph.documents import from_json
 from subgraph.errors import UsageError
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
-from subgraph.storage.convert import FORMATS, TensorFormat, formats
+from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
@@ -39,21 +39,27 @@ BY_HAND = "by_hand"  # key of a task's entry in the manifest of its folder
 
 @dataclass(frozen=True)
 class TaskFormat:
-    """The form of the inputs: kinds of files, and the element type and layout of .bin files."""
+    """The form of the inputs.
+
+    Attributes:
+        formats: the kinds of files, npy or bin.
+        form: the element type and the layout of .bin files.
+    """
 
     formats: tuple[str, ...] = FORMATS
     form: TensorFormat = field(default_factory=TensorFormat)
 
     @classmethod
     def parse(cls, words: str) -> TaskFormat:
-        """
+        """Parse the argument of `--export`.
+
         >>> TaskFormat.parse("bin:float16:NHWC").form
         TensorFormat(dtype='float16', layout='NHWC')
 
         Raises:
             UnknownName, UsageError: a word is unknown.
         """
-        kinds, _, rest = words.partition(":")
+        kinds, _, form = words.partition(":")
         file_formats = formats(kinds)
         if not file_formats:
             raise UsageError(
@@ -61,13 +67,13 @@ class TaskFormat:
                 "--export bin:float16:NHWC",
                 code="option.malformed",
             )
-        if rest and "bin" not in file_formats:
+        if form and "bin" not in file_formats:
             raise UsageError(
                 f"--export {words}: .npy files hold the true values",
                 "--export bin:float16:NHWC",
                 code="manual.export-npy",
             )
-        return cls(file_formats, TensorFormat.parse(rest))
+        return cls(file_formats, TensorFormat.parse(form))
 
     @property
     def words(self) -> str:
@@ -81,22 +87,27 @@ class Task:
 
     Attributes:
         key: digest of everything that the result depends on.
+        region: the region.
         feeds: values fed instead of reference values; None for reference values.
-        groups: samples that one cut can serve.
-        run: which of several runs of the region, from 0.
+        run: the number of the run, from 0, if the region is run several times.
     """
 
     key: str
     region: Region
     feeds: Feeds | None
-    groups: tuple[tuple[int, ...], ...]
     run: int = 0
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in the manifest of its folder; `of` folders, this one for the samples at these
-    positions."""
+    """The entry of a task in the manifest of each of its folders.
+
+    Attributes:
+        key: the key of the task.
+        number: the number of the task.
+        of: how many folders the task has.
+        samples: positions of the samples that this folder is for.
+    """
 
     key: str
     number: int
@@ -104,21 +115,30 @@ class TaskEntry:
     samples: Sequence[int]
 
 
-def is_complete(todo: Path, number: int, key: str) -> bool:
-    """Are all files there that `write_task` made for this task?"""
-    folders_ = folders_of(todo, number)
-    manifests = [case.read_manifest(folder) for folder in folders_]
-    first = manifests[0]
-    if (
-        first is None
-        or first.get(BY_HAND, {}).get("key") != key
-        or len(manifests) != first[BY_HAND]["of"]
-    ):
-        return False
-    return all(
-        m and all((folder / f).is_file() for f in m["files"])
-        for folder, m in zip(folders_, manifests, strict=True)
-    )
+@dataclass(frozen=True, kw_only=True)
+class TaskManifest(case.Manifest):
+    """The manifest of a folder of a task; a folder without an entry is not a task's."""
+
+    by_hand: TaskEntry | None = None
+
+    @property
+    def span(self) -> str:
+        """`conv1 … prob, 229 nodes`."""
+        nodes: Sequence[NodeEntry] = self.region.nodes if self.region else ()
+        ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
+        return f"{' … '.join(ends)}, {count(len(nodes), 'node')}"
+
+
+def read_task(folder: Path) -> TaskManifest | None:
+    """Read the manifest in a folder of a task; return None if it is gone.
+
+    Raises:
+        InputError: the manifest is damaged.
+    """
+    manifest = case.read_manifest(folder)
+    if manifest is None:
+        return None
+    return from_json(TaskManifest, manifest, str(folder / case.MANIFEST))
 
 
 def folders_of(todo: Path, number: int) -> list[Path]:
@@ -127,6 +147,19 @@ def folders_of(todo: Path, number: int) -> list[Path]:
     while (further := todo / f"{number}-{len(cuts) + 1}").is_dir():
         cuts.append(further)
     return cuts
+
+
+def is_complete(todo: Path, number: int, key: str) -> bool:
+    """Whether all files exist that `write_task` wrote for this task."""
+    cuts = folders_of(todo, number)
+    manifests = [read_task(folder) for folder in cuts]
+    entry = manifests[0].by_hand if manifests[0] else None
+    if entry is None or entry.key != key or entry.of != len(cuts):
+        return False
+    return all(
+        manifest and all((folder / file).is_file() for file in manifest.files)
+        for folder, manifest in zip(cuts, manifests, strict=True)
+    )
 
 
 def write_task(
@@ -140,69 +173,65 @@ def write_task(
     """Write the folders of a task. Files in the `from_device` of an earlier version stay.
 
     Raises:
-        ModelError: the reference cannot run the region. OutputError: a folder cannot be written.
+        ModelError: the reference cannot run the region.
+        OutputError: a folder cannot be written.
     """
-    graph = model.graph
     region = task.region
     request = write_case.CaseRequest.of_nodes(
-        graph,
+        model.graph,
         region.nodes,
         feeding,
         freeze=model.freeze,
         formats=task_format.formats,
         tensor_format=task_format.form,
     )
+    groups = [samples for samples, _ in model.sample_groups(region, task.feeds)]
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
+        values = _values(model, task)
         cases = write_case.write_region(
-            graph, region, request, place, model.reference, _values(model, task)
+            model.graph, region, request, place, model.reference, values
         )
-        for k, written in reversed(list(enumerate(cases))):
+        for written, samples in reversed(list(zip(cases, groups, strict=True))):
             folder = todo / written.path.name
-            manifest = written.manifest
+            entry = TaskEntry(task.key, number, len(cases), samples)
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                (work / TODO_TXT).write_text(
-                    _todo_text(manifest, number, task.run), encoding="utf-8"
-                )
-                entry = TaskEntry(task.key, number, len(cases), task.groups[k])
-                case.write_manifest(manifest | {BY_HAND: entry}, work)
+                manifest = from_json(TaskManifest, written.manifest)
+                text = _todo_text(manifest, number, task.run)
+                (work / TODO_TXT).write_text(text, encoding="utf-8")
+                case.write_manifest(written.manifest | {BY_HAND: entry}, work)
                 (work / FROM_DEVICE).mkdir()
                 if (folder / FROM_DEVICE).is_dir():
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
 def _values(model: ReferenceModel, task: Task) -> ReferenceValues:
-    """The session's values; of a task that is fed different values, these and what the reference
-    makes of them."""
+    """The session's values; for a task that is fed different values, these and the reference's
+    outputs for them."""
     if task.feeds is None:
         return model.values
     outputs = model.run_on_reference(task.region, task.feeds)
     values = copy.copy(model.values)
-    values.records = [
-        {**known, **fed, **made}
-        for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
-    ]
+    values.records = [dict(sample) for sample in model.values_with(task.feeds, outputs)]
     return values
 
 
-def files_of(stored: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The files of one kind, npy or bin, of a sample's tensor in a manifest."""
-    return [f for f in stored["files"] if f["format"] == kind]
+def files_of(stored: StoredTensor, kind: str) -> list[StoredFile]:
+    """The files of one kind, npy or bin, of a tensor in a manifest."""
+    return [file for file in stored.files if file.format == kind]
 
 
 def remove(folder: Path) -> bool:
-    """Remove a task's folder with its outputs; False if it holds any other file, and stays."""
-    manifest = case.read_manifest(folder)
-    inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-    foreign = {
-        f
-        for f in inside - set(manifest["files"] if manifest else ())
-        if not f.startswith(f"{FROM_DEVICE}/")
-    }
+    """Remove a task's folder with its outputs; return False if it holds any other file, and
+    stays."""
+    manifest = read_task(folder)
+    listed = set(manifest.files) if manifest else set()
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
+    foreign = sorted(file for file in files - listed if not file.startswith(f"{FROM_DEVICE}/"))
     if foreign:
-        log.info("%s is left: it holds %s, which subcut did not write", folder, sorted(foreign)[0])
+        log.info("%s is left: it holds %s, which subcut did not write", folder, foreign[0])
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return True
@@ -211,21 +240,17 @@ def remove(folder: Path) -> bool:
 # ------------------------------------------------------------ text
 
 
-def _todo_text(manifest: Mapping[str, Any], number: int, run: int) -> str:
-    """Instructions for somebody who has only this folder."""
-    lines = [f"{number}: {span_of(manifest)}", ""]
-    lines += (
-        [f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run.", ""]
-        if run
-        else []
-    )
+def _todo_text(manifest: TaskManifest, number: int, run: int) -> str:
+    """Write instructions for somebody who has only this folder."""
+    lines = [f"{number}: {manifest.span}", ""]
+    if run:
+        again = f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run."
+        lines += [again, ""]
     lines += ["Run model.onnx on the device, with"]
-    lines += [f"  {line}" for line in _file_lines(manifest["inputs"])]
+    lines += [f"  {line}" for line in _file_lines(manifest.inputs or ())]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
-    lines += [
-        f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}"
-        for line in _file_lines(manifest["outputs"])
-    ]
+    for line in _file_lines(manifest.outputs):
+        lines.append(f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}")
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
     lines += [
         f"or, without outputs: subcut manual good {number}, bad {number}, or skip {number} (it"
@@ -234,17 +259,11 @@ def _todo_text(manifest: Mapping[str, Any], number: int, run: int) -> str:
     return "".join(f"{clean(line)}\n" for line in lines)
 
 
-def span_of(manifest: Mapping[str, Any]) -> str:
-    """`conv1 … prob, 229 nodes`."""
-    nodes = manifest["region"]["nodes"]
-    span = " … ".join(dict.fromkeys((nodes[0]["name"], nodes[-1]["name"])))
-    return f"{span}, {count(len(nodes), 'node')}"
-
-
-def _file_lines(tensors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line per file of each tensor: the .bin files if there are any, else the .npy files."""
+def _file_lines(tensors: Sequence[TensorEntry]) -> Iterator[str]:
+    """Yield a line per file of each tensor: the .bin files if there are any, else the .npy
+    files."""
     for tensor in tensors:
-        for stored in tensor["samples"]:
-            for f in files_of(stored, "bin") or files_of(stored, "npy"):
-                layout = f" {f['layout']}" if f["layout"] and len(f["shape"]) > 3 else ""
-                yield f"{f['file']}   {f['dtype']}  {shape_text(tuple(f['shape']))}{layout}"
+        for stored in tensor.samples:
+            for file in files_of(stored, "bin") or files_of(stored, "npy"):
+                layout = f" {file.layout}" if file.layout and len(file.shape) > 3 else ""
+                yield f"{file.file}   {file.dtype}  {shape_text(file.shape)}{layout}"

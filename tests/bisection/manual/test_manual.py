@@ -1,8 +1,8 @@
 """`subcut manual` with a scripted board: the result of the automatic bisection, in few rounds, and
 nothing gets lost.
 
-Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.sessions`,
+Covers `bisection.manual.advance`, `bisection.manual.search`, `bisection.manual.person`,
+`bisection.manual.outputs`, `bisection.manual.session`, `bisection.manual.sessions`,
 `bisection.manual.tasks`, `commands.manual_tasks`, `commands.manual_recorded` and
 `commands.next_on_device`.
 """
@@ -25,7 +25,7 @@ import typer
 from onnx import TensorProto, helper
 
 from subgraph import cli
-from subgraph.bisection.manual.results import ExpectedFile
+from subgraph.bisection.manual.outputs import ExpectedFile
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
@@ -33,7 +33,8 @@ from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, 
 from subgraph.reports import headline
 from subgraph.results import problem
 from subgraph.runtime.reference import Reference
-from tests.helpers import fake_candidate
+from subgraph.storage.convert import StoredFile
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import NAMES, line
 from tests.helpers.facts import has_line
 from tests.helpers.killed_command import kill_before_rename
@@ -279,6 +280,30 @@ def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> 
     assert done["result"]["candidate"]["precision"] == "fp16"
 
 
+# Its shapes are computed by nodes that are constants in a frozen cut.
+COMPUTED_SHAPE = """g (float[N,4] x) => (float[N,2,2] y) {
+    [s] s = Shape(x) [z] z = Constant<value=int64[1] {0}>() [n] n = Gather(s, z)
+    [t] t = Constant<value=int64[2] {2,2}>()
+    [u] u = Concat<axis=0>(n, t) [y] y = Reshape(x, u)
+}"""
+
+
+def test_fault_of_a_computed_shape_is_found(here: Path, manual: Manual) -> None:
+    """No cut with frozen shapes fails, so the person is given cuts whose shapes are inputs."""
+    text_models.save(here / "m.onnx", COMPUTED_SHAPE)
+    np.save(here / "x.npy", np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
+    result = manual(*START)
+    while not result.document["ended"]:
+        for place in TODO.glob("[0-9]*"):
+            graph = onnx.load(place / "model.onnx").graph
+            frozen = {tensor.name for tensor in graph.initializer}
+            reshapes = [node for node in graph.node if node.op_type == "Reshape"]
+            is_computed = any(node.input[1] not in frozen for node in reshapes)
+            board(place, **({"nodes": "y"} if is_computed else {}))
+        result = manual("take")
+    assert named(result.document["result"]) == [["y"]]
+
+
 # ------------------------------------------------------------------------------------------------
 # words alone
 
@@ -513,7 +538,8 @@ def test_what_is_complete_is_taken_and_the_rest_stays_open(here: Path, manual: M
 
 
 def test_a_file_of_less_than_a_byte_per_value() -> None:
-    assert ExpectedFile("w", "int4", (5,), "int4", (5,)).size == 3
+    file = StoredFile("outputs/w.npy", "npy", "int4", (5,))
+    assert ExpectedFile(file, file).size == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,482 @@
+"""A manual bisection on disk: the request, the values that are fed, the tasks, and the answers.
+
+manual-NAME/
+    state.json   the request and the log: the only source. Replaced atomically, after every file
+        that it refers to
+    inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the session began
+    recorded/    the model's outputs in the recording with which it began
+    answers/3/   the outputs taken for task 3, an entry as those of the store
+    todo/3/      what is to be run: see `manual.tasks`
+
+A session is immutable: each command derives the next one and saves it. Everything else is computed
+from the log again (`manual.advance`), so a kill at any moment loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from subgraph.bisection.manual import tasks
+from subgraph.bisection.manual.outputs import TaskFolders
+from subgraph.bisection.manual.tasks import TaskFormat
+from subgraph.documents import absent, keyed, read_document, to_json
+from subgraph.errors import InputError, UsageError
+from subgraph.precision import Precision
+from subgraph.runtime.capture import Captured
+from subgraph.runtime.inputs import Feeding, ImageOptions, InputOrigin, OriginKind
+from subgraph.runtime.run_result import RunResult, from_entry
+from subgraph.storage import folders, store_entry
+from subgraph.storage.store import StoreEntry
+from subgraph.storage.tensors import Record
+from subgraph.system import flush
+from subgraph.text import clean, count
+from subgraph.verdict import Signature, Status, Verdict
+
+log = logging.getLogger("subcut")
+
+SCHEMA: Final = "subcut.manual-state/1"
+STATE = "state.json"
+ANSWERS = "answers"
+TODO = "todo"
+FOLDERS = ("inputs", "drawn", "recorded", ANSWERS, TODO)
+WORDS = {
+    "good": Verdict(Status.AGREE, None, "marked good by hand"),
+    "bad": Verdict(Status.FAIL, Signature.MISMATCH, "marked bad by hand"),
+    "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped by hand: it cannot be run"),
+}
+TAKEN = "taken"  # the word of an answer with outputs
+MAX_BATCH = 64  # tasks at once
+MAX_REPEAT = 16  # runs of each
+OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
+
+
+@dataclass(frozen=True)
+class FedWords:
+    """The part of a `Feeding` that the user's options say."""
+
+    inputs: tuple[str, ...]
+    shapes: Mapping[str, Sequence[int]]
+    seed: int
+    picture: ImageOptions
+
+
+@dataclass(frozen=True)
+class ManualRequest:
+    """The options of `subcut manual start`.
+
+    Attributes:
+        export: the form of the inputs, as `TaskFormat.parse` reads it.
+        repeat: how often each task is run.
+    """
+
+    name: str
+    export: str
+    batch: int
+    within: str
+    criterion: str
+    precision: Precision | None
+    freeze: bool
+    reference: str
+    custom_ops: str
+    feeding: FedWords
+    command: str
+    notes: Sequence[str]
+    force: bool
+    repeat: int = 1
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """The model's absolute path, and the digest of its structure and weights."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class FedSample:
+    """The values of one sample when the session began.
+
+    Attributes:
+        label: the name of the sample.
+        fed: the values that the user fed, without files.
+        origins: the origin of each value, in words.
+        tensors: the values that are in the session's folder.
+        kinds: the kind of each origin; older sessions lack it.
+    """
+
+    label: str
+    fed: Sequence[Record]
+    origins: Mapping[str, str]
+    tensors: Sequence[Record]
+    kinds: Mapping[str, OriginKind] = field(default_factory=dict)
+
+    @property
+    def captured(self) -> Captured:
+        """The sample as a capture returns it; files are below the session's folder."""
+        origins = {
+            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text)
+            for name, text in self.origins.items()
+        }
+        return Captured(
+            self.label, {r.name: r for r in self.tensors}, {r.name: r for r in self.fed}, origins
+        )
+
+
+@dataclass(frozen=True)
+class RecordedEvidence:
+    """What a recording of the device tells before anything runs: where to look. It is not a result
+    of any piece.
+
+    Attributes:
+        name: the name of the recording.
+        lines: what it tells, for people.
+        wrong: of each recorded tensor, whether it is wrong in place.
+        own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if
+            unknown.
+        places: the nodes in doubt at each of these, by their indices.
+        outputs: per sample, the model's outputs, with files in the session's folder; empty if one
+            was not recorded.
+    """
+
+    name: str
+    lines: Sequence[str]
+    wrong: Mapping[str, bool]
+    own_errors: Mapping[str, float]
+    places: Sequence[Sequence[int]] = ()
+    outputs: Sequence[Sequence[Record]] = ()
+
+
+@dataclass(frozen=True)
+class LoggedTask:
+    """A task that was handed out.
+
+    Attributes:
+        what: the task in words.
+        round: the number of the round in which it was handed out.
+        needed: whether the search waits for it; otherwise it is only likely to be requested next.
+    """
+
+    number: int
+    key: str
+    what: str
+    round: int = keyed("trip")
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class LoggedAnswer:
+    """The answer to a task.
+
+    Attributes:
+        word: a key of `WORDS`, or `TAKEN`.
+        command: the number of the command that recorded it; `undo` reverts all answers of one
+            command.
+    """
+
+    number: int
+    word: str
+    when: str
+    command: int = keyed("step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSession:
+    """The document of a session.
+
+    Attributes:
+        samples: values fed when the session began.
+        tasks: every task that was handed out.
+        open: numbers of the unanswered ones, the one needed first in front.
+        shown: number of steps of the search that were shown.
+        settled: whether the search was run over the whole log.
+        recorded: what a recording told when the session began.
+    """
+
+    schema: Literal["subcut.manual-state/1"] = SCHEMA
+    request: ManualRequest
+    model: ModelIdentity
+    samples: Sequence[FedSample]
+    tasks: Sequence[LoggedTask] = keyed("asked")
+    log: Sequence[LoggedAnswer]
+    open: Sequence[int]
+    shown: int = keyed("told")
+    settled: bool
+    recorded: RecordedEvidence | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session(SavedSession):
+    """A session and its folder."""
+
+    folder: Path
+
+    @classmethod
+    def read(cls, folder: Path) -> Session:
+        """Read the session in a folder.
+
+        Raises:
+            UsageError: it is damaged.
+        """
+        hint = "put back a copy of it; or subcut manual reset, and start anew"
+        saved = read_document(folder / STATE, SavedSession, hint)
+        session = cls(folder=folder, **{f.name: getattr(saved, f.name) for f in fields(saved)})
+        try:
+            session._require_consistent()
+        except (ValueError, KeyError) as e:
+            what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
+            raise UsageError(what, hint, code="manual.damaged") from e
+        return session
+
+    def _require_consistent(self) -> None:
+        """Require that the parts of the session match.
+
+        Raises:
+            ValueError, KeyError, UsageError: they do not.
+        """
+        request = self.request
+        if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
+            raise ValueError("batch or repeat is out of bounds")
+        for sample in self.samples:
+            values = {record.name for record in sample.tensors}
+            if missing := [r.name for r in sample.fed if r.name not in values & {*sample.origins}]:
+                raise KeyError(f"origin or value of {missing[0]}")
+        for file in self._files():
+            if not OWN_FILE.fullmatch(file):
+                raise ValueError(f"{file} is not a file of a manual session")
+        TaskFormat.parse(request.export)
+        for number in (*self.open, *(answer.number for answer in self.log)):
+            self.task(number)
+        for answer in self.log:
+            if answer.word != TAKEN and answer.word not in WORDS:
+                raise ValueError(f"{answer.word} is not an answer")
+
+    def _files(self) -> Iterator[str]:
+        """The files of the values that are in the session's folder."""
+        samples = [sample.tensors for sample in self.samples]
+        for records in (*samples, *(self.recorded.outputs if self.recorded else ())):
+            for record in records:
+                yield from record.files
+
+    def save(self) -> Session:
+        """Write the state atomically, also if the power fails; return the session.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        document = to_json(self)
+        del document["folder"]
+        aside = self.folder / f".{STATE}.new"
+        try:
+            with aside.open("w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self.folder / STATE)
+            flush(self.folder / STATE)
+            flush(self.folder)
+        except OSError as e:
+            raise folders.unwritable(self.folder, e) from e
+        return self
+
+    @property
+    def origin(self) -> str:
+        """The file that names what the session runs."""
+        return str((self.folder / STATE).resolve())
+
+    @property
+    def feeding(self) -> Feeding:
+        """The inputs that the user feeds."""
+        return Feeding(**vars(self.request.feeding))
+
+    @property
+    def todo(self) -> Path:
+        """The folder of the tasks."""
+        return self.folder / TODO
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds: tasks that were run on the device together."""
+        return len({self.task(answer.number).round for answer in self.log})
+
+    def task(self, number: int) -> LoggedTask:
+        """Find the task of a number.
+
+        Raises:
+            UsageError: no task has it.
+        """
+        task = next((t for t in self.tasks if t.number == number), None)
+        if task is None:
+            known = f"open: {', '.join(map(str, self.open))}; " if self.open else ""
+            raise UsageError(
+                f"no task {number}",
+                f"{known}subcut manual next lists the open tasks",
+                code="manual.unknown-task",
+            )
+        return task
+
+    def place_of(self, number: int) -> Path:
+        """The folder of the outputs that were taken for a task."""
+        return (self.folder / ANSWERS / str(number)).resolve()
+
+    def results(self) -> dict[str, RunResult]:
+        """Read the recorded results, by key of the task; a result with damaged outputs is omitted,
+        with a warning."""
+        results = {}
+        for answer in self.log:
+            key = self.task(answer.number).key
+            if answer.word != TAKEN:
+                results[key] = RunResult(failure=WORDS[answer.word])
+                continue
+            place = self.place_of(answer.number)
+            try:
+                results[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
+            except (store_entry.Damaged, OSError, ValueError, InputError) as e:
+                number = answer.number
+                log.warning("the outputs of task %d are damaged (%s): it is open again", number, e)
+        return results
+
+    def restricted_to(self, results: Mapping[str, RunResult]) -> Session:
+        """The session without answers that have no result."""
+        return replace(
+            self, log=[answer for answer in self.log if self.task(answer.number).key in results]
+        )
+
+
+# ------------------------------------------------------------ answers
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Outputs that were taken.
+
+    Attributes:
+        session: the session with the new answers.
+        numbers: the numbers of the answered tasks.
+        problems: why others, of which something came, stay open: a file is missing, or of another
+            shape, type or size.
+    """
+
+    session: Session
+    numbers: Sequence[int]
+    problems: Mapping[int, InputError]
+
+
+def answer(session: Session, numbers: Sequence[int], word: str) -> Session:
+    """Answer tasks without outputs; no number: the only open one.
+
+    Raises:
+        UsageError: no task is open, or several are; a task was answered before.
+    """
+    if not numbers and len(_require_open(session)) > 1:
+        raise UsageError(
+            f"several tasks are open: {', '.join(map(str, session.open))}",
+            "name one",
+            code="manual.ambiguous-task",
+        )
+    numbers = list(dict.fromkeys(numbers)) or session.open[:1]
+    for number in numbers:
+        _require_unanswered(session, number)
+    return _logged(session, numbers, word)
+
+
+def _require_open(session: Session) -> Sequence[int]:
+    if not session.open:
+        raise UsageError(
+            "no task is open",
+            "subcut manual next shows where the search stands",
+            code="manual.no-open-task",
+        )
+    return session.open
+
+
+def _require_unanswered(session: Session, number: int) -> None:
+    session.task(number)
+    for earlier in session.log:
+        if earlier.number == number:
+            what = f"task {number} was answered: {earlier.word}, {earlier.when}"
+            raise UsageError(
+                what, "subcut manual undo takes it back", code="manual.already-answered"
+            )
+
+
+def _logged(session: Session, numbers: Sequence[int], word: str) -> Session:
+    command = max((earlier.command for earlier in session.log), default=0) + 1
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    answers = [LoggedAnswer(number, word, when, command) for number in numbers]
+    return replace(session, log=[*session.log, *answers], settled=False).save()
+
+
+def take(session: Session, source: Path | None, number: int | None) -> Taken:
+    """Take outputs from `source`, or from the folders of the tasks.
+
+    Raises:
+        InputError: no task was answered.
+    """
+    if number is not None:
+        _require_unanswered(session, number)
+    numbers = _require_open(session) if number is None else [number]
+    is_only = len(numbers) == 1
+    places = {
+        n: TaskFolders.of(tasks.folders_of(session.todo, n), n, source, is_only=is_only)
+        for n in numbers
+    }
+    taken = []
+    problems = {}
+    for n, place in places.items():
+        try:
+            if place.are_complete():
+                _keep_outputs(session, n, place)
+                taken.append(n)
+        except InputError as e:
+            problems[n] = e
+    if not taken:
+        raise next(iter(problems.values()), places[numbers[0]].no_outputs())
+    return Taken(_logged(session, taken, TAKEN), taken, problems)
+
+
+def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
+    """Keep the outputs of a task, so that a power cut cannot lose them.
+
+    Raises:
+        InputError: a file does not fit.
+    """
+    (session.folder / ANSWERS).mkdir(exist_ok=True)
+    with folders.aside(session.folder / ANSWERS / str(number)) as room:
+        result = place.read(room)
+        files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
+        store_entry.write(room, session.task(number).key, files, json.dumps(result.to_json()))
+        for path in (*room.iterdir(), room):
+            flush(path)
+
+
+def undo(session: Session, commands: int) -> tuple[Session, list[int]]:
+    """Remove the answers of the last commands; return also the numbers of the tasks that are open
+    again.
+
+    Raises:
+        UsageError: there were fewer commands.
+    """
+    steps = sorted({answer.command for answer in session.log})
+    if not 1 <= commands <= len(steps):
+        raise UsageError(
+            f"undo {commands}: {count(len(steps), 'answer')} so far",
+            "subcut manual log lists them",
+            code="manual.nothing-to-undo",
+        )
+    first = steps[-commands]
+    removed = [answer.number for answer in session.log if answer.command >= first]
+    kept = [answer for answer in session.log if answer.command < first]
+    session = replace(session, log=kept, shown=0, settled=False).save()
+    for number in removed:
+        shutil.rmtree(session.place_of(number), ignore_errors=True)
+    return session, removed
