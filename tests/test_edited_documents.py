@@ -268,20 +268,20 @@ def test_no_edited_document_is_an_internal_error(
             f"{LOOP}/state.json",
             ("samples", 0, "origins", "in"),
             DELETED,
-            "is damaged: KeyError 'origins of in'",
+            "is damaged: KeyError 'origin or value of in'",
         ),
         (
             f"{LOOP}/state.json",
             ("samples", 0, "tensors", 0),
             DELETED,
-            "is damaged: KeyError 'value of in'",
+            "is damaged: KeyError 'origin or value of in'",
         ),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, r"asked\[0\]\.key: is missing"),
         (
             f"{LOOP}/todo/1/manifest.json",
             ("outputs", 0, "samples", 0, "files", 1, "dtype"),
             "x",
-            "KeyError 'x'",
+            "unknown type x",
         ),
         (
             f"{LOOP}/todo/1/manifest.json",
