@@ -17,7 +17,7 @@ import pytest
 from fixtures import bodies
 from subgraph.bodies.descend import Inside, descend
 from subgraph.bodies.iterations import NotRun
-from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.errors import ModelError, SubcutError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
@@ -25,6 +25,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
 from subgraph.storage.tensors import load as load_value
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 
 LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,3] w = {1,0,2, 0,1,0, 1,1,1}> {
     [pre] h = Relu(x)
@@ -221,24 +222,24 @@ def test_samples_for_which_a_body_does_not_run_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "words"),
+    ("names", "error", "code"),
     [
-        (["loop/body/mm", "pre"], UsageError, "in the graph around"),
-        (["loop/body@1/mm", "loop/body@2/add"], UsageError, "loop/body@1"),
-        (["loop/bdy/mm"], UnknownName, "bdy"),
+        (["loop/body/mm", "pre"], UsageError, "region.two-graphs"),
+        (["loop/body@1/mm", "loop/body@2/add"], UsageError, "region.two-graphs"),
+        (["loop/bdy/mm"], UnknownName, "body.unknown"),
     ],
 )
 def test_piece_lies_in_one_graph(
-    names: list[str], error: type[Exception], words: str, tmp_path: Path
+    names: list[str], error: type[SubcutError], code: str, tmp_path: Path
 ) -> None:
     graph = text_models.load(tmp_path, LOOP)
-    with pytest.raises(error, match=words):
+    with raises(error, code):
         descend(graph, names, Feeding(), None, tmp_path)
 
 
 def test_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
     text = LOOP.replace("a = MatMul(s, w)", "r = RandomNormalLike(s) a = Add(s, r)")
-    with pytest.raises(ModelError, match="random"):
+    with raises(ModelError, "body.random"):
         descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path)
 
 

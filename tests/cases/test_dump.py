@@ -15,12 +15,8 @@ from subgraph.commands.dump import choose
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers.chain_models import chain
-from tests.helpers.run_command import (
-    Done,
-    manifest,
-    subcut,
-    tree,
-)
+from tests.helpers.refusals import raises
+from tests.helpers.run_command import Done, manifest, subcut, tree
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +71,9 @@ def test_name_with_glob_characters_selects_itself(tmp_path: Path) -> None:
 
 
 def test_unknown_tensor_is_refused(graph: Graph) -> None:
-    with pytest.raises(UsageError, match="which tensors"):
+    with raises(UsageError, "argument.missing"):
         choose(graph, [], everything=False)
-    with pytest.raises(UnknownName, match=r"no node or tensor 'nothing\*'"):
+    with raises(UnknownName, "node.unknown", "nothing*"):
         choose(graph, ["pool1", "nothing*"], everything=False)
 
 

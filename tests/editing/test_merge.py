@@ -23,6 +23,7 @@ from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from tests.helpers.refusals import raises
 from tests.helpers.runs import evaluate
 
 RUNNABLE = [
@@ -93,13 +94,11 @@ def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -
 def test_models_that_do_not_fit_are_not_joined(tmp_path: Path) -> None:
     one = chain(tmp_path / "a.onnx", {"n": "Neg"})
     two = chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
-    with pytest.raises(
-        ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"
-    ):
+    with raises(ModelError, "edit.types-differ", "y", "x"):
         merge(one, two, {"y": "x"})
-    with pytest.raises(UnknownName, match=r"'z' is not an output of a\.onnx"):
+    with raises(UnknownName, "edit.unknown-tensor", "z", "a.onnx"):
         merge(one, two, {"z": "x"})
-    with pytest.raises(UnknownName, match=r"'z' is not an input of b\.onnx"):
+    with raises(UnknownName, "edit.unknown-tensor", "z", "b.onnx"):
         merge(one, two, {"y": "z"})
 
 
@@ -138,7 +137,7 @@ def _unread(graph: Graph) -> set[str]:
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(NoRegion, match="nothing is left"):
+    with raises(NoRegion, "edit.nothing-left"):
         remove_tail(chain(tmp_path / "a.onnx", {"n": "Neg", "a": "Abs"}), ["n"])
 
 
@@ -201,5 +200,5 @@ def test_only_nodes_of_one_input_and_one_output(tmp_path: Path) -> None:
     onnx.save(graphs.skip_edge(), tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
     add = graph.ops.index("Add")
-    with pytest.raises(UsageError, match=r"\(Add\) has 2 inputs that are not constants"):
+    with raises(UsageError, "edit.not-bypassable"):
         bypass(graph, [add])

@@ -12,6 +12,7 @@ import pytest
 from subgraph.errors import UnknownName, UsageError
 from subgraph.runtime.candidate import parse
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
 # Of x + 1, tanh of it, times 2, minus 1: it has no value between the tanh and the product.
@@ -107,6 +108,6 @@ def test_spec_of_a_module_needs_its_builder_and_trust(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=r"module|no file"):
             parse(spec)
-    with pytest.raises((UsageError, UnknownName), match="recipe") as e:
+    with raises((UsageError, UnknownName), "candidate.is-recipe") as e:
         parse("torch")
     assert "torch:module.py:build" in e.value.hint

@@ -21,6 +21,7 @@ from subgraph.errors import BackendError, ModelError, Refused, UsageError, Worke
 from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, environment, subcut
 from tests.helpers.runs import run_in_worker, save_records
 
@@ -278,40 +279,28 @@ def test_unknown_operator_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("runtime", "text", "says"),
+    ("runtime", "text", "code"),
     [
-        (
-            "mnn",
-            "g (int64[1] x) => (int64[1] y) {y = Neg(x)}",
-            "holds int64 in 32 bits: 'x' has larger numbers",
-        ),
+        ("mnn", "g (int64[1] x) => (int64[1] y) {y = Neg(x)}", "backend.unsupported-type"),
         (
             "mnn",
             "g (float[2] x) => (float[2] s, float[2] y) {s = Add(x, x) y = Relu(s)}",
-            "removed the output 's'",
+            "backend.refused-model",
         ),
-        (
-            "opencv",
-            "g (bfloat16[2] x) => (bfloat16[2] y) {y = Neg(x)}",
-            "takes and gives no bfloat16: 'x'",
-        ),
-        (
-            "tract",
-            "g (string[2] x) => (string[2] y) {y = Identity(x)}",
-            "takes and gives no string: 'x'",
-        ),
+        ("opencv", "g (bfloat16[2] x) => (bfloat16[2] y) {y = Neg(x)}", "backend.unsupported-type"),
+        ("tract", "g (string[2] x) => (string[2] y) {y = Identity(x)}", "backend.unsupported-type"),
         (
             "openvino",
             "g (seq(float[2]) x) => (float[2] y) {y = ConcatFromSequence<axis = 0>(x)}",
-            "no sequence: 'x'",
+            "backend.unsupported-type",
         ),
     ],
 )
 def test_types_that_a_runtime_lacks_are_refused(
-    runtime: str, text: str, says: str, workers: dict[str, Worker], tmp_path: Path
+    runtime: str, text: str, code: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     model = save(tmp_path, text)
-    with pytest.raises(Refused, match=says):
+    with raises(Refused, code):
         load(workers[runtime], runtime, model)
         run(workers[runtime], tmp_path, {"x": np.array([1 << 40])})
 
@@ -335,24 +324,24 @@ def test_real_crash_has_its_signal_and_step(
 
 
 @pytest.mark.parametrize(
-    ("runtime", "options", "says"),
+    ("runtime", "options", "code"),
     [
-        ("openvino", {"precision": "f8"}, "precision cannot be f8"),
-        ("openvino", {"device": "NPU9"}, "cannot use NPU9 so: .*NPU9"),
-        ("openvino", {"NO_SUCH_KEY": "1"}, "Unsupported property NO_SUCH_KEY"),
-        ("openvino", {"threads": "-1"}, "threads=-1 is not a number of threads"),
-        ("opencv", {"engine": "old"}, "engine cannot be old"),
-        ("opencv", {"threads": "1000000"}, "threads=1000000 is not a number"),
-        ("mnn", {"precision": "bf16"}, "precision cannot be bf16"),
-        ("tract", {"threads": "1"}, "tract has no option 'threads'"),
+        ("openvino", {"precision": "f8"}, "backend.wrong-option"),
+        ("openvino", {"device": "NPU9"}, "backend.device-unusable"),
+        ("openvino", {"NO_SUCH_KEY": "1"}, "backend.device-unusable"),
+        ("openvino", {"threads": "-1"}, "backend.wrong-option"),
+        ("opencv", {"engine": "old"}, "backend.wrong-option"),
+        ("opencv", {"threads": "1000000"}, "backend.wrong-option"),
+        ("mnn", {"precision": "bf16"}, "backend.wrong-option"),
+        ("tract", {"threads": "1"}, "backend.unknown-option"),
     ],
 )
 def test_wrong_options_are_errors_and_not_refusals(
-    runtime: str, options: dict[str, str], says: str, workers: dict[str, Worker], tmp_path: Path
+    runtime: str, options: dict[str, str], code: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     """No refusal of the model: the search would take that for an answer."""
     model = save(tmp_path, MLP, **LAYERS)
-    with pytest.raises((BackendError, UsageError), match=says):
+    with raises((BackendError, UsageError), code):
         workers[runtime].load("m", model, options)
 
 
@@ -640,17 +629,14 @@ def test_empty_output_has_its_declared_shape(
 
 
 @pytest.mark.parametrize(
-    ("feeds", "says"),
+    ("feeds", "code"),
     [
-        ({}, "no value for the input 'x'"),
-        ({"x": np.zeros((2, 3))}, "input 'x' is float64, the model says float32"),
-        (
-            {"x": np.zeros((2, 4), np.float32)},
-            r"input 'x' has shape \[2, 4\], the model says \[None, 3\]",
-        ),
-        ({"x": np.zeros(3, np.float32)}, r"shape \[3\]"),
+        ({}, "backend.input-missing"),
+        ({"x": np.zeros((2, 3))}, "input.wrong-type"),
+        ({"x": np.zeros((2, 4), np.float32)}, "input.wrong-shape"),
+        ({"x": np.zeros(3, np.float32)}, "input.wrong-shape"),
     ],
 )
-def test_wrong_feed_is_an_error(feeds: dict[str, Any], says: str) -> None:
-    with pytest.raises(ModelError, match=says):
+def test_wrong_feed_is_an_error(feeds: dict[str, Any], code: str) -> None:
+    with raises(ModelError, code):
         _foreign.input_arrays(feeds, [_foreign.Port("x", "float32", (None, 3))])

@@ -33,6 +33,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 from tests.helpers.runs import evaluate
 
@@ -923,7 +924,7 @@ def test_only_and_ignore() -> None:
 
 @pytest.mark.parametrize("where", ["only", "ignore"])
 def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
-    with pytest.raises(UnknownName, match="no lint rule 'resise'") as e:
+    with raises(UnknownName, "plugin.unknown", "resise") as e:
         lint.choose_rules(**{where: ["resise"]})
     assert e.value.nearest[0] == "resize"
 
@@ -942,7 +943,7 @@ def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
     (tmp_path / "no_rule.py").write_text("")
-    with pytest.raises(UsageError, match="is not a lint rule"):
+    with raises(UsageError, "plugin.no-function"):
         lint.choose_rules([str(tmp_path / "no_rule.py")])
 
 

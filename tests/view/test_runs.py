@@ -15,9 +15,8 @@ from subgraph.errors import UsageError
 from subgraph.view import runs
 from subgraph.view.runs import Runs
 from tests.helpers.chain_models import chain
-from tests.helpers.run_command import (
-    PATIENCE,
-)
+from tests.helpers.refusals import raises
+from tests.helpers.run_command import PATIENCE
 
 
 def script(text: str) -> Any:
@@ -85,7 +84,7 @@ def test_one_run_at_a_time_which_can_be_stopped() -> None:
     assert session.stop() is False
     with script("import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"):
         session.start("bisect", [])
-        with pytest.raises(UsageError, match="under way"):
+        with raises(UsageError, "view.busy"):
             session.start("cut", [])
     while len(session.events) < 2:
         session.after(1, 1.0)

@@ -38,9 +38,8 @@ from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.recorded_runs import record_runs
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.refusals import raises
+from tests.helpers.run_command import in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 
@@ -84,7 +83,7 @@ def test_groups_open_to_their_nodes(session: ViewSession) -> None:
     assert [b["key"] for b in boxes if b["kind"] == "group"] == ["stage0", "stage1"]
     opened = session.layout(["stage1"], 800)
     assert opened["open"] == ["stage1"] and "stage1/block3" in str(opened["boxes"])
-    with pytest.raises(UsageError, match="no group 'x'"):
+    with raises(UsageError, "group.unknown", "x"):
         session.layout(["x"], 800)
 
 
@@ -367,12 +366,12 @@ def test_findings_inside_bodies_are_listed_with_their_reports(session: ViewSessi
 
 def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> None:
     for run, pair, plane in ((1, 0, None), ("1", 0, None), (None, None, None)):
-        with pytest.raises(UsageError, match="no such values"):
+        with raises(UsageError, "view.unknown-values"):
             session.tensor({"run": run, "pair": pair, "plane": plane})
     for node in (-1, 12, "0", None):
-        with pytest.raises(UsageError, match="of which node"):
+        with raises(UsageError, "view.no-node"):
             session.run({"kind": "values", "node": node})
-    with pytest.raises(UsageError, match="no candidate 'evil' was named"):
+    with raises(UsageError, "view.unknown-candidate", "evil"):
         session.run({"kind": "values", "node": 0, "candidate": "evil"})
 
 
@@ -478,7 +477,7 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(
     assert (
         find_model({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
     ), "renamed"
-    with pytest.raises(UsageError, match=r"no model here is the one of run: c\.onnx"):
+    with raises(UsageError, "result.model-missing", "c.onnx"):
         find_model({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
 
 
@@ -511,7 +510,7 @@ def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewS
         found = session.tensor({"node": node, **chosen})
         assert [pair["tensor"] for pair in found["pairs"]] == [f"t{node}"]
         assert found["statistics"]["given"]["most"] == node
-    with pytest.raises(UsageError, match="holds nothing of what this node makes"):
+    with raises(UsageError, "view.nothing-recorded"):
         session.tensor({"node": 5, **chosen})
     assert (
         session.tensor({"run": 1, "pair": 0})["pairs"]
