@@ -9,13 +9,16 @@ Tile, and ignores LRN's k); the others are tested beside numpy. FOLDER holds pub
 are not ours to ship:
 
     alexnet, googlenet   https://github.com/BVLC/caffe
-    models/bvlc_*/deploy.prototxt resnet50
-    https://github.com/KaimingHe/deep-residual-networks   prototxt/ResNet-50-deploy.prototxt
+                         models/bvlc_*/deploy.prototxt
+    resnet50             https://github.com/KaimingHe/deep-residual-networks
+                         prototxt/ResNet-50-deploy.prototxt
     squeezenet           https://github.com/forresti/SqueezeNet
-    SqueezeNet_v1.1/deploy.prototxt mobilenet            https://github.com/shicai/MobileNet-Caffe
-              mobilenet_deploy.prototxt mobilenet_ssd
-              https://github.com/chuanqi305/MobileNet-SSD           deploy.prototxt fcn8s
-                  https://github.com/shelhamer/fcn.berkeleyvision.org   voc-fcn8s/deploy.prototxt
+                         SqueezeNet_v1.1/deploy.prototxt
+    mobilenet            https://github.com/shicai/MobileNet-Caffe
+                         mobilenet_deploy.prototxt
+    mobilenet_ssd        https://github.com/chuanqi305/MobileNet-SSD           deploy.prototxt
+    fcn8s                https://github.com/shelhamer/fcn.berkeleyvision.org
+                         voc-fcn8s/deploy.prototxt
 
 The error of a tensor is its largest difference over its largest magnitude. Weights are drawn from a
 seed.

@@ -11,12 +11,11 @@ file name:
         shown = cleaned(document)             # names from a model lose control characters
         return f"{headline(shown)}\\n"
 
-    def render_compared(document: Document) -> str:   # optional: the same for `compare` and
-    recordings
-        return f"{view(cleaned(document)).headline}\\n"
+    def render_compared(document: Document) -> str:   # optional: of `compare` and recordings
+        return f"{view(cleaned(document)).headline}\n"
 
-    def render_sweep(document: Document) -> str:      # optional: the same for `sweep`
-        return f"{document['exit_code']}\\n"
+    def render_sweep(document: Document) -> str:      # optional: of `sweep`
+        return f"{document['exit_code']}\n"
 
 A report computes nothing: all numbers are in the document, whose fields the dataclasses in
 `subgraph.results` describe. The phrases that forms share are here. Every text that comes from a

@@ -4,7 +4,7 @@ sweep-CANDIDATE/
     manifest.json  sweep.json     the request; the whole document
     report.html                   operators × candidates
     test_…/                       model.onnx, inputs/, outputs/ (expected), candidate/, repro.py,
-    log.txt
+                                  log.txt
 """
 
 from __future__ import annotations

@@ -9,24 +9,26 @@ that holds them. Several words of one option are joined by `+`:
     nodes   names, all of which must be in one model (the fault of a fusion): the last node is wrong
     add     NAME:AMOUNT, always wrong by this amount
     false   a name, wrong only if the node `without` is not in the model: fails only when it is cut
-    out step    a name, wrong by 5 where its input is below 1.005, else by 0.5: an error that
-    depends on the last bits drop    a tensor that is never given
+            out
+    step    a name, wrong by 5 where its input is below 1.005, else by 0.5: an error that depends on
+            the last bits
+    drop    a tensor that is never given
     blots   names, `*` for all: every output of a model that contains one of them is off by 1
     scale   a factor on the output of every node: small errors that add up
     half    any word: each tensor, weights too, is rounded to float16
     fuses   op types whose outputs `half` does not round inside a model, only at its end: a kernel
-    keeps them in float32
+            keeps them in float32
     dies    names, `*` for all: aborts when it runs a model that contains one of them
     above   a number: aborts only if an input has a larger element
     refuses names, `*` for all: refuses every model that contains one of them
     pause   seconds that each run takes
     log     a folder, whose file `log` gets a line per load and per session that runs (a file would
-    be part of the
-            candidate); while it has a file `stop` with a number, runs from this number on wait
+            be part of the candidate); while it has a file `stop` with a number, runs from this
+            number on wait
     after   a number: from this load on, as `log` counts them, the faults of `then` hold: a word of
-        `TURNS`, or names
+            `TURNS`, or names
     often   per cent of the processes that are faulty, drawn by `seed` and the process's position in
-    `log`
+            `log`
 """
 
 from __future__ import annotations

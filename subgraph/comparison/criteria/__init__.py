@@ -7,14 +7,18 @@ To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path
     from subgraph.comparison.pair import Pair
 
     def rule(options: str) -> Rule:
-        '''The rule for `NAME:options`; `rule("")` is the default. Raises UsageError for options it
-        does not know.''' limit = float(options or 1e-3)
+        '''The rule for `NAME:options`; `rule("")` is the default.
+
+        Raises:
+            UsageError: the options are unknown.
+        '''
+        limit = float(options or 1e-3)
 
         def judge(pair: Pair, context: OutputContext) -> Ruling:
             if ruling := settle(pair):  # NaN, infinities, integers, nothing to compare
                 return ruling
-            return (agree if pair.error <= limit else fail)(f"max_abs {pair.error:.1e}, allowed
-            {limit:.1e}")
+            says = agree if pair.error <= limit else fail
+            return says(f"max_abs {pair.error:.1e}, allowed {limit:.1e}")
 
         return judge
 

@@ -7,19 +7,20 @@ precision that the candidate claims (no finer than the region's own float types)
 roundoff and q half of float16's smallest step, or of the scale that TensorFlow Lite's specification
 gives an operator's output (Softmax: 1/256), of a slice s:
 
-    S  its largest |reference|       E  its largest |candidate − reference|
+    S  its largest |reference|
+    E  its largest |candidate − reference|
     N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs
-    behind a choice) X  the largest |rounded − reference|, rounded to c after every node; below
-    fp32, where it is known n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the
-    whole: noise far beyond X is scaled down
+       behind a choice)
+    X  the largest |rounded − reference|, rounded to c after every node; below fp32, where it is
+       known
+    n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the whole: noise far beyond
+        X is scaled down
 
-    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the whole's S. k is 10 (fp32) or 3;
-    8/|s| is 0 for
-               the whole
+    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the whole's S. k is 10 (fp32) or
+               3; 8/|s| is 0 for the whole
     usable     E ≤ cap·S, or 1e-6 of the whole's S, or k·q; cap is 1e-2 (fp32), 0.1 (fp16), 0.2
-    (bf16, int8). Where all
-               values lie in 0 … 1, S counts as 0.05 at least. Asked of every tensor in fp32, else
-               of the model's outputs
+               (bf16, int8). Where all values lie in 0 … 1, S counts as 0.05 at least. Asked of
+               every tensor in fp32, else of the model's outputs
 
 An output agrees if all its slices are explained and usable; it fails if one is not explained, and
 "fail, precision" if one is explained only: whatever made the error, the values are of no use. The
@@ -27,19 +28,20 @@ same is said where rounding after every node destroys a model's output by itself
 named. Labels say more:
 
     steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see
-    below jumps               agrees, because single elements jump behind a choice; `bisect` asks
-    each node alone precision           agrees below fp32, by more than 2e-3 of the scale
+                        below
+    jumps               agrees, because single elements jump behind a choice; `bisect` asks each
+                        node alone
+    precision           agrees below fp32, by more than 2e-3 of the scale
     range               (fp16, bf16) the reference, rounded to c after every node, is infinite where
-    the candidate is;
-                        of a model's output only where the reference itself is beyond c's largest
-                        value
+                        the candidate is; of a model's output only where the reference itself is
+                        beyond c's largest value
     approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0`
-    lists them ties                E ≤ N' of runs that perturb k times as much and break ties
-    between equal sums, as a runtime does
-                        that adds terms in another order; and likewise the root mean squares. Tried
-                        where the output fails, many sums are equal (all weights the same, for
-                        example), and no choice is involved. A softmax of large equal numbers needs
-                        this; in fp32 it is unresolved beyond the cap
+                        lists them
+    ties                E ≤ N' of runs that perturb k times as much and break ties between equal
+                        sums, as a runtime does that adds terms in another order; and likewise the
+                        root mean squares. Tried where the output fails, many sums are equal (all
+                        weights the same, for example), and no choice is involved. A softmax of
+                        large equal numbers needs this; in fp32 it is unresolved beyond the cap
     unresolved          explained, but beyond half of S: such noise would hide any bug. Of a model's
                         output the label is "tells nothing"
 

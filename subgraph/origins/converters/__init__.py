@@ -6,7 +6,7 @@ functions of it:
 
     convert(model, target)     write the ONNX model
     opened(model, tensors)     a context manager: the original's inputs, and a function that runs it
-    once
+                               once
 
 The inputs are names with element type and sizes. The function takes a value for each, and returns
 the outputs, and those of `tensors` inside the model that the original has, both by the original's

@@ -1,12 +1,16 @@
 """One file per format in which tools and devices leave tensors: `detect`, `entries` and, where
 users need it, `write`.
 
-    detect(files: Files) -> int                    NONE, BARE, TYPED or MARKED: how surely the files
-    are of this format entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]     the
-    tensors; no values are read yet plain(name: str) -> str                        optional: a name
-    as this tool writes it; idempotent HALF = True                                    optional: it
-    computes floats in float16, whatever it writes write(tensors: Tensors, folder: Path) -> None
-    optional; HOLDS: the element types that come back unchanged
+    detect(files: Files) -> int
+        NONE, BARE, TYPED or MARKED: how surely the files are of this format
+    entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]
+        the tensors; no values are read yet
+    plain(name: str) -> str
+        optional: a name as this tool writes it; idempotent
+    HALF = True
+        optional: it computes floats in float16, whatever it writes
+    write(tensors: Tensors, folder: Path) -> None
+        optional; HOLDS: the element types that come back unchanged
 
 A format opens files through `Files` only, which stays in the folder and checks sizes before memory
 is taken. A damaged file raises InputError. An entry that cannot be read, because of an unknown type
