@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from subgraph.errors import OutputError
+from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
 from subgraph.text import clean
 
@@ -120,9 +120,15 @@ def _listened(process: ProcessGroup, timeout: float, heard: Callable[[str], None
     return b"".join(lines)
 
 
+class Reply(NamedTuple):
+    """The reply of a script: its error, "" for none, and its data."""
+
+    error: str
+    data: bytes
+
+
 class Answering:
-    """A script that answers requests: a line of JSON each way, with `bytes` of data behind it where
-    there are any."""
+    """A script that answers requests: a line of JSON each way, with `bytes` of data after it."""
 
     def __init__(self, words: Sequence[str | Path], **options: Any) -> None:
         """`options`: of `ProcessGroup`."""
@@ -133,10 +139,12 @@ class Answering:
         }
         self.process = ProcessGroup(words, **options)
 
-    def ask(
-        self, request: Mapping[str, Any], data: bytes = b""
-    ) -> tuple[dict[str, Any], bytes] | None:
-        """The reply and its data; None where the process has ended, or ends."""
+    def ask(self, request: Mapping[str, Any], data: bytes) -> Reply | None:
+        """Return the reply; None if the process has ended, or ends.
+
+        Raises:
+            InternalError: The reply cannot be read.
+        """
         assert self.process.stdin
         try:
             self.process.stdin.write(
@@ -145,17 +153,24 @@ class Answering:
             self.process.stdin.flush()
         except OSError:
             return None
-        return self.reply()
+        return self._receive()
 
-    def reply(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next reply, without asking."""
+    def _receive(self) -> Reply | None:
         assert self.process.stdout
         try:
-            reply: dict[str, Any] = json.loads(self.process.stdout.readline())
-        except (OSError, ValueError):
+            line = self.process.stdout.readline()
+        except OSError:
             return None
-        data = self.process.stdout.read(reply.get("bytes", 0))
-        return (reply, data) if len(data) == reply.get("bytes", 0) else None
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            reply = json.loads(line)
+            error, size = str(reply["error"]), int(reply["bytes"])
+        except (ValueError, KeyError, TypeError) as e:
+            what = f"the reply of a script is unreadable: {type(e).__name__}: {e}"
+            raise InternalError(what, code="worker.unreadable-reply") from e
+        data = self.process.stdout.read(size)
+        return Reply(error, data) if len(data) == size else None
 
     def end(self) -> int:
         """Kill it, if it has not ended; its exit code."""

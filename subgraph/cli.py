@@ -37,7 +37,14 @@ from subgraph.commands.help import (
 )
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
-from subgraph.errors import ErrorDocument, OutOfMemory, OutputError, SubcutError, UsageError
+from subgraph.errors import (
+    ErrorDocument,
+    InternalError,
+    OutOfMemory,
+    OutputError,
+    SubcutError,
+    UsageError,
+)
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
@@ -401,11 +408,12 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]
             "what": what,
             "hint": "-v shows where",
         }, OutputError.exit_code
-    what = f"subcut itself failed: {type(e).__name__}: {e}"
+    if not isinstance(e, InternalError):
+        e = InternalError(f"{type(e).__name__}: {e}", code="internal.failure")
     return {
         "kind": "InternalError",
-        "code": "internal.failure",
-        "what": what,
+        "code": e.code,
+        "what": f"subcut itself failed: {e}",
         "hint": "please report it, with -v",
     }, INTERNAL
 

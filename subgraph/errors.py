@@ -18,6 +18,8 @@ carries how │   ├── NotInstalled        4   the package of a runtime is 
 │   └── OutOfTime           5   the time that the user gave is used up
 └── OutputError             74  something could not be written (disk full, no permission)
 
+InternalError               70  subcut itself failed: no SubcutError, and never a result
+
 Errors raised in a child process travel as plain data (`to_json`, `from_json`): never as pickles.
 """
 
@@ -37,6 +39,21 @@ class ErrorDocument(TypedDict):
     hint: str
     signature: NotRequired[str]
     process: NotRequired[Mapping[str, Any]]
+
+
+class InternalError(Exception):
+    """Two processes of subcut do not agree about the form of a message. No verdict comes of that.
+
+    Attributes:
+        code: The name of the problem, as of a `SubcutError`.
+    """
+
+    def __init__(self, what: str, code: str) -> None:
+        super().__init__(what, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SubcutError(Exception):

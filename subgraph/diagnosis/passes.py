@@ -37,7 +37,7 @@ class Ablation:
     runs: int = 0
     _known: dict[frozenset[str], Verdict] = field(default_factory=dict)
 
-    def names(self, off: Iterable[str] = ()) -> list[str]:
+    def names(self, off: Iterable[str] = ()) -> Sequence[str]:
         """The passes that change what the candidate makes of the region, while some are off.
 
         Raises:

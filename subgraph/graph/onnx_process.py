@@ -137,9 +137,9 @@ class OnnxProcess:
         if reply is None:
             self._child = None
             raise self._ended(child.end(), call)
-        if error := reply[0]["error"]:
-            raise OnnxError(error)
-        return reply[1]
+        if reply.error:
+            raise OnnxError(reply.error)
+        return reply.data
 
     def _start(self, size: int) -> Answering:
         spec = importlib.util.find_spec("onnx")

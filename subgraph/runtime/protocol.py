@@ -1,5 +1,7 @@
-"""What a worker's process replies to its parent, as dataclasses; on the pipe they are sealed JSON
-lines.
+"""Requests to a worker's process and its replies, as dataclasses; on the pipe they are JSON lines.
+
+A reply is one of three kinds: the result; an error that the process reports (`ErrorReply`); or an
+error of subcut's own code in the process (`InternalReply`), which says nothing about a candidate.
 
 A backend's code runs in the worker's process and can write into every descriptor of it. So each
 reply begins with a random word, which went through the pipe before the backend was imported, and
@@ -13,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from subgraph.precision import Precision
-from subgraph.runtime.inputs import InputOrigin
+from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.storage.tensors import Record
 
 WORD_BYTES = 16
@@ -38,6 +41,129 @@ def process_end(
     """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a
     limit was exceeded. `lines`: the last of standard error."""
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
+
+
+# ------------------------------------------------------------ requests
+
+
+@dataclass(frozen=True)
+class AboutRequest:
+    """A request for the properties of the backend, with some options. The reply: `BackendInfo`."""
+
+    task: ClassVar[str] = "say what the backend is"
+    options: Mapping[str, Any]
+    do: Literal["about"] = "about"
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """A request to build a model under the name `key`. The reply: `Loaded`."""
+
+    task: ClassVar[str] = "load the model"
+    key: str
+    model: Path
+    options: Mapping[str, Any]
+    do: Literal["load"] = "load"
+
+
+@dataclass(frozen=True)
+class NamesRequest:
+    """A request for the names that a function of the backend returns for a model. The reply:
+    `Names`."""
+
+    task: ClassVar[str] = "say what it knows of the model"
+    function: str
+    model: Path
+    options: Mapping[str, Any]
+    do: Literal["names"] = "names"
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request to run a model once. The reply: `ModelRun`.
+
+    Attributes:
+        key: The name of the model.
+        into: The folder for the outputs.
+        outputs: The file stem of each wanted output, by name.
+        feeds: The inputs, whose files are relative to `into`; or a sample that is planned only.
+        earlier: The outputs of an earlier run of the same inputs.
+    """
+
+    task: ClassVar[str] = "run the model"
+    key: str
+    into: Path
+    outputs: Mapping[str, str]
+    feeds: tuple[Record, ...] | Sample
+    earlier: tuple[Record, ...] = ()
+    do: Literal["run"] = "run"
+
+
+@dataclass(frozen=True)
+class SourcesRequest:
+    """A request for the Python files that the backend's file has imported. The reply: `Sources`."""
+
+    task: ClassVar[str] = "say what it imported"
+    do: Literal["sources"] = "sources"
+
+
+@dataclass(frozen=True)
+class DropRequest:
+    """A request to forget a model. The reply: `Done`."""
+
+    task: ClassVar[str] = "drop a model"
+    key: str
+    do: Literal["drop"] = "drop"
+
+
+Request = AboutRequest | LoadRequest | NamesRequest | RunRequest | SourcesRequest | DropRequest
+
+
+# ------------------------------------------------------------ replies
+
+
+@dataclass(frozen=True)
+class ErrorReply:
+    """An error that the process reports, as `SubcutError.to_json` returns it."""
+
+    error: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InternalReply:
+    """An error of subcut's own code in the process, in words."""
+
+    failure: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The reply of a process that has started, and to a request without a result."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The reply to a `LoadRequest`.
+
+    Attributes:
+        seconds: The time to convert and build the model.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Names:
+    """The reply to a `NamesRequest`."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The reply to a `SourcesRequest`: the digest of each file."""
+
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True)

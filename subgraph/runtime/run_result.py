@@ -128,12 +128,13 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document that a store entry keeps; `from_entry` reads it."""
-        return dict(to_json(self._stored()))
+        return dict(to_json(self.to_stored()))
 
-    def _stored(self) -> StoredResult:
+    def to_stored(self) -> StoredResult:
+        """Return the result as the document that is stored or sent."""
         v = self.failure
         samples = zip(self.tensors, self.others, strict=True)
-        later = tuple(one._stored() for one in self.later)
+        later = tuple(one.to_stored() for one in self.later)
         return StoredResult(
             self.build,
             self.run,
@@ -184,8 +185,13 @@ def _equal(one: Record, other: Record) -> bool:
 
 
 def from_entry(entry: StoreEntry) -> RunResult:
-    """The result that a store entry keeps, with absolute paths."""
-    return replace(_within(from_document(entry.document), entry.folder), stored=True, sources={})
+    """The result that a store entry keeps, with absolute paths.
+
+    Raises:
+        InputError: The entry is damaged.
+    """
+    stored = from_json(StoredResult, entry.document, "a stored result")
+    return replace(_within(from_stored(stored), entry.folder), stored=True, sources={})
 
 
 def _within(result: RunResult, folder: Path) -> RunResult:
@@ -202,22 +208,14 @@ def _within(result: RunResult, folder: Path) -> RunResult:
     return result.changed(placed)
 
 
-def from_document(document: object) -> RunResult:
-    """What `to_json` wrote, with files relative to their folder.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    return _result_of(from_json(StoredResult, document, "a stored result"))
-
-
-def _result_of(stored: StoredResult) -> RunResult:
+def from_stored(stored: StoredResult) -> RunResult:
+    """Return the result that `to_stored` has written, with files relative to their folder."""
     verdict = None
     if f := stored.failure:
         verdict = Verdict(f.status, f.signature, f.why, (), f.process, stored.build, stored.run)
     tensors = tuple({record.name: record for record in sample.tensors} for sample in stored.samples)
     others = tuple(sample.others for sample in stored.samples)
-    later = tuple(map(_result_of, stored.later or ()))
+    later = tuple(map(from_stored, stored.later or ()))
     return RunResult(
         tensors,
         others,

@@ -1,6 +1,10 @@
 """A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors
 are .npy files. Replies are sealed (`runtime.protocol`).
 
+An error has one of three kinds. A `SubcutError` is one that the child reports. A `WorkerDied` says
+how its process ended, or what the code in it did to the pipe. An `InternalError` says that this
+module cannot read a reply, or the child a request: that is no fault of a candidate.
+
 This is the parent's half, `worker_main` is the child's. The child leads a session (process group)
 of its own, so that killing the group kills all that it started. It ends when its lifeline or its
 standard input closes: a killed parent leaves no child behind, even in the middle of a run
@@ -16,10 +20,9 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from subgraph import children
 from subgraph.documents import from_json, to_json
@@ -27,9 +30,9 @@ from subgraph.environments import releases
 from subgraph.errors import (
     BackendError,
     InputError,
+    InternalError,
     ModelError,
     OutputError,
-    SubcutError,
     WorkerDied,
     name_setting,
 )
@@ -42,8 +45,21 @@ from subgraph.runtime.protocol import (
     CHANNEL_LOST,
     SCRATCH,
     WORD_BYTES,
+    AboutRequest,
     BackendInfo,
+    Done,
+    DropRequest,
+    ErrorReply,
+    InternalReply,
+    Loaded,
+    LoadRequest,
     ModelRun,
+    Names,
+    NamesRequest,
+    Request,
+    RunRequest,
+    Sources,
+    SourcesRequest,
     process_end,
     seal,
 )
@@ -63,13 +79,6 @@ START_SECONDS = 120.0  # for importing the runtime, before the first request's o
 
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
-TASKS = {
-    "load": "load the model",
-    "run": "run the model",
-    "drop": "drop a model",
-    "about": "say what the backend is",
-}
-TASKS |= {"sources": "say what it imported", "names": "say what it knows of the model"}
 
 
 class Worker:
@@ -133,6 +142,7 @@ class Worker:
         self._replies = 0
         self._printed = bytearray()  # the end of standard error
         self._starting = True
+        self._task = ""  # of the present request
         self._pending = False  # a request has no reply yet, or was given up
         self._ended = self._closing = self._closed = False
         self._request_lock, self._kill_lock = threading.Lock(), threading.Lock()
@@ -145,7 +155,7 @@ class Worker:
         Raises:
             BackendError: the runtime is not installed or does not start.
         """
-        return self._ask(partial(from_json, BackendInfo), "about", options=dict(options))
+        return self._ask(AboutRequest(options), BackendInfo)
 
     def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
         """Convert and build `model` under the name `key`; the seconds that it took.
@@ -153,21 +163,15 @@ class Worker:
         Raises:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
         """
-        return self._ask(_seconds, "load", key=key, model=str(model), options=dict(options))
+        return self._ask(LoadRequest(key, model, options), Loaded).seconds
 
-    def names(self, of: str, model: Path, options: Mapping[str, Any]) -> list[str]:
+    def names(self, of: str, model: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
         """What the backend's function of this name, `tensors` or `passes`, names of a model.
 
         Raises:
             BackendError: the backend cannot be used.
         """
-        return self._ask(
-            lambda reply: list(map(str, reply["names"])),
-            "names",
-            of=of,
-            model=str(model),
-            options=dict(options),
-        )
+        return self._ask(NamesRequest(of, model, options), Names).names
 
     def run(
         self,
@@ -186,43 +190,35 @@ class Worker:
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
         """
-        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
-        fed["earlier"] = to_json(tuple(earlier))
+        fed = feeds if isinstance(feeds, Sample) else tuple(feeds)
         with name_setting(getattr(feeds, "setting", "")):
-            return self._ask(
-                partial(from_json, ModelRun),
-                "run",
-                key=key,
-                into=str(into),
-                outputs=dict(outputs),
-                **fed,
-            )
+            return self._ask(RunRequest(key, into, outputs, fed, tuple(earlier)), ModelRun)
 
-    def sources(self) -> dict[str, str]:
+    def sources(self) -> Mapping[str, str]:
         """What the backend's Python file has imported from outside the installed packages: file →
         digest."""
-        return (
-            self._ask(lambda reply: dict(reply["sources"]), "sources") if self._has_sources else {}
-        )
+        return self._ask(SourcesRequest(), Sources).sources if self._has_sources else {}
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again. Once the time is used up, nothing is asked."""
         if not self.deadline.has_passed:
-            self._ask(dict, "drop", key=key)
+            self._ask(DropRequest(key), Done)
 
-    def _ask(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
-        """Send one request, wait for its reply; `read` makes of its document what the caller wants.
+    def _ask(self, request: Request, kind: type[T]) -> T:
+        """Send a request, and return its reply, which is of this kind.
 
         Raises:
-            SubcutError: the error that the child reports. WorkerDied: there is no reply.
-                BackendError: the runtime, or what it has started, says that a disk is full: that
-                    tells nothing about it. OutOfTime: the deadline
-                has passed; a request that was under way was ended.
+            SubcutError: The error that the child reports.
+            WorkerDied: There is no reply, or code of the backend has written one.
+            InternalError: The request or the reply cannot be read.
+            BackendError: The runtime, or what it has started, says that a disk is full. That tells
+                nothing about it.
+            OutOfTime: The deadline has passed. A request that was under way was ended.
         """
         self.deadline.require()
         with self._request_lock:  # the pipes are closed by whoever has it
             try:
-                return self._exchange(read, do, **arguments)
+                return self._exchange(request, kind)
             except (ModelError, WorkerDied) as e:
                 if not any(map(children.DISK_FULL.search, (e.what, *self.last_lines()))):
                     raise
@@ -233,45 +229,43 @@ class Worker:
                     code="output.disk-full",
                 ) from e
 
-    def _exchange(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
+    def _exchange(self, request: Request, kind: type[T]) -> T:
         if self._ended or self._pending:
             raise WorkerDied(
-                f"the process that should {TASKS[do]} was stopped before",
+                f"the process that should {request.task} was stopped before",
                 process=process_end([]),
                 code="worker.stopped",
             )
         self._read_stderr()
         self._printed.clear()
-        request = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        line = json.dumps(to_json(request)).encode() + b"\n"
+        self._task = request.task
         self._pending = True  # before it is sent: Ctrl-C may come at once
-        self._pipes.send(request)
+        self._pipes.send(line)
         if self._starting:
-            self._receive_reply(
-                do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict
-            )
+            limit = None if self.timeout is None else max(self.timeout, START_SECONDS)
+            self._receive_reply(Done, limit)
             self._starting = False
-        reply = self._receive_reply(do, self.timeout, lambda found: _error(found) or read(found))
+        reply = self._receive_reply(kind, self.timeout)
         self._pending = False
-        if not isinstance(reply, SubcutError):
+        if not isinstance(reply, ErrorReply):
             return reply
-        error = reply
+        error = error_from_json(reply.error)
         if isinstance(
             error, WorkerDied
         ):  # a process that the child started; what it printed arrived here
             error.process = process_end(self.last_lines()) | error.process
         raise error
 
-    def _receive_reply(
-        self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]
-    ) -> T:
-        """What `read` makes of the next reply, which must be the child's own.
+    def _receive_reply(self, kind: type[T], limit: float | None) -> T | ErrorReply:
+        """Return the next reply, which must be the child's own.
 
         Raises:
-            WorkerDied: code of the backend has written into the pipe. RuntimeError: `worker_main`
-                and this module do not agree about the form of a reply, which says nothing about a
-                candidate.
+            WorkerDied: Code of the backend has written into the pipe.
+            InternalError: The child cannot read the request, or fails in subcut's own code; or its
+                reply is not of this kind.
         """
-        line = self._read_line(do, limit)
+        line = self._read_line(limit)
         expected = seal(self._word, self._replies)
         self._replies += 1
         try:
@@ -279,12 +273,19 @@ class Worker:
         except ValueError:
             document = None
         if document is None or not line.startswith(expected):
-            raise self._died(do, f"wrote into {CHANNEL}: what it says cannot be believed")
+            how = f"wrote into {CHANNEL}: what it says cannot be believed"
+            raise self._died(how, code="worker.wrote-into-pipe")
         try:
-            return read(document)
-        except (ValueError, KeyError, TypeError, AttributeError, InputError) as e:
+            reply = from_json(ErrorReply | InternalReply | kind, document)  # type: ignore[arg-type]
+        except InputError as e:
             self._kill()
-            raise RuntimeError(f"the reply to '{do}' is unreadable: {type(e).__name__}: {e}") from e
+            what = f"the reply to the request to {self._task} is unreadable: {e.what}"
+            raise InternalError(what, code="worker.unreadable-reply") from e
+        if isinstance(reply, InternalReply):
+            self._kill()
+            what = f"the process that should {self._task}: {reply.failure}"
+            raise InternalError(what, code="worker.failed-inside")
+        return cast("T | ErrorReply", reply)
 
     def last_lines(self) -> list[str]:
         """The last lines that the child and its processes printed during the last request."""
@@ -297,7 +298,7 @@ class Worker:
         """Does it take another request?"""
         return not self._pending and not self._ended and not self._process.has_exited()
 
-    def _read_line(self, do: str, limit: float | None) -> bytes:
+    def _read_line(self, limit: float | None) -> bytes:
         """The next line of the replies, after all of the request was sent.
 
         A child that died is noticed although other processes may hold its pipes open.
@@ -306,16 +307,17 @@ class Worker:
         end = latest if limit is None else min(time.monotonic() + limit, latest)
         check = time.monotonic() + POLL
         while not self._has_line():
-            self._serve_pipes(do, max(min(check, end) - time.monotonic(), 0))
+            self._serve_pipes(max(min(check, end) - time.monotonic(), 0))
             if time.monotonic() >= check:
-                self._check_memory(do)
+                self._check_memory()
                 check = time.monotonic() + POLL
             if time.monotonic() >= end and not self._has_line():
                 if end == latest:
                     self._kill()
                     self.is_late = True
                     self.deadline.require()
-                raise self._died(do, f"was stopped after {limit or 0:g} s", signature="timeout")
+                how = f"was stopped after {limit or 0:g} s"
+                raise self._died(how, code="worker.died", signature="timeout")
         line = bytes(self._received[: self._searched])
         del self._received[: self._searched + 1]
         self._searched = 0
@@ -327,29 +329,29 @@ class Worker:
         self._searched = len(self._received) if end < 0 else end
         return end >= 0
 
-    def _serve_pipes(self, do: str, seconds: float) -> None:
+    def _serve_pipes(self, seconds: float) -> None:
         """Wait until a pipe is ready, then send and receive without blocking."""
         try:
             ready = self._pipes.wait(seconds)
         except BrokenPipeError:
-            raise self._pipe_closed(do) from None
+            raise self._pipe_closed() from None
         self._read_stderr()
         if ready:
-            self._receive(do)
+            self._receive()
         elif self._process.has_exited():
-            self._receive(do)
+            self._receive()
             if not self._has_line():
-                raise self._pipe_closed(do)
+                raise self._pipe_closed()
 
-    def _receive(self, do: str) -> None:
+    def _receive(self) -> None:
         chunk = self._pipes.read()
         if chunk is None:
             return
         if not chunk:
-            raise self._pipe_closed(do)
+            raise self._pipe_closed()
         self._received += chunk
         if len(self._received) > MAX_REPLY:
-            raise self._died(do, f"wrote into {CHANNEL} without an end")
+            raise self._died(f"wrote into {CHANNEL} without an end", code="worker.wrote-into-pipe")
 
     def _read_stderr(self) -> None:
         """Keep the end of what the child has printed by now."""
@@ -359,45 +361,60 @@ class Worker:
             self._printed += chunk
             del self._printed[:-KEPT_BYTES]
 
-    def _check_memory(self, do: str) -> None:
+    def _check_memory(self) -> None:
         if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
-            error = self._died(
-                do, f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}"
-            )
+            how = f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}"
+            error = self._died(how, code="worker.died")
             error.process["memory"] = self.memory
             raise error
 
     # ------------------------------------------------------------ the end
 
-    def _pipe_closed(self, do: str) -> WorkerDied:
+    def _pipe_closed(self) -> WorkerDied:
         end = time.monotonic() + EXIT_SECONDS
         while not (exited := self._process.has_exited()) and time.monotonic() < end:
             time.sleep(0.001)
         if self._closing:
-            return self._died(do, "was stopped: its answer is no longer wanted")
+            how = "was stopped: its answer is no longer wanted"
+            return self._died(how, code="worker.stopped")
         if not exited:
-            return self._died(do, f"closed {CHANNEL}")
+            return self._died(f"closed {CHANNEL}", code="worker.closed-pipe")
         self._kill()
-        return self._died(
-            do, _how_it_ended(self._process.returncode), code=self._process.returncode
-        )
+        ended = self._process.returncode
+        if ended == CHANNEL_LOST:
+            return self._died(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=ended)
+        name = crash_name(ended)
+        how = f"was ended by {name}" if name else f"ended with exit code {ended}"
+        return self._died(how, code="worker.died", exit_code=ended)
 
     def _died(
-        self, do: str, how: str, *, signature: str = "crash", code: int | None = None
+        self,
+        how: str,
+        *,
+        signature: str = "crash",
+        code: str,
+        exit_code: int | None = None,
     ) -> WorkerDied:
-        """The error, once it is ended; `code`: how it ended by itself, as `subprocess` says it."""
+        """End the process, and return the error.
+
+        Args:
+            how: The predicate of the sentence.
+            signature: As of `WorkerDied`.
+            code: The code of the error.
+            exit_code: How the process ended by itself, as `subprocess` has it; None if it did not.
+        """
         self._kill()
         lines = self.last_lines()
         last = f": {' | '.join(lines[-3:])}" if lines else ""
-        by_signal = None if code is None else crash_name(code)
+        by_signal = None if exit_code is None else crash_name(exit_code)
         hint = "the runtime itself crashed" if by_signal else ""
-        process = process_end(lines, by_signal, None if by_signal else code)
+        process = process_end(lines, by_signal, None if by_signal else exit_code)
         return WorkerDied(
-            f"the process that should {TASKS[do]} {how}{last}",
+            f"the process that should {self._task} {how}{last}",
             hint,
             signature=signature,
             process=process,
-            code="worker.died",
+            code=code,
         )
 
     def _kill(self) -> None:
@@ -425,21 +442,6 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _error(reply: Mapping[str, Any]) -> SubcutError | None:
-    return error_from_json(reply["error"]) if "error" in reply else None
-
-
-def _seconds(reply: Mapping[str, Any]) -> float:
-    return float(reply["seconds"])
-
-
-def _how_it_ended(code: int) -> str:
-    if code == CHANNEL_LOST:
-        return f"closed {CHANNEL}"
-    name = crash_name(code)
-    return f"was ended by {name}" if name else f"ended with exit code {code}"
 
 
 def _import_path(python: Path | None, scratch: str) -> str:

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,10 +39,28 @@ from subgraph.plugins import HOME
 from subgraph.precision import Precision
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import InputOrigin, Sample
-from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, seal
+from subgraph.runtime.protocol import (
+    CHANNEL_LOST,
+    SCRATCH,
+    AboutRequest,
+    BackendInfo,
+    Done,
+    DropRequest,
+    ErrorReply,
+    InternalReply,
+    Loaded,
+    LoadRequest,
+    ModelRun,
+    Names,
+    NamesRequest,
+    Request,
+    RunRequest,
+    Sources,
+    SourcesRequest,
+    not_thrown,
+    seal,
+)
 from subgraph.storage.tensors import Record, Value
-
-READY = {"ready": True}
 
 
 def main() -> None:
@@ -57,7 +75,7 @@ def main() -> None:
     for number, reply in enumerate(_replies(server, lines)):
         _exit_if_forked(server.process)
         try:
-            replies.write(seal(word, number) + json.dumps(reply).encode() + b"\n")
+            replies.write(seal(word, number) + json.dumps(to_json(reply)).encode() + b"\n")
             replies.flush()
         except OSError:
             os._exit(CHANNEL_LOST)
@@ -113,10 +131,10 @@ def _restore_import_path() -> None:
 
 
 def _replies(server: Server, lines: Iterator[bytes]) -> Iterator[object]:
-    """READY, then one reply per request."""
+    """Reply that the process has started, then to each request."""
     _import_numpy()  # slow, and needed by every request: while the first one is on its way
     server.warm()
-    yield READY
+    yield Done()
     for line in lines:
         yield _reply(server, line)
 
@@ -134,43 +152,37 @@ def _import_numpy() -> None:
 
 
 def _reply(server: Server, line: bytes) -> object:
-    request = json.loads(line)
+    """Return the reply to a request.
+
+    A request that cannot be read, and a failure of this module, are subcut's own errors.
+    """
     try:
-        return to_json(server.answer(request))
+        request: Request = from_json(Request, json.loads(line))  # type: ignore[arg-type]
+    except (ValueError, InputError) as e:
+        return InternalReply(f"the request is unreadable: {e}")
+    try:
+        return server.answer(request)
     except SubcutError as e:
-        return {"error": e.to_json()}
+        return ErrorReply(e.to_json())
     except MemoryError:
-        return {
-            "error": (
-                OutOfMemory(
-                    "running the model needs more memory than is free", code="memory.exceeded"
-                ).to_json()
-            )
-        }
+        what = "running the model needs more memory than is free"
+        return ErrorReply(OutOfMemory(what, code="memory.exceeded").to_json())
     except OSError as e:  # while writing; functions that read raise InputError
-        if e.errno in (errno.ENOMEM, errno.EMFILE):
-            return {
-                "error": (
-                    ModelError(
-                        f"the process that runs the model has used up a limit: {e.strerror}",
-                        code="worker.limit",
-                    ).to_json()
-                )
-            }
-        # numpy may give no number
-        what = f"cannot write the tensors in {request.get('into', '')}: {e.strerror or e}"
-        return {
-            "error": (
-                OutputError(
-                    what,
-                    "free some space, or choose another folder with -o",
-                    code="output.unwritable",
-                ).to_json()
-            )
-        }
+        return ErrorReply(_limit_or_disk(e, request).to_json())
     except Exception as e:  # noqa: BLE001
-        what = f"the process that runs the model failed: {type(e).__name__}: {e}"
-        return {"error": BackendError(what, "please report it", code="internal.failure").to_json()}
+        return InternalReply(f"{type(e).__name__}: {e}")
+
+
+def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
+    """Return the error of a process that used up a limit of the system, or cannot write."""
+    if e.errno in (errno.ENOMEM, errno.EMFILE):
+        what = f"the process that runs the model has used up a limit: {e.strerror}"
+        return ModelError(what, code="worker.limit")
+    folder = request.into if isinstance(request, RunRequest) else ""
+    what = f"cannot write the tensors in {folder}: {e.strerror or e}"  # numpy may give no number
+    return OutputError(
+        what, "free some space, or choose another folder with -o", code="output.unwritable"
+    )
 
 
 def _requests(pipe: int) -> Iterator[bytes]:
@@ -288,13 +300,23 @@ class Server:
         with contextlib.suppress(Exception, SystemExit):
             getattr(self.module, "warm", lambda: None)()
 
-    def answer(self, request: dict[str, Any]) -> object:
-        """The reply to a request; its `do` is the name of a method below, the rest are the
-        arguments."""
-        known = (self.about, self.load, self.run, self.sources, self.drop, self.names)
-        methods: dict[str, Callable[..., object]] = {method.__name__: method for method in known}
-        arguments = {key: value for key, value in request.items() if key != "do"}
-        return methods[request["do"]](**arguments)
+    def answer(self, request: Request) -> object:
+        """Return the reply to a request."""
+        match request:
+            case AboutRequest():
+                return self.about(request.options)
+            case LoadRequest():
+                return self.load(request)
+            case RunRequest():
+                return self.run(request)
+            case NamesRequest():
+                return self.names(request)
+            case SourcesRequest():
+                self._sources = command_line.imported() | self._sources  # as first seen here
+                return Sources(self._sources)
+            case DropRequest():
+                self.models.pop(request.key, None)
+                return Done()
 
     def about(self, options: Mapping[str, Any]) -> BackendInfo:
         """What the candidate's digest and the criterion need to know about the backend.
@@ -327,7 +349,7 @@ class Server:
                 str(getattr(module, "PASSES", "")),
             )
 
-    def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
+    def load(self, request: LoadRequest) -> Loaded:
         """Convert and build; the model of the same key that was loaded before is dropped first.
 
         Raises:
@@ -335,66 +357,59 @@ class Server:
         """
         build = self.module.load
         begin = time.perf_counter()
-        self.models.pop(key, None)  # freeing a model is part of the backend's time
+        self.models.pop(request.key, None)  # freeing a model is part of the backend's time
         with self._of_backend(Refused, "refuses the model", code="backend.refused-model"):
-            run = build(Path(model), options)
+            run = build(request.model, request.options)
         if not callable(run):
             what = (
                 f"{self.backend}: load gave {type(run).__name__}, not a function that runs the"
                 " model"
             )
             raise BackendError(what, "return run(feeds)", code="plugin.wrong-return")
-        self.models[key] = run
-        return {"seconds": time.perf_counter() - begin}
+        self.models[request.key] = run
+        return Loaded(time.perf_counter() - begin)
 
-    def sources(self) -> dict[str, dict[str, str]]:
-        """The backend's own files, as they were when they were first seen here."""
-        self._sources = command_line.imported() | self._sources
-        return {"sources": self._sources}
-
-    def names(self, of: str, model: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
-        """What the backend names of a model, by a function of its own: `tensors` or `passes`."""
-        return {"names": sorted(map(str, getattr(self.module, of)(Path(model), options)))}
-
-    def drop(self, key: str) -> dict[str, float]:
-        """Forget a model."""
-        self.models.pop(key, None)
-        return {}
-
-    def run(
-        self,
-        key: str,
-        into: str,
-        outputs: Mapping[str, str],
-        feeds: Sequence[Mapping[str, Any]] = (),
-        sample: Mapping[str, Any] | None = None,
-        earlier: Sequence[Mapping[str, Any]] = (),
-    ) -> ModelRun:
-        """Run once on `feeds` (records as JSON) or on a `sample`; write the requested outputs that
-        the model gave.
-
-        Six parameters: the fields of the request. Of an output that is bit for bit as an `earlier`
-        run gave it, that record is the answer, and nothing is written.
+    def names(self, request: NamesRequest) -> Names:
+        """Return the names that a function of the backend, `tensors` or `passes`, returns for a
+        model.
 
         Raises:
-            InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot
-                be written.
+            BackendError: The function fails.
+        """
+        function = request.function
+        with self._of_backend(
+            BackendError, f"fails in its function {function}", code="backend.unusable"
+        ):
+            names = list(getattr(self.module, function)(request.model, request.options))
+        return Names(tuple(sorted(map(str, names))))
+
+    def run(self, request: RunRequest) -> ModelRun:
+        """Run a model once, and write the requested outputs that it gave.
+
+        An output that is bit for bit as the earlier run gave it is not written again.
+
+        Raises:
+            InputError: A feed does not fit.
+            ModelError: The run failed.
+            BackendError: The model is not loaded.
+            OSError: An output cannot be written.
         """
         from subgraph.storage import tensors
 
-        folder = Path(into)
-        run = self.models[key]
+        folder = request.into
+        if request.key not in self.models:
+            what = f"the process has no model '{request.key}'"
+            raise BackendError(what, code="worker.no-model")
+        run = self.models[request.key]
         origins: dict[str, InputOrigin] = {}
-        if sample is not None:
+        if isinstance(request.feeds, Sample):
             from subgraph.runtime import load_inputs  # 10 ms, for the reference only
 
-            planned = from_json(Sample, sample)
-            arrays, origins = load_inputs.load_sample(planned)
-            types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
+            arrays, origins = load_inputs.load_sample(request.feeds)
+            types = {spec.name: (spec.form, spec.dtype) for spec in request.feeds.specs}
         else:
-            records = from_json(list[Record], feeds)
-            arrays = {r.name: tensors.load(r, folder, mapped=True) for r in records}
-            types = {r.name: (r.form, r.dtype) for r in records}
+            arrays = {r.name: tensors.load(r, folder, mapped=True) for r in request.feeds}
+            types = {r.name: (r.form, r.dtype) for r in request.feeds}
         begin = time.perf_counter()
         results = self._results(run, arrays)
         seconds = time.perf_counter() - begin
@@ -402,13 +417,13 @@ class Server:
         fed = tuple(Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in arrays.items())
         texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
         results = {**arrays, **results}
-        before = {r.name: r for r in from_json(list[Record], earlier)}
+        before = {r.name: r for r in request.earlier}
         saved = tuple(
             self._save(name, results[name], texts.get(name, ""), folder, stem, before.get(name))
-            for name, stem in outputs.items()
+            for name, stem in request.outputs.items()
             if name in results
         )
-        others = tuple(sorted(set(map(str, results)) - set(outputs) - set(arrays)))
+        others = tuple(sorted(set(map(str, results)) - set(request.outputs) - set(arrays)))
         return ModelRun(saved, fed, origins, others, seconds)
 
     def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:

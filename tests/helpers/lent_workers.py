@@ -137,7 +137,7 @@ class LentWorker(Worker):
             lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds, earlier)
         )
 
-    def names(self, what: str, model: Path, options: Mapping[str, Any]) -> list[str]:
+    def names(self, what: str, model: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
         """As `Worker.names`."""
         return super().names(what, model.absolute(), options)
 

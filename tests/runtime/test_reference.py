@@ -47,7 +47,7 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
             reference.load("bad", Path("bad.onnx"))
         reference.load("after", Path("good.onnx"))
         assert reference.run("after", tmp_path, {}, []).tensors == ()
-        with raises(ModelError, "internal.failure") as lost:
+        with raises(ModelError, "worker.no-model") as lost:
             reference.run("before", tmp_path, {}, [])
         assert not isinstance(lost.value, BackendError)
 

@@ -27,6 +27,7 @@ import pytest
 from subgraph import plugins, system
 from subgraph.errors import (
     BackendError,
+    InternalError,
     ModelError,
     OutOfMemory,
     Refused,
@@ -228,8 +229,8 @@ def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
     )
     receive = one._receive
 
-    def received(do: str) -> None:
-        receive(do)
+    def received() -> None:
+        receive()
         if b"tensors" in one._received:
             answered.touch()
             until(lambda: one._process.has_exited())
@@ -580,10 +581,53 @@ def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
     that."""
     one = start()
     build(one)
-    monkeypatch.setattr(worker, "_error", lambda reply: reply["none"])
-    with pytest.raises(RuntimeError, match="the reply to 'load' is unreadable: KeyError"):
+    monkeypatch.setattr(worker, "Loaded", ModelRun)
+    with pytest.raises(InternalError) as e:
         run_model(one, Job(Path("model.onnx"), [[]], [], tmp_path))
+    assert e.value.code == "worker.unreadable-reply"
     assert not one.alive
+
+
+def test_a_request_that_the_child_cannot_read_is_no_crash_of_the_candidate(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    one = start()
+    job = Job(Path("model.onnx"), [[]], [], tmp_path, options=["no mapping"])  # type: ignore[arg-type]
+    with pytest.raises(InternalError) as e:
+        run_model(one, job)
+    assert e.value.code == "worker.failed-inside"
+    assert not one.alive
+
+
+WRITES_INTO_PIPES = """
+for n in range(3, 20):
+    try:
+        os.write(n, b"{}\\n")
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "code"),
+    [
+        ("raise ValueError('n')", ModelError, "backend.run-failed"),
+        ("return 7", ModelError, "plugin.wrong-return"),
+        ("os._exit(3)", WorkerDied, "worker.died"),
+        ("os.closerange(3, 100); time.sleep(600)", WorkerDied, "worker.closed-pipe"),
+        (WRITES_INTO_PIPES, WorkerDied, "worker.wrote-into-pipe"),
+    ],
+)
+def test_an_error_tells_a_report_of_the_backend_from_what_its_process_did(
+    run: str,
+    kind: type[SubcutError],
+    code: str,
+    start: Callable[..., Worker],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(kind) as e:
+        ask(start(run=run), tmp_path)
+    assert (type(e.value), e.value.code) == (kind, code)
 
 
 def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:

@@ -15,16 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from subgraph import documents
-from subgraph.documents import to_json
-from subgraph.errors import BackendError, SubcutError, Unreachable, from_json
+from subgraph.documents import from_json, to_json
+from subgraph.errors import BackendError, InputError, InternalError, SubcutError, Unreachable
+from subgraph.errors import from_json as error_from_json
 from subgraph.runtime import executors
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.executors import Connection
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote import task
-from subgraph.runtime.run_result import Job, RunResult, from_document
+from subgraph.runtime.remote.task import ClusterTask, TaskReply
+from subgraph.runtime.run_result import Job, RunResult, from_stored
 from subgraph.runtime.worker_pool import Workers, ended_by_cancel, is_cancelled, stopped
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
@@ -71,18 +72,15 @@ class RemoteWorkers(Workers):
         self._reconnecting = threading.Lock()
 
     @cached_property
-    def _task(self) -> dict[str, Any]:
-        candidate = to_json(replace(self.candidate, executor="", resources={}, origin=""))
-        return {
-            "version": __version__,
-            "candidate": candidate,
-            "code": self.candidate.identity("")["code"],
-        }
+    def _task(self) -> ClusterTask:
+        candidate = replace(self.candidate, executor="", resources={}, origin="")
+        return ClusterTask(__version__, candidate, self.candidate.identity("")["code"])
 
     def about(self) -> BackendInfo:
         """As of `Workers`, on a machine of the executor."""
-        reply, _ = self._performed({**self._task, "do": "about"}, {}, "")
-        return documents.from_json(BackendInfo, reply["about"])
+        reply, _ = self._performed(self._task, {})
+        assert reply.about
+        return reply.about
 
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> NoReturn:
         """
@@ -101,10 +99,10 @@ class RemoteWorkers(Workers):
             Unreachable: the workers that ran it were lost, one after the other.
         """
         with task.leash(job.into) as token:
-            request = {**self._task, "do": "run", "token": token, "job": to_json(job)}
+            request = replace(self._task, job=job, token=token)
             with self.turns, ended_by_cancel(lambda: self._stop(job, token)):
                 reply, files = self._run(request, job)
-        if "result" not in reply:
+        if reply.result is None:
             raise Unreachable(
                 "a worker lacks files that were sent",
                 "the same command again",
@@ -112,40 +110,39 @@ class RemoteWorkers(Workers):
             )
         for name, data in files.items():
             (job.into / Path(name).name).write_bytes(data)
-        return replace(from_document(reply["result"]), ended=bool(reply["result"]["ended"]))
+        return replace(from_stored(reply.result), ended=reply.ended)
 
-    def _run(self, request: dict[str, Any], job: Job) -> tuple[dict[str, Any], dict[str, bytes]]:
-        token: str = request["token"]
+    def _run(self, request: ClusterTask, job: Job) -> tuple[TaskReply, dict[str, bytes]]:
         if not self._by_content:
-            reply, files = self._performed(request, {}, token)
-            if "by_content" not in reply:
+            reply, files = self._performed(request, {})
+            if not reply.by_content:
                 return reply, files
-            self._by_content = task.leash_of(
-                job.into, token
-            ).exists()  # gone: nobody waits for this run
+            leash = task.leash_of(job.into, request.token)
+            self._by_content = leash.exists()  # if not, nobody waits for this run
         packed, places = task.packed(job)
         digests = {place: file_digest(path) for place, path in places.items()}
         paths = {digests[place]: path for place, path in places.items()}
-        request = {**request, "packed": to_json(packed), "files": digests}
+        request = replace(request, packed=packed, files=digests)
         content = {
             key: path.read_bytes() for key, path in paths.items() if path.stat().st_size < SMALL
         }
-        reply, files = self._performed(request, content, token)
-        if "missing" in reply:
-            content |= {key: paths[key].read_bytes() for key in reply["missing"]}
-            reply, files = self._performed(request, content, token)
+        reply, files = self._performed(request, content)
+        if reply.missing:
+            content |= {key: paths[key].read_bytes() for key in reply.missing}
+            reply, files = self._performed(request, content)
         return reply, files
 
     def _performed(
-        self, request: dict[str, Any], content: dict[str, bytes], token: str
-    ) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """The reply to a task, tried again where its worker was lost.
+        self, request: ClusterTask, content: dict[str, bytes]
+    ) -> tuple[TaskReply, dict[str, bytes]]:
+        """Return the reply to a task, which is tried again if its worker was lost.
 
         Raises:
-            Unreachable: it was lost too often. BackendError: the executor is not reached, or what
-                the task raised.
+            Unreachable: The worker was lost too often.
+            BackendError: The executor is not reached, or the task reports an error.
+            InternalError: The reply cannot be read.
         """
-        text = json.dumps(request)
+        text = json.dumps(to_json(request))
         why = ""
         for _ in range(MAX_LOSSES):
             connection = self._connection
@@ -154,9 +151,13 @@ class RemoteWorkers(Workers):
             except Exception as e:  # noqa: BLE001
                 why = self._why_lost(e, connection)
             else:
-                document: dict[str, Any] = json.loads(reply)
-                if "error" in document:
-                    raise from_json(document["error"])
+                try:
+                    document = from_json(TaskReply, json.loads(reply))
+                except (ValueError, InputError) as e:
+                    what = f"the reply to a task is unreadable: {e}"
+                    raise InternalError(what, code="worker.unreadable-reply") from e
+                if document.error:
+                    raise error_from_json(document.error)
                 return document, files
         raise Unreachable(
             f"the worker was lost, {MAX_LOSSES} times: {why}", code="executor.worker-lost"
@@ -167,7 +168,7 @@ class RemoteWorkers(Workers):
         the user."""
         spec = clean(self.candidate.executor)
         why = f"{type(error).__name__}: {clean(str(error))[:200]}"
-        if isinstance(error, SubcutError):  # nobody waits for it
+        if isinstance(error, (SubcutError, InternalError)):  # nobody waits for it, or it is ours
             raise error
         if isinstance(error, CancelledError) or not connection.alive:
             what = f"{spec} does not answer any more"

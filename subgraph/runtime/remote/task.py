@@ -18,7 +18,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,41 +26,98 @@ from typing import Any
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, SubcutError
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.run_result import Job
+from subgraph.runtime.protocol import BackendInfo
+from subgraph.runtime.run_result import Job, StoredResult
 from subgraph.runtime.worker_pool import Cancel, Workers
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.system import Lock
 from subgraph.version import __version__
 
-Reply = tuple[dict[str, Any], dict[str, bytes]]
 LEASH = 0.3  # seconds between two looks whether a run is still wanted
 
 _lock = threading.Lock()
 _pools: dict[str, Workers] = {}
 
 
-def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """What a task gives: JSON, and output files by name where they go by content.
+@dataclass(frozen=True)
+class TaskVersion:
+    """The part of a task that every version of subcut can read: the version of the sender."""
 
-    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `job` and its
-    `token`; where files go by content also `packed`, the job as of `packed`, and `files`, their
-    digests by place. `content`: bytes by digest.
+    version: str
+
+
+@dataclass(frozen=True)
+class ClusterTask(TaskVersion):
+    """A request to a worker of a cluster: to run a job, or to describe the backend.
+
+    Attributes:
+        candidate: The candidate, without its executor.
+        code: The digest of the code of the candidate.
+        job: The run; None to describe the backend.
+        token: The token of the leash of the run.
+        packed: If files go by content: the job with paths in a folder of the worker's; else None.
+        files: The digest of each file of `packed`, by its place.
+    """
+
+    candidate: Candidate
+    code: str
+    job: Job | None = None
+    token: str = ""
+    packed: Job | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskReply:
+    """The reply to a task.
+
+    Attributes:
+        error: The error that the worker reports, as `SubcutError.to_json` returns it; None if there
+            is none.
+        about: The properties of the backend.
+        result: The result of the job.
+        ended: Whether the process of the candidate did not survive the job.
+        by_content: Whether the worker does not see the files of the job.
+        missing: Digests of the files that the worker lacks.
+    """
+
+    error: Mapping[str, Any] | None = None
+    about: BackendInfo | None = None
+    result: StoredResult | None = None
+    ended: bool = False
+    by_content: bool = False
+    missing: tuple[str, ...] = ()
+
+
+def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """Perform a task.
+
+    Args:
+        request: A `ClusterTask`, as JSON.
+        content: Files by digest.
+
+    Returns:
+        A `TaskReply`, as JSON, and output files by name if they go by content.
     """
     try:
         reply, files = _performed(json.loads(request), content)
     except SubcutError as e:
-        return json.dumps({"error": e.to_json()}), {}
-    return json.dumps(reply), files
+        reply, files = TaskReply(e.to_json()), {}
+    return json.dumps(to_json(reply)), files
 
 
-def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
+def _performed(
+    document: object, content: Mapping[str, bytes]
+) -> tuple[TaskReply, dict[str, bytes]]:
     here = clean_name()
-    if task["version"] != __version__:
-        what = f"subcut {__version__} runs on {here}, {task['version']} on this machine"
+    sender = from_json(TaskVersion, document).version
+    if sender != __version__:
+        what = f"subcut {__version__} runs on {here}, {sender} on this machine"
         raise BackendError(what, "install the same version on both", code="executor.other-version")
-    candidate = Candidate(**task["candidate"])
-    if candidate.identity("")["code"] != task["code"]:
+    task = from_json(ClusterTask, document)
+    candidate = task.candidate
+    if candidate.identity("")["code"] != task.code:
         what = f"the files of candidate {candidate.name} differ on {here}, or are not there"
         raise BackendError(
             what,
@@ -68,28 +125,27 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
             code="executor.other-files",
         )
     workers = _workers(candidate)
-    if task["do"] == "about":
-        return {"about": to_json(workers.about())}, {}
-    job = from_json(Job, task["job"])
-    token = task["token"]
-    if leash_of(job.into, token).exists() and has_files(job):
-        with _while_wanted(job, token):
-            return {"result": _run(workers, job)}, {}
-    if "packed" not in task:
-        return {"by_content": True}, {}
+    job = task.job
+    if job is None:
+        return TaskReply(about=workers.about()), {}
+    if leash_of(job.into, task.token).exists() and has_files(job):
+        with _while_wanted(job, task.token):
+            return _run(workers, job), {}
+    if task.packed is None:
+        return TaskReply(by_content=True), {}
     with folders.temporary("subcut-task") as folder:
-        if missing := _place(task["files"], content, folder):
-            return {"missing": missing}, {}
-        job = from_json(Job, task["packed"]).within(folder)
+        if missing := _place(task.files, content, folder):
+            return TaskReply(missing=tuple(missing)), {}
+        job = task.packed.within(folder)
         job.into.mkdir()
-        with _cancellable(token):
-            result = _run(workers, job)
-        return {"result": result}, {path.name: path.read_bytes() for path in job.into.iterdir()}
+        with _cancellable(task.token):
+            reply = _run(workers, job)
+        return reply, {path.name: path.read_bytes() for path in job.into.iterdir()}
 
 
-def _run(workers: Workers, job: Job) -> dict[str, Any]:
+def _run(workers: Workers, job: Job) -> TaskReply:
     result = workers.run(job)
-    return {**result.to_json(), "ended": result.ended}
+    return TaskReply(result=result.to_stored(), ended=result.ended)
 
 
 def has_files(job: Job) -> bool:
