@@ -149,10 +149,7 @@ def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials
     """Trials of another candidate: of the same environment in the same processes, else in processes
     of its own."""
     own = trials.runtime.candidate
-    if all(
-        getattr(candidate, key) == getattr(own, key)
-        for key in ("release", "package", "python", "processor")
-    ):
+    if candidate.build() == own.build():
         yield trials.with_candidate(candidate)
         return
     with with_candidate(trials, candidate, name) as other:

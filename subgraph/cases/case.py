@@ -16,6 +16,7 @@ from subgraph.documents import absent, from_json, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.results.common import ComparedOutputs
+from subgraph.runtime.candidate import RuntimeBuild
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import OriginKind
 from subgraph.runtime.reference import Reference
@@ -243,18 +244,13 @@ class ExpectedTest:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(RuntimeBuild):
     """`Candidate.identity`, as far as it is read."""
 
     backend: str
     options: Mapping[str, str | int | float | bool | None]
     timeout: float
     memory: float | None
-    release: str = ""
-    package: str = ""
-    python: str = ""
-    processor: str = ""
-    device: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -267,11 +267,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         identity.timeout,
         int(identity.memory) if identity.memory else None,
         origin="this case",
-        release=identity.release,
-        package=identity.package,
-        python=identity.python,
-        processor=identity.processor,
-        device=identity.device,
+        **identity.build(),
     )
     return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,6 @@ RUN = (
     "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
 )
 COMMANDS = ("convert", RUN)  # in the order in which they run
-ENVIRONMENT = (
-    "release",
-    "package",
-    "python",
-    "processor",
-    "device",
-)  # attributes that say where its runtime is from
 SPEC_OPTIONS: Options = {
     "package": (),
     "python": None,
@@ -104,21 +97,40 @@ def stated_options(head: str) -> Options:
     return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuntimeBuild:
+    """The build of a runtime: a part of a candidate, of its identity and of manifests.
+
+    Attributes:
+        release: The release, "1.22.1", which runs in a separate environment; "" for the one that is
+            installed beside subcut. Of a command, the version that the user has switched it to.
+        package: The package that holds another build, in a separate environment; "" for the usual.
+        python: The interpreter of an environment of the user that has the runtime; "" for none.
+        processor: Another processor, by whose kernels it computes under an emulator; "" for none.
+        device: The device of `runtime.devices` that computes; "" if none is named.
+    """
+
+    release: str = ""
+    package: str = ""
+    python: str = ""
+    processor: str = ""
+    device: str = ""
+
+    def build(self) -> dict[str, Any]:
+        """Return the fields of the build, without empty ones."""
+        known = ((f.name, str(getattr(self, f.name))) for f in fields(RuntimeBuild))
+        return {name: value for name, value in known if value}
+
+
 @dataclass(frozen=True)
-class Candidate:
-    """What is compared with the reference.
+class Candidate(RuntimeBuild):
+    """What is compared with the reference. Its build: see `RuntimeBuild`.
 
     Attributes:
         name: as the user typed it; shown in reports.
         backend: a backend's name, or the path of a Python file.
         options: of the backend's `load`.
-        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for the one that is
-            installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
-            pip that say where it comes from.
-        package: that holds the runtime, where it is another build of it, in an environment of its own. python: of an
-            environment of the user's that has the runtime. processor: another one, by whose kernels it computes under
-            an emulator.
-        device: the name, of `runtime.devices`, of what computes; "" if none is named.
+        sources: options for pip that say where the release comes from.
         executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
             of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
         precision, multi: None: as the backend reports.
@@ -139,12 +151,7 @@ class Candidate:
     timeout: float = TIMEOUT
     memory: int | None = None
     origin: str = ""
-    release: str = ""
     sources: tuple[str, ...] = ()
-    package: str = ""
-    python: str = ""
-    processor: str = ""
-    device: str = ""
     executor: str = ""
     resources: Mapping[str, float] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
@@ -262,7 +269,7 @@ class Candidate:
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
-            **{key: said for key in ENVIRONMENT if (said := getattr(self, key))},
+            **self.build(),
             **({"emulator": emulated.version(self.processor)} if self.processor else {}),
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
