@@ -38,6 +38,7 @@ from subgraph.commands.help import (
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
 from subgraph.errors import (
+    EXIT_CODES,
     ErrorDocument,
     InternalError,
     OutOfMemory,
@@ -55,6 +56,21 @@ RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
+EXIT_TEXT = "; ".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
+HELP = f"""Find the piece of an ONNX model that a runtime or device computes wrong.
+
+subcut cuts the model between two nodes, keeps the real tensors that enter and leave the piece,
+runs it on the target ("candidate"), and compares with onnxruntime ("reference").
+
+Examples:
+  subcut demo DIR                            a folder to try this in
+  subcut bisect model.onnx -c wrong.py       find the wrong nodes
+  subcut --start stem/pad --end stem/pool    short for: subcut cut ...
+
+Exit code {EXIT_TEXT}.
+
+Terms such as "candidate" are explained in docs/words.md.
+"""
 INTERRUPTED = 130
 INTERNAL = SubcutError.exit_code
 HEARTBEAT_SECONDS = 15.0  # between two signs of life
@@ -220,7 +236,7 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(cls=Group, invoke_without_command=True)
+@app.callback(cls=Group, invoke_without_command=True, help=HELP)
 def global_options(
     ctx: typer.Context,
     as_json: Annotated[
@@ -252,23 +268,7 @@ def global_options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> Result | None:
-    """Find the piece of an ONNX model that a runtime or device computes wrong.
-
-    subcut cuts the model between two nodes, keeps the real tensors that enter and leave the piece,
-    runs it on the target ("candidate"), and compares with onnxruntime ("reference").
-
-    Examples:
-      subcut demo DIR                            a folder to try this in
-      subcut bisect model.onnx -c wrong.py       find the wrong nodes
-      subcut --start stem/pad --end stem/pool    short for: subcut cut ...
-
-    Exit code 0: done, or all agree; 1: something disagrees; 2: wrong usage; 3: the model is
-    unreadable or unsupported;
-    4: a runtime cannot be used; 5: inconclusive; 74: something could not be written; 130:
-    interrupted.
-
-    Terms such as "candidate" are explained in docs/words.md.
-    """
+    """Read the options of every command; without a command, list the tasks."""
     if color not in (None, "auto", "always", "never"):
         raise typer.BadParameter(
             f"{color!r}: expected auto, always or never.", param_hint="'--color'"

@@ -29,6 +29,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NotRequired, TypedDict
 
+# Exit code of the command line → its meaning, for `--help`, README.md and docs/scripts.md.
+EXIT_CODES = {
+    0: "done, or all agree",
+    1: "something disagrees",
+    2: "wrong usage",
+    3: "the model is unreadable or unsupported",
+    4: "a runtime cannot be used",
+    5: "inconclusive",
+    70: "subcut itself failed",
+    74: "something could not be written",
+    130: "interrupted",
+}
+
 
 class ErrorDocument(TypedDict):
     """An error as JSON. `signature` and `process` as of `WorkerDied`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 import subgraph
 from docs import error_codes
 from subgraph import errors
-from subgraph.errors import SubcutError, UnknownName, WorkerDied
+from subgraph.errors import EXIT_CODES, SubcutError, UnknownName, WorkerDied
 from tests.helpers.facts import has_line
 
+ROOT = Path(__file__).parents[1]
 CLASSES = [
     getattr(errors, name)
     for name, value in vars(errors).items()
@@ -30,6 +32,7 @@ def test_the_way_through_json_keeps_kind_code_text_and_hint(cls: type[SubcutErro
     assert type(again) is cls
     assert (again.code, again.what, again.hint) == ("area.problem", "what", "hint")
     assert again.exit_code == error.exit_code
+    assert error.exit_code in EXIT_CODES
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -41,6 +44,18 @@ def test_the_tree_on_top_of_the_file_names_each_with_its_exit_code(cls: type[Sub
     ]
     assert cls is SubcutError or f" {cls.exit_code} " in line
     assert cls.__name__ in subgraph.__all__
+
+
+def _read_exit_codes(page: str) -> dict[int, str]:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / page).read_text(encoding="utf-8"), re.M)
+    return {int(code): meaning for code, meaning in rows}
+
+
+def test_pages_have_the_meanings_of_exit_codes() -> None:
+    page = _read_exit_codes("docs/scripts.md")
+    assert page.keys() == EXIT_CODES.keys()
+    rows = [*page.items(), *_read_exit_codes("README.md").items()]
+    assert all(meaning.startswith(EXIT_CODES[code]) for code, meaning in rows)
 
 
 def test_how_a_process_ended_travels_too() -> None:
