@@ -384,18 +384,18 @@ def test_the_same_command_after_an_edit_of_the_candidate_replaces_its_result(her
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--max-trials", "0"), "--max-trials 0: at least one run is needed"),
-        (("--max-time", "soon"), "--max-time soon: expected a time"),
-        (("--repeat", "0"), "--repeat 0: at least one run"),
-        (("--within", "n3"), "--within n3: expected two nodes"),
-        (("--within", "n3..nn"), "no node or tensor 'nn'"),
-        (("--criterion", "nose"), "did you mean 'noise'"),
+        (("--max-trials", "0"), ("--max-trials 0",)),
+        (("--max-time", "soon"), ("--max-time soon",)),
+        (("--repeat", "0"), ("--repeat 0",)),
+        (("--within", "n3"), ("--within n3",)),
+        (("--within", "n3..nn"), ("'nn'",)),
+        (("--criterion", "nose"), ("'noise'",)),
     ],
 )
-def test_slips(words: tuple[str, ...], says: str, here: Path) -> None:
+def test_slips(words: tuple[str, ...], says: tuple[str, ...], here: Path) -> None:
     done = subcut("bisect", "m.onnx", *words, cwd=here)
     assert (done.code, done.out) == (2, "")
-    assert says in done.err
+    assert has_line(done.err, *says)
 
 
 # ------------------------------------------------------------------------------------------------

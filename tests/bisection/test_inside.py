@@ -83,11 +83,13 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
-        pytest.param(6, "not searched: --max-trials is used up", marks=pytest.mark.rare),
-        (12, "ended early: "),
+        pytest.param(6, ("--max-trials",), marks=pytest.mark.rare),
+        (12, ("ended early: ",)),
     ],
 )
-def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_path: Path) -> None:
+def test_max_trials_is_for_what_is_inside_as_well(
+    limit: int, told: tuple[str, ...], tmp_path: Path
+) -> None:
     """Without a limit the search makes 14 runs, 7 of them inside; the document counts them all, and
     its seconds."""
     planted = bodies.planted(1, ["Loop"])
@@ -103,7 +105,7 @@ def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_pat
     )
     done = subcut(*words, "--max-trials", str(limit), cwd=tmp_path)
     assert "inside loop4" in done.out
-    assert told in done.out
+    assert has_line(done.out, *told)
     outer = [
         p for p in tmp_path.glob("subcut_out/bisect-*/run.json") if "-inside-" not in p.parent.name
     ]
@@ -206,25 +208,54 @@ def twice(nodes, k, node):
 @pytest.mark.parametrize(
     ("kind", "op", "says"),
     [
-        ("fewer", "Loop", "/body: it stops too early: it runs 4 iterations, the reference 5"),
-        ("whole_only", "Loop", ": which iteration goes wrong first is not known: with 1 of them, "),
-        ("twice", "Loop", "what is in it agrees alone, so the node itself is wrong"),
+        (
+            "fewer",
+            "Loop",
+            (
+                "/body",
+                "too early",
+                "4",
+                "5",
+            ),
+        ),
+        (
+            "whole_only",
+            "Loop",
+            (
+                "iteration",
+                "not known",
+                "1",
+            ),
+        ),
+        (
+            "twice",
+            "Loop",
+            (
+                "agrees",
+                "node itself",
+            ),
+        ),
         pytest.param(
             "twice",
             "Scan",
-            "what is in it agrees alone, so the node itself is wrong",
+            (
+                "agrees",
+                "node itself",
+            ),
             marks=pytest.mark.rare,
         ),
     ],
 )
-def test_a_node_that_is_wrong_itself(kind: str, op: str, says: str, tmp_path: Path) -> None:
+def test_a_node_that_is_wrong_itself(
+    kind: str, op: str, says: tuple[str, ...], tmp_path: Path
+) -> None:
     onnx.save(bodies.planted(1, [op]).model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
     (tmp_path / "loops.py").write_text(LOOPS_WRONG)
     done = subcut(
         "bisect", "m.onnx", "-c", f"loops.py:kind={kind},op={op}", "-i", "x.npy", cwd=tmp_path
     )
-    assert says in done.out, done.out
+    assert has_line(done.out, *says), done.out
 
 
 def test_a_finding_inside_is_the_same_fault_only_where_both_are_refused_or_neither() -> None:

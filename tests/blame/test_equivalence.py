@@ -15,6 +15,7 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 SUM = "g (float[4,300] x) => (float[4] y) {{ {} }}"
@@ -31,14 +32,14 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
 @pytest.mark.parametrize(
     ("nodes", "status", "why"),
     [
-        ("y = ReduceMean<axes=[-1], keepdims=0>(x)", IDENTICAL, ""),
+        ("y = ReduceMean<axes=[-1], keepdims=0>(x)", IDENTICAL, ()),
         (
             (
                 "n = Constant<value_float=0.00333333333>() a = Mul(x, n) i ="
                 " Constant<value_ints=[1]>() y = ReduceSum<keepdims=0>(a, i)"
             ),
             NOISE,
-            "",
+            (),
         ),
         (
             (
@@ -46,15 +47,22 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
                 " y = ReduceSum<keepdims=0>(a, i)"
             ),
             DIFFERENT,
-            "'y': ",
+            ("'y': ",),
         ),
-        ("y = ReduceMax<axes=[1], keepdims=0>(x)", DIFFERENT, "'y': "),
-        ("y = ReduceMean<axes=[1], keepdims=1>(x)", DIFFERENT, "4×1 where 4 was expected"),
-        ("y = NoSuchOperator(x)", NOT_RUN, "the reference does not run it"),
+        ("y = ReduceMax<axes=[1], keepdims=0>(x)", DIFFERENT, ("'y': ",)),
+        ("y = ReduceMean<axes=[1], keepdims=1>(x)", DIFFERENT, ("4×1 where 4 was expected",)),
+        (
+            "y = NoSuchOperator(x)",
+            NOT_RUN,
+            (
+                "reference",
+                "not run",
+            ),
+        ),
     ],
 )
 def test_a_form_is_proven_or_not(
-    original: OriginalRegion, nodes: str, status: str, why: str
+    original: OriginalRegion, nodes: str, status: str, why: tuple[str, ...]
 ) -> None:
     form = text_models.model(SUM.format(nodes))
     if "keepdims=1" in nodes:
@@ -62,7 +70,7 @@ def test_a_form_is_proven_or_not(
         form.graph.output[0].type.tensor_type.ClearField("shape")
     found = original.compare(form)
     assert (found.status, found.proven) == (status, status in (IDENTICAL, NOISE)), found
-    assert why in found.why
+    assert has_line(found.why, *why)
 
 
 def test_one_wrong_sample_of_two_decides(tmp_path: Path, reference: Reference) -> None:

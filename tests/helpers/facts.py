@@ -18,6 +18,6 @@ def has_line(text: str | Iterable[str], *facts: str) -> bool:
         facts: Names, numbers or states.
     """
     texts = [text] if isinstance(text, str) else text
-    lines = chain.from_iterable(each.splitlines() for each in texts)
+    lines = chain.from_iterable(each.splitlines() or [""] for each in texts)
     pattern = re.compile(".*".join(re.escape(fact) for fact in facts))
     return any(pattern.search(line) for line in lines)

@@ -395,31 +395,70 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "dtype", "becomes", "loss"),
     [
-        ([1, 2, 3], "float16", [1, 2, 3], "nothing lost"),
-        ([0.1, 1], "float16", [np.float16(0.1), 1], "max error 2.4e-05 of 1"),
-        ([1e6, -1e6, 1], "float16", [np.inf, -np.inf, 1], "2 of 3 values overflow"),
-        ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], "nothing lost"),
-        ([1e-9, 1], "float16", [0, 1], "max error 1.0e-09 of 1; 1 of 2 values vanish to 0"),
-        ([0, 255, 7], "uint8", [0, 255, 7], "nothing lost"),
+        ([1, 2, 3], "float16", [1, 2, 3], ("nothing lost",)),
+        ([0.1, 1], "float16", [np.float16(0.1), 1], ("2.4e-05 of 1",)),
+        (
+            [1e6, -1e6, 1],
+            "float16",
+            [np.inf, -np.inf, 1],
+            (
+                "2 of 3",
+                "overflow",
+            ),
+        ),
+        ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], ("nothing lost",)),
+        (
+            [1e-9, 1],
+            "float16",
+            [0, 1],
+            (
+                "1.0e-09 of 1",
+                "1 of 2",
+                "vanish",
+            ),
+        ),
+        ([0, 255, 7], "uint8", [0, 255, 7], ("nothing lost",)),
         (
             [-3, 300, 0.4, 1.6],
             "uint8",
             [0, 255, 0, 2],
-            "max error 4.0e-01 of 300; 2 of 4 values overflow; 1 of 4 values vanish to 0",
+            (
+                "4.0e-01 of 300",
+                "2 of 4",
+                "overflow",
+                "1 of 4",
+                "vanish",
+            ),
         ),
-        ([np.nan, np.inf, 5], "uint8", [0, 255, 5], "2 of 3 values are invalid"),
-        ([-200, 127], "int8", [-128, 127], "1 of 2 values overflow"),
+        (
+            [np.nan, np.inf, 5],
+            "uint8",
+            [0, 255, 5],
+            (
+                "2 of 3",
+                "invalid",
+            ),
+        ),
+        (
+            [-200, 127],
+            "int8",
+            [-128, 127],
+            (
+                "1 of 2",
+                "overflow",
+            ),
+        ),
     ],
 )
 def test_losses_are_counted(
-    values: list[float], dtype: str, becomes: list[float], loss: str, tmp_path: Path
+    values: list[float], dtype: str, becomes: list[float], loss: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder_of(tmp_path / "mine", x=np.array(values, np.float32))
     entry = exported(tmp_path / "mine", dtype=dtype)["x.bin"]
     assert np.array_equal(
         np.frombuffer(entry["bytes"], dtype), np.array(becomes, dtype), equal_nan="float" in dtype
     )
-    assert entry["loss"] == loss
+    assert has_line(entry["loss"], *loss)
 
 
 def test_losses_are_shown(tmp_path: Path) -> None:

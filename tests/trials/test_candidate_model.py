@@ -238,17 +238,25 @@ def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_p
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--candidate-model", "nowhere.onnx"), "--candidate-model nowhere.onnx: no such file"),
-        (("--map", "map.txt"), "--map goes with --candidate-model"),
+        (("--candidate-model", "nowhere.onnx"), ("--candidate-model nowhere.onnx",)),
+        (
+            ("--map", "map.txt"),
+            (
+                "--map",
+                "--candidate-model",
+            ),
+        ),
         (
             ("--candidate-model", "other.onnx", "--map", "nowhere.txt"),
-            "--map nowhere.txt: no such file",
+            ("--map nowhere.txt",),
         ),
     ],
 )
-def test_slips(words: tuple[str, ...], says: str, models: Callable[[str, str], Path]) -> None:
+def test_slips(
+    words: tuple[str, ...], says: tuple[str, ...], models: Callable[[str, str], Path]
+) -> None:
     done = subcut("bisect", "model.onnx", *words, cwd=models("transformer", "fp16"))
-    assert (done.code, done.out) == (2, "") and says in done.err
+    assert (done.code, done.out) == (2, "") and has_line(done.err, *says)
 
 
 def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path: Path) -> None:

@@ -75,33 +75,70 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("shape", "change", "words"),
     [
-        ((2, 3, 8, 8), lambda x: x[:, ::-1], "channels 0 and 2 of axis 1 exchanged: RGB for BGR"),
-        ((8, 8, 3), lambda x: x[..., ::-1], "channels 0 and 2 of axis 2 exchanged: RGB for BGR"),
+        (
+            (2, 3, 8, 8),
+            lambda x: x[:, ::-1],
+            (
+                "0 and 2",
+                "axis 1",
+                "RGB for BGR",
+            ),
+        ),
+        (
+            (8, 8, 3),
+            lambda x: x[..., ::-1],
+            (
+                "0 and 2",
+                "axis 2",
+                "RGB for BGR",
+            ),
+        ),
         (
             (1, 4, 8, 8),
             lambda x: x[:, [2, 1, 0, 3]],
-            "channels 0 and 2 of axis 1 exchanged: RGBA for BGRA",
+            (
+                "0 and 2",
+                "axis 1",
+                "RGBA for BGRA",
+            ),
         ),
         (
             (1, 3, 8, 9),
             lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
-            "0,2,3,1 (NHWC for NCHW), but not shaped so",
+            (
+                "0,2,3,1",
+                "NHWC for NCHW",
+            ),
         ),
         (
             (1, 3, 8, 9),
             lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2),
-            "read as if laid out",
+            ("laid out",),
         ),
-        ((7, 7), lambda x: x.T, "axes 0 and 1 exchanged: transposed"),
-        ((3, 16), lambda x: x.reshape(48), "the right values in the shape 48"),
+        (
+            (7, 7),
+            lambda x: x.T,
+            (
+                "0 and 1",
+                "transposed",
+            ),
+        ),
+        (
+            (3, 16),
+            lambda x: x.reshape(48),
+            (
+                "right values",
+                "48",
+            ),
+        ),
     ],
 )
 def test_places_have_names(
-    shape: tuple[int, ...], change: Callable[[Array], Array], words: str
+    shape: tuple[int, ...], change: Callable[[Array], Array], words: tuple[str, ...]
 ) -> None:
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     (found,) = explain(x, wide(change(x)))
-    assert words in found
+    assert has_line(found, *words)
 
 
 # ------------------------------------------------------------ values

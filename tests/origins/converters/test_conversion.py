@@ -137,24 +137,38 @@ def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "names", "words"),
     [
-        ({"constant": True}, ["c"], "not checked: outputs that were not compared: c: a constant"),
+        (
+            {"constant": True},
+            ["c"],
+            (
+                "not checked",
+                "c: a constant",
+            ),
+        ),
         pytest.param(
             {"output": "a:0", "more": {"b:0": [[1, 2, 3], [4, 5, 6]]}},
             ["y"],
-            "y: outputs cannot be paired by name: y of the ONNX model with a:0, b:0 of the"
-            " original",
+            (
+                "y",
+                "ONNX",
+                "a:0, b:0",
+            ),
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"more": {"b:0": [1]}},
             ["y"],
-            "paired by name: none of the ONNX model with b:0",
+            (
+                "none",
+                "ONNX",
+                "b:0",
+            ),
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_it_agrees_only_if_all_outputs_were_compared(
-    said: dict[str, object], names: list[str], words: str, model: Path
+    said: dict[str, object], names: list[str], words: tuple[str, ...], model: Path
 ) -> None:
     model.write_text(json.dumps({"factor": 2.0, **said}))
     done = converted(model)
@@ -164,7 +178,7 @@ def test_it_agrees_only_if_all_outputs_were_compared(
         names,
     )
     assert done.text.startswith("inconclusive: ")
-    assert words in done.text
+    assert has_line(done.text, *words)
     assert not done.document["agree"]
 
 
@@ -429,19 +443,19 @@ def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("m.onnx", b"", "an ONNX model already"),
-        ("readme.md", b"# hello", "none of the formats"),
-        ("nothing", None, "no such file or folder"),
+        ("m.onnx", b"", ("already",)),
+        ("readme.md", b"# hello", ("none",)),
+        ("nothing", None, ("no such",)),
     ],
 )
 def test_what_is_not_converted(
-    name: str, content: bytes | None, words: str, tmp_path: Path
+    name: str, content: bytes | None, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     done = subcut("convert", name, "-o", "other.onnx", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert words in done.err
+    assert has_line(done.err, *words)
 
 
 def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> None:
