@@ -26,6 +26,7 @@ from subgraph.documents import (
 )
 from subgraph.errors import InputError
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 
 
 class Kind(StrEnum):
@@ -167,8 +168,8 @@ def test_what_was_written_is_read_as_it_was() -> None:
 @pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000, "1" * 10_000, "Infinity", "[]"])
 def test_a_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text, errors="surrogateescape")
-    with pytest.raises(InputError, match=r"run\.json") as refused:
+    with raises(InputError, "document.damaged", "run.json") as refused:
         read_document(tmp_path / "run.json", Edited, "make it anew")
     assert has_line(refused.value.hint, "anew")
-    with pytest.raises(InputError, match=r"none\.json"):
+    with raises(InputError, "file.unreadable", "none.json"):
         read_document(tmp_path / "none.json", Edited, "")

@@ -23,6 +23,7 @@ from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker
 from subgraph.view.server import ViewServer
 from tests.helpers.chain_models import chain
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import (
     in_process,
 )
@@ -243,66 +244,67 @@ def test_no_edited_document_is_an_internal_error(
             f"{CASE}/manifest.json",
             ("inputs", 0, "name"),
             3,
-            r"n0__n1/manifest\.json.*inputs\[0\]\.name: expected",
+            ("n0__n1/manifest.json", "inputs[0].name"),
         ),
         (
             f"{CASE}/manifest.json",
             ("samples",),
             {},
-            r"manifest\.json is damaged: samples: expected a list",
+            ("manifest.json", "samples: expected a list"),
         ),
         (
             f"{FOUND}/manifest.json",
             ("request", "identity"),
             [],
-            r"the request is damaged: identity: expected an object, not a list",
+            ("request", "identity: expected an object"),
         ),
-        (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, "out of bounds"),
+        (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, ("bounds",)),
         (
             f"{LOOP}/state.json",
             ("request", "feeding", "seed"),
             None,
-            r"feeding\.seed: expected a whole number",
+            ("feeding.seed", "whole number"),
         ),
         (
             f"{LOOP}/state.json",
             ("samples", 0, "origins", "in"),
             DELETED,
-            "is damaged: KeyError 'origin or value of in'",
+            ("KeyError 'origin", "of in'"),
         ),
         (
             f"{LOOP}/state.json",
             ("samples", 0, "tensors", 0),
             DELETED,
-            "is damaged: KeyError 'origin or value of in'",
+            ("KeyError", "value of in'"),
         ),
-        (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, r"asked\[0\]\.key: is missing"),
+        (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, ("asked[0].key", "missing")),
         (
             f"{LOOP}/todo/1/manifest.json",
             ("outputs", 0, "samples", 0, "files", 1, "dtype"),
             "x",
-            "unknown type x",
+            ("type x",),
         ),
         (
             f"{LOOP}/todo/1/manifest.json",
             ("outputs", 0, "samples", 0, "files"),
             [],
-            "names no file of an output",
+            ("no file", "output"),
         ),
-        ("subcut.json", ("timeout",), 10**400, r"subcut\.toml: 'timeout' must be a number"),
+        ("subcut.json", ("timeout",), 10**400, ("subcut.toml", "'timeout'", "number")),
         (
             f"{UNPACKED}/bundle.json",
             ("files",),
             [],
-            r"bundle\.json is damaged: files: expected an object",
+            ("bundle.json", "files: expected an object"),
         ),
     ],
 )
 def test_the_error_names_file_and_key(
-    file: str, at: tuple[Any, ...], value: Any, says: str, documents: Path
+    file: str, at: tuple[Any, ...], value: Any, says: tuple[str, ...], documents: Path
 ) -> None:
     put(documents, file, edited(json.loads((documents / ".kept" / file).read_text()), at, value))
     (documents / LOOP / "state-before.json").unlink(missing_ok=True)
-    with pytest.raises(SubcutError, match=says) as refused:
+    with pytest.raises(SubcutError) as refused:
         in_process("-q", *READERS[file][0].split())
+    assert has_line(refused.value.what, *says)
     assert refused.value.hint and refused.value.exit_code == InputError.exit_code

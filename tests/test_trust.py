@@ -20,6 +20,7 @@ from subgraph.runtime.candidate import parse
 from subgraph.trust import NamedCode
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import (
     in_process,
     subcut,
@@ -163,7 +164,7 @@ def write(field: Field, place: Path) -> None:
 @pytest.mark.parametrize("field", FIELDS, ids=lambda f: f"{f.file} {f.key} {f.value} {f.words[0]}")
 def test_without_trust_nothing_of_it_runs(field: Field, place: Path, tmp_path: Path) -> None:
     write(field, place)
-    with pytest.raises(UsageError, match="would run code from") as refused:
+    with raises(UsageError, "trust.required") as refused:
         in_process("-q", *field.words)
     assert "--trust" in refused.value.hint and has_line(refused.value.hint, "not what", "loads")
     assert not (tmp_path / "mark").exists() and not (tmp_path / "config").exists()
@@ -226,7 +227,7 @@ def test_a_loop_goes_on_with_what_was_typed_at_its_start(place: Path) -> None:
     in_process("-q", "manual", "start", "m.onnx", "--name", "mine", "--criterion", "criterion.py")
     in_process("-q", "manual", "next", "--name", "mine")
     (place / "criterion.py").write_text(f"{CRITERION}\n# edited\n")
-    with pytest.raises(UsageError, match=r"criterion would run code from .*state\.json"):
+    with raises(UsageError, "trust.required", "criterion", "state.json"):
         in_process("-q", "manual", "next", "--name", "mine")
     in_process("-q", "manual", "next", "--name", "mine", "--trust")
 
@@ -237,7 +238,7 @@ def test_settings_of_a_case_do_not_take_effect_silently(
     case = place / "subcut_out/n0__n1"
     (case / "subcut.toml").write_text('criterion = "criterion.py"\n')
     monkeypatch.chdir(case)
-    with pytest.raises(UsageError, match="criterion would run code"):
+    with raises(UsageError, "trust.required"):
         in_process("replay", ".")
     assert has_line(capsys.readouterr().err, "bundle")
 
@@ -283,7 +284,7 @@ def test_trust_ends_where_what_it_reaches_changes(
     assert has_line(asked.value.hint, "files of")
     assert trust.require(code(), True) == trust.require(code(), False) == str(tmp_path / "run.py")
     (tmp_path / other).write_text("# edited")
-    with pytest.raises(UsageError, match="would run code"):
+    with raises(UsageError, "trust.required", "run.py"):
         trust.require(code(), False)
 
 
@@ -296,5 +297,5 @@ def test_a_list_of_trusted_code_that_others_can_write_is_not_believed(
     trust.require(code, True)
     assert trust.require(code, False)
     (tmp_path / "subcut" / "trusted").chmod(0o666)
-    with pytest.raises(UsageError, match="would run code"):
+    with raises(UsageError, "trust.required"):
         trust.require(code, False)

@@ -91,14 +91,16 @@ def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline
 
 @pytest.mark.parametrize(
     ("off", "kernels"),
-    [(1e-3, "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"), (1e-8, None)],
+    [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)],
 )
 def test_an_approximate_kernel_is_right_and_named(
-    off: float, kernels: str | None, tmp_path: Path
+    off: float, kernels: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")
     assert done.code == 0 and done.document["criterion"] == "noise", done.out
-    assert done.document.get("pieces") == kernels
+    pieces = done.document.get("pieces")
+    assert (pieces is None) == (kernels is None)
+    assert has_line(pieces or "", *(kernels or ()))
     text = subcut(
         "report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path
     ).out
@@ -109,22 +111,20 @@ def test_an_approximate_kernel_is_right_and_named(
 @pytest.mark.parametrize(
     ("op", "off", "code", "says"),
     [
-        ("Exp", 1e-3, 0, "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"),
-        ("Abs", 1e-2, 1, "wrong: the model's outputs; 3 of 3 tensors in place or alone"),
-        ("Exp", 1e-2, 1, "wrong: the model's outputs; 2 of 3 tensors in place or alone"),
+        ("Exp", 1e-3, 0, ("right", "approximate", "1 Exp", "1.0e-03")),
+        ("Abs", 1e-2, 1, ("wrong", "outputs", "3 of 3")),
+        ("Exp", 1e-2, 1, ("wrong", "outputs", "2 of 3")),
     ],
 )
 def test_compare_looks_at_its_nodes(
-    op: str, off: float, code: int, says: str, tmp_path: Path
+    op: str, off: float, code: int, says: tuple[str, ...], tmp_path: Path
 ) -> None:
     done = asked(tmp_path, "compare", op, off)
-    assert (done.code, done.document["says"]) == (code, says), done.out
+    assert done.code == code, done.out
+    assert has_line(done.document["says"], *says), done.out
 
 
-NOT_LOOKED = (
-    "unresolved: the outputs are off by more than rounding, and by no more than approximate kernels"
-    " may be; which of the two it is the nodes alone tell: compare all of them"
-)
+NOT_LOOKED = ("inconclusive: ", "rounding", "approximate kernels", "nodes alone")
 
 
 @pytest.mark.slow
@@ -139,24 +139,25 @@ NOT_LOOKED = (
             1.5e-3,
             ("--at", "a"),
             1,
-            "wrong: the model's outputs; 1 of 1 tensor in place or alone",
+            ("wrong", "outputs", "1 of 1"),
         ),
         (
             "Exp",
             1e-3,
             ("--fail-fast",),
             0,
-            "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)",
+            ("right", "approximate", "1 Exp", "1.0e-03"),
         ),
-        ("Abs", 1e-9, ("--at", "a"), 0, "right: outputs and 1 intermediate tensor agree"),
+        ("Abs", 1e-9, ("--at", "a"), 0, ("right", "1 intermediate")),
     ],
 )
 def test_compare_says_right_of_no_more_than_it_looked_at(
-    op: str, off: float, words: tuple[str, ...], code: int, says: str, tmp_path: Path
+    op: str, off: float, words: tuple[str, ...], code: int, says: tuple[str, ...], tmp_path: Path
 ) -> None:
     """All of these were "right: outputs agree", whatever the nodes that were left out did."""
     done = asked(tmp_path, "compare", op, off, *words)
-    assert (done.code, done.document["says"]) == (code, says), done.out
+    assert done.code == code, done.out
+    assert has_line(done.document["says"], *says), done.out
 
 
 @pytest.mark.slow
@@ -167,10 +168,8 @@ def test_a_node_that_is_off_is_wrong_where_the_outputs_do_not_show_it(tmp_path: 
         " (q, x) }"
     )
     done = asked(tmp_path, "compare", "Abs", 1.5e-3, text=text, zero=np.zeros((4, 16), np.float32))
-    assert (done.code, done.document["says"]) == (
-        1,
-        "outputs agree, the inside does not: 1 of 3 tensors wrong",
-    )
+    assert done.code == 1
+    assert has_line(done.document["says"], "outputs agree", "1 of 3")
 
 
 @pytest.mark.slow
@@ -328,25 +327,12 @@ CHANGED = planted(
     [
         (
             "half",
-            (
-                "wrong",
-                "noise:floor=1e-5",
-                "rounding",
-                "no node",
-            ),
-            (
-                "rounding",
-                "not a bug",
-                "float16",
-                "--precision fp16",
-            ),
+            ("wrong", "noise:floor=1e-5", "rounding", "no node"),
+            ("rounding", "not a bug", "float16", "--precision fp16"),
         ),
         (
             "gain",
-            (
-                "off alone",
-                "none",
-            ),
+            ("off alone", "none"),
             (
                 (
                     "bug",

@@ -211,37 +211,22 @@ def twice(nodes, k, node):
         (
             "fewer",
             "Loop",
-            (
-                "/body",
-                "too early",
-                "4",
-                "5",
-            ),
+            ("/body", "too early", "4", "5"),
         ),
         (
             "whole_only",
             "Loop",
-            (
-                "iteration",
-                "not known",
-                "1",
-            ),
+            ("iteration", "not known", "1"),
         ),
         (
             "twice",
             "Loop",
-            (
-                "agrees",
-                "node itself",
-            ),
+            ("agrees", "node itself"),
         ),
         pytest.param(
             "twice",
             "Scan",
-            (
-                "agrees",
-                "node itself",
-            ),
+            ("agrees", "node itself"),
             marks=pytest.mark.rare,
         ),
     ],

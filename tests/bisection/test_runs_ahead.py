@@ -64,7 +64,7 @@ def test_an_error_is_raised_only_where_it_is_asked_for() -> None:
             event.set()
         ahead.wait_for([ONE, TWO, THREE])
         assert ahead.take(TWO) == RunResult(build=2.0)
-        with pytest.raises(BackendError, match="cannot be used"):
+        with pytest.raises(BackendError, match="be used"):
             ahead.take(THREE)
 
 

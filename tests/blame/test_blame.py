@@ -189,19 +189,18 @@ def surrounded(folder: Path, reference: Reference, text: str, criterion: str) ->
 @pytest.mark.parametrize(
     ("criterion", "note"),
     [
-        (
-            TIGHT,
-            "off by rounding only alone, so the whole is asked, and judged by noise:floor=1e-5",
-        ),
-        ("noise", "not wrong alone, so the whole is asked"),
+        (TIGHT, ("rounding only", "noise:floor=1e-5")),
+        ("noise", ("not wrong",)),
     ],
 )
 def test_a_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
-    tmp_path: Path, reference: Reference, criterion: str, note: str
+    tmp_path: Path, reference: Reference, criterion: str, note: tuple[str, ...]
 ) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
         blame = in_its_surroundings(alone)
-        assert (blame.region, blame.notes) == (alone.trials.model.whole(), [f"'neg': {note}"])
+        assert blame.region == alone.trials.model.whole()
+        (found,) = blame.notes
+        assert has_line(found, "'neg': ", *note)
         assert blame.is_wrong
         assert blame.passes() == [("Fuse",)]
         assert in_its_surroundings(blame) is blame
@@ -299,7 +298,8 @@ def test_without_a_network_the_release_in_use_is_what_is_left(
     nothing: Any = None
     blame = Blame(trials, nothing, nothing)
     assert blame.find_releases(ReleasesAsked()) == ["1.31.1"]
-    assert blame.notes == ["no index for ort: only releases that are installed already were tried"]
+    (note,) = blame.notes
+    assert has_line(note, "no index for ort")
     monkeypatch.setattr(releases, "beside", lambda backend: "")
     with pytest.raises(BackendError, match="no index"):
         blame.find_releases(ReleasesAsked())

@@ -54,10 +54,7 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
         (
             "y = NoSuchOperator(x)",
             NOT_RUN,
-            (
-                "reference",
-                "not run",
-            ),
+            ("reference", "not run"),
         ),
     ],
 )

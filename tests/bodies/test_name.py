@@ -60,18 +60,18 @@ def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "code"),
+    ("text", "error", "code", "about"),
     [
-        ("if/then/p", UnknownName, "body.unknown"),
-        ("a/b/loop/body@x/neg", UsageError, "body.unknown-iteration"),
-        ("a/b/loop/body@-1/neg", UsageError, "body.unknown-iteration"),
-        ("if/then_branch@2/p", UsageError, "body.no-iterations"),
+        ("if/then/p", UnknownName, "body.unknown", "'then'"),
+        ("a/b/loop/body@x/neg", UsageError, "body.unknown-iteration", "'x'"),
+        ("a/b/loop/body@-1/neg", UsageError, "body.unknown-iteration", "-1"),
+        ("if/then_branch@2/p", UsageError, "body.no-iterations", "'if'"),
     ],
 )
 def test_name_that_is_not_a_body_is_refused(
-    graph: Graph, text: str, error: type[SubcutError], code: str
+    graph: Graph, text: str, error: type[SubcutError], code: str, about: str
 ) -> None:
-    with raises(error, code):
+    with raises(error, code, about):
         split(graph, text)
 
 

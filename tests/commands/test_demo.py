@@ -15,6 +15,7 @@ import pytest
 from subgraph.commands import demo
 from subgraph.demo.files import files
 from subgraph.errors import OutputError, ResultExists, UsageError
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process, subcut, tree
 
 SECONDS = 15  # the first answer must not take longer
@@ -83,7 +84,7 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
     in_process("demo", place)
     (place / "wrong.py").write_text("changed")
     (place / "input.npy").unlink()
-    with pytest.raises(ResultExists, match=r"d/wrong.py"):
+    with raises(ResultExists, "output.not-ours", "d/wrong.py"):
         in_process("demo", place)
     assert not (place / "input.npy").exists()
     (tmp_path / "full").mkdir()

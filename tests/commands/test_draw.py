@@ -20,6 +20,7 @@ from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, Usag
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import (
     in_process,
 )
@@ -195,7 +196,7 @@ def test_two_models_open_together_and_stand_at_one_height(model: Path) -> None:
     assert all(
         len(ys) == 2 and ys[0] == ys[1] for key, ys in rows.items() if key != "output:out"
     ), rows
-    with pytest.raises(UnknownName, match="no group 'stage7'"):
+    with raises(UnknownName, "group.unknown", "stage7"):
         in_process("draw", model, "--beside", other, "--open", "stage7")
 
 
@@ -203,7 +204,7 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     """With the library: the SVG that it gets has no variables, `:is()` or fonts of a kind, which it
     does not know."""
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(UsageError, match="resvg-py"):
+    with raises(UsageError, "package.not-installed", "resvg-py"):
         in_process("draw", model, "-o", "m.png")
     renderer = ModuleType("resvg_py")
     renderer.svg_to_bytes = lambda svg_string, **_: svg_string.encode()  # type: ignore[attr-defined]

@@ -127,7 +127,7 @@ def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: st
 
 
 def test_two_criteria_are_one_too_many() -> None:
-    with pytest.raises(UsageError, match="--criterion and --metric: which"):
+    with raises(UsageError, "option.conflict", "--criterion", "--metric"):
         _ = Asked(
             Project(), comparison=CriterionOptions(criterion="tnn", metric="cosine>0.9")
         ).criterion_words

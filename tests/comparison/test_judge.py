@@ -82,33 +82,30 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
 @pytest.mark.parametrize(
     ("reference", "candidate", "why"),
     [
-        (ONE, ONE[:1], "1×2 where 2×2 was expected"),
-        (ONE, ONE.reshape(4), "4 where 2×2 was expected"),
-        (ONE, ONE.reshape(1, 2, 2), "1×2×2 where 2×2 was expected"),
-        (ONE[0, :1], ONE[:1, :1], "1×1 where 1 was expected"),
-        (np.zeros((0, 2)), np.zeros((2, 0)), "2×0 where 0×2 was expected"),
-        (np.array([1]), np.array([1], np.int32), "int32 where int64 was expected"),
-        (ONE, ONE.astype(np.float16), "float16 where float32 was expected"),
-        (ONE.astype(ml_dtypes.bfloat16), ONE, "float32 where bfloat16 was expected"),
-        (np.array([1], ml_dtypes.int4), np.array([1], np.int8), "int8 where int4 was expected"),
-        (np.array(["a"], object), ONE[0, :1], "float32 where string was expected"),
-        (
-            ONE,
-            ONE[:1].astype(int),
-            "1×2 where 2×2 was expected and int64 where float32 was expected",
-        ),
-        (ONE, [ONE], "a sequence where a tensor was expected"),
-        ([ONE], ONE, "a tensor where a sequence was expected"),
-        (ONE, None, "an empty optional where a tensor was expected"),
-        (None, ONE, "a tensor where an empty optional was expected"),
-        ([ONE], [ONE, ONE], "a sequence of 2 where one of 1 was expected"),
+        (ONE, ONE[:1], ("1×2", "2×2")),
+        (ONE, ONE.reshape(4), ("4", "2×2")),
+        (ONE, ONE.reshape(1, 2, 2), ("1×2×2", "2×2")),
+        (ONE[0, :1], ONE[:1, :1], ("1×1", "1")),
+        (np.zeros((0, 2)), np.zeros((2, 0)), ("2×0", "0×2")),
+        (np.array([1]), np.array([1], np.int32), ("int32", "int64")),
+        (ONE, ONE.astype(np.float16), ("float16", "float32")),
+        (ONE.astype(ml_dtypes.bfloat16), ONE, ("float32", "bfloat16")),
+        (np.array([1], ml_dtypes.int4), np.array([1], np.int8), ("int8", "int4")),
+        (np.array(["a"], object), ONE[0, :1], ("float32", "string")),
+        (ONE, ONE[:1].astype(int), ("1×2", "2×2", "int64", "float32")),
+        (ONE, [ONE], ("sequence", "tensor")),
+        ([ONE], ONE, ("tensor", "sequence")),
+        (ONE, None, ("empty optional", "tensor")),
+        (None, ONE, ("tensor", "empty optional")),
+        ([ONE], [ONE, ONE], ("sequence of 2", "1")),
     ],
 )
 def test_another_kind_shape_or_type_fails_before_the_rule(
-    reference: Any, candidate: Any, why: str
+    reference: Any, candidate: Any, why: tuple[str, ...]
 ) -> None:
     found = judge(reference, candidate, never, Y)
-    assert (found.status, found.signature, found.why) == (Status.FAIL, Signature.SHAPE, why)
+    assert (found.status, found.signature) == (Status.FAIL, Signature.SHAPE)
+    assert has_line(found.why, *why)
     assert found.errors == {} and found.worst is None
 
 

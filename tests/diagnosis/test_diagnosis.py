@@ -103,25 +103,25 @@ def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, st
 # ------------------------------------------------------------------------------------------------
 # likeness
 
-NHWC = "laid out with the axes in the order 0,2,3,1 (NHWC for NCHW), but not shaped so"
+NHWC = ("axes", "0,2,3,1", "NHWC for NCHW")
 
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
         ("nhwc", NHWC),
-        ("bgr", "channels 0 and 2 of axis 1 exchanged: RGB for BGR"),
+        ("bgr", ("0 and 2", "axis 1", "RGB for BGR")),
     ],
 )
-def test_a_simple_mistake_is_named(mistake: str, words: str, ask: Ask) -> None:
+def test_a_simple_mistake_is_named(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last")
-    assert found["likeness"] == f"looks like: {words}"
+    assert has_line(found["likeness"], "looks like", *words)
     assert has_line(found["conclusion"], "bug", "layout", "preprocessing")
 
 
 def test_the_previous_sample_is_named(ask: Ask) -> None:
     found = evidence_of(ask(3, mistake="before", tensor="y"), "last")
-    assert found["likeness"] in [f"looks like: the values of sample s{k}" for k in range(2)]
+    assert any(has_line(found["likeness"], f"sample s{k}") for k in range(2))
 
 
 def test_an_input_taken_for_another_layout_is_named(ask: Ask) -> None:
@@ -153,12 +153,7 @@ def test_float16_that_nobody_declared(ask: Ask) -> None:
     [
         (
             "inside",
-            (
-                "perhaps no",
-                "0.002",
-                "approximate",
-                "Conv, Tanh",
-            ),
+            ("perhaps no", "0.002", "approximate", "Conv, Tanh"),
         ),
         (
             "drift",
@@ -239,41 +234,20 @@ def test_a_weight_beyond_the_claimed_range_is_named(
         (
             "right",
             "fp16",
-            (
-                "right",
-                "precision=f32",
-                "lower precision",
-            ),
-            (
-                "not known",
-                "right",
-            ),
+            ("right", "precision=f32", "lower precision"),
+            ("not known", "right"),
         ),
         (
             "wrong",
             "fp16",
-            (
-                "wrong",
-                "claim=fp32,precision=f32",
-            ),
-            (
-                "bug",
-                "full precision",
-            ),
+            ("wrong", "claim=fp32,precision=f32"),
+            ("bug", "full precision"),
         ),
         (
             "right",
             "fp32",
-            (
-                "right",
-                "precision=f32",
-                "optimiser",
-            ),
-            (
-                "bug",
-                "optimiser",
-                "right",
-            ),
+            ("right", "precision=f32", "optimiser"),
+            ("bug", "optimiser", "right"),
         ),
     ],
 )
@@ -293,20 +267,12 @@ def test_the_same_backend_in_full_precision(
     [
         (
             "heal",
-            (
-                "right",
-                "exp=exact",
-            ),
+            ("right", "exp=exact"),
             ("one option",),
         ),
         (
             "none",
-            (
-                "wrong",
-                "threads=1",
-                "wrong",
-                "fast exp",
-            ),
+            ("wrong", "threads=1", "wrong", "fast exp"),
             (
                 (
                     "bug",
@@ -367,19 +333,11 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
     [
         (
             "nan",
-            (
-                "rounding",
-                "fp32",
-                "not explain",
-            ),
+            ("rounding", "fp32", "not explain"),
         ),
         (
             "shape",
-            (
-                "rounding",
-                "1×3×8×1",
-                "1×3",
-            ),
+            ("rounding", "1×3×8×1", "1×3"),
         ),
     ],
 )
@@ -421,10 +379,8 @@ def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
     (one,) = diagnose(trials, region_of(trials.model.graph, "last"), died)
-    assert (one.kind, one.says) == (
-        "exact",
-        "right with precision=f32: the candidate's optimiser is to blame",
-    )
+    assert one.kind == "exact"
+    assert has_line(one.says, "right", "precision=f32", "optimiser")
 
 
 def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
@@ -449,10 +405,11 @@ def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     trials = ask(mistake="nhwc", tensor="p")
     found = compare_tensors(PreparedTrials(trials))
     assert found.first_bad and found.first_bad.tensor == "p"
-    assert found.looks_like == (NHWC,)
+    (text,) = found.looks_like
+    assert has_line(text, *NHWC)
     region = trials.model.whole(["p"])
     (judged,) = (j for j in trials.verdict(region).outputs if j.name == "p")
-    assert WrongOutput(trials, region, judged).looks_like == [NHWC], "in place as well"
+    assert WrongOutput(trials, region, judged).looks_like == [text], "in place as well"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -526,12 +483,12 @@ def test_bisect_says_it(here: Path) -> None:
     ("mistake", "words"),
     [
         ("nhwc", NHWC),
-        ("before", "the values of sample s0"),
+        ("before", ("sample s0",)),
     ],
 )
-def test_bisect_names_each(mistake: str, words: str, here: Path) -> None:
+def test_bisect_names_each(mistake: str, words: tuple[str, ...], here: Path) -> None:
     found = evidence(run("bisect", here, "--json", mistake=mistake, tensor="y"))
-    assert found["likeness"] == f"looks like: {words}"
+    assert has_line(found["likeness"], "looks like", *words)
 
 
 @pytest.mark.slow
@@ -565,7 +522,7 @@ def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
 @pytest.mark.slow
 def test_compare_says_it(here: Path) -> None:
     done = run("compare", here, mistake="nhwc", tensor="y")
-    assert f"looks like        {NHWC}" in done.out.splitlines(), done
+    assert has_line(done.out, "looks like", *NHWC), done
     assert run("compare", here, "--json", mistake="nhwc", tensor="y").document["first_bad"][
         "looks_like"
     ] == [NHWC]

@@ -943,7 +943,7 @@ def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
     (tmp_path / "no_rule.py").write_text("")
-    with raises(UsageError, "plugin.no-function"):
+    with raises(UsageError, "plugin.no-function", "no_rule.py"):
         lint.choose_rules([str(tmp_path / "no_rule.py")])
 
 

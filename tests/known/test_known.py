@@ -107,28 +107,30 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "code", "about"),
     [
-        ("says = ", "known.unreadable"),
-        ('operator = "Relu"\ncolour = "red"\n', "known.unknown-key"),
+        ("says = ", "known.unreadable", "Invalid value"),
+        ('operator = "Relu"\ncolour = "red"\n', "known.unknown-key", "'colour'"),
         (
             'operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n',
             "known.no-evidence",
+            "",
         ),
-        ("x = " + "[" * 5000, "known.unreadable"),
-        ("#" * (MAX_TEXT_BYTES + 1), "known.unreadable"),
+        ("x = " + "[" * 5000, "known.unreadable", "too deeply"),
+        ("#" * (MAX_TEXT_BYTES + 1), "known.unreadable", "1 MiB"),
         (
             'operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n',
             "document.damaged",
+            "operator",
         ),
     ],
 )
 def test_a_broken_entry_is_named_and_left_out(
-    text: str, code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    text: str, code: str, about: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "bad.toml").write_text(text, encoding="utf-8")
-    with raises(InputError, code):
+    with raises(InputError, code, about):
         known.read(tmp_path / "toy" / "bad.toml")
     assert known.entries([tmp_path], "toy") == []
     assert has_line(caplog.text, "bad.toml")
@@ -184,9 +186,9 @@ def test_an_entry_that_is_not_a_regular_file_is_left_out(
 
 def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
     assert known.find("tract/lstm-direction-reverse", ENTRIES).runtime == "tract"
-    with raises(UnknownName, "known.ambiguous", "lstm-direction-reverse"):
+    with raises(UnknownName, "known.ambiguous", "'lstm-direction-reverse'"):
         known.find("lstm-direction-reverse", ENTRIES)
-    with raises(UnknownName, "known.no-entry", "lstm-directon-reverse"):
+    with raises(UnknownName, "known.no-entry", "'lstm-directon-reverse'"):
         known.find("lstm-directon-reverse", ENTRIES)
 
 
@@ -516,7 +518,7 @@ def test_a_case_is_somebodys_model_and_does_not_run_in_this_process(
             on = Identity (go) w = Relu (v) }> }"""
     case = known.KnownCase(endless, low=1e12, high=2e12)
     bad = known.Entry("Loop", "x", ["1"], "2026-01-01", case=case, name="endless", runtime="toy")
-    with raises(InputError, "worker.died"):
+    with raises(InputError, "worker.died", "toy/endless", "1 s"):
         list(known_case.examples([bad], tmp_path / "there"))
 
 

@@ -272,13 +272,8 @@ def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
     words = ("export", "mine", "-o", "there", "--tensor", "d*=int8:scale=0.02:zero=-3")
     done = subcut(*words, cwd=tmp_path)
     assert done.code == 0, done.err
-    assert done.out.splitlines()[0].split("  ") == [
-        "data.bin",
-        "int8:scale=0.02:zero=-3",
-        "5",
-        "",
-        "max error 5.0e-03 of 9; 1 of 5 values overflow",
-    ]
+    row = ("data.bin", "int8:scale=0.02:zero=-3", "5", "5.0e-03 of 9", "1 of 5", "overflow")
+    assert has_line(done.out.splitlines()[0], *row)
     assert np.fromfile(tmp_path / "there/data.bin", np.int8).tolist() == [-53, -3, -1, 97, 127]
     data, mask = manifest(tmp_path / "there")["exported"]
     assert (data["scale"], data["zero_point"], mask["dtype"], "scale" in mask) == (
@@ -401,52 +396,33 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
             [1e6, -1e6, 1],
             "float16",
             [np.inf, -np.inf, 1],
-            (
-                "2 of 3",
-                "overflow",
-            ),
+            ("2 of 3", "overflow"),
         ),
         ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], ("nothing lost",)),
         (
             [1e-9, 1],
             "float16",
             [0, 1],
-            (
-                "1.0e-09 of 1",
-                "1 of 2",
-                "vanish",
-            ),
+            ("1.0e-09 of 1", "1 of 2", "vanish"),
         ),
         ([0, 255, 7], "uint8", [0, 255, 7], ("nothing lost",)),
         (
             [-3, 300, 0.4, 1.6],
             "uint8",
             [0, 255, 0, 2],
-            (
-                "4.0e-01 of 300",
-                "2 of 4",
-                "overflow",
-                "1 of 4",
-                "vanish",
-            ),
+            ("4.0e-01 of 300", "2 of 4", "overflow", "1 of 4", "vanish"),
         ),
         (
             [np.nan, np.inf, 5],
             "uint8",
             [0, 255, 5],
-            (
-                "2 of 3",
-                "invalid",
-            ),
+            ("2 of 3", "invalid"),
         ),
         (
             [-200, 127],
             "int8",
             [-128, 127],
-            (
-                "1 of 2",
-                "overflow",
-            ),
+            ("1 of 2", "overflow"),
         ),
     ],
 )
@@ -479,7 +455,8 @@ def test_texts_are_left_out(tmp_path: Path) -> None:
         and has_line(done.out, "words: texts")
         and has_line(done.out, "1 file", "out/")
     )
-    assert manifest(tmp_path / "out")["left_out"] == ["words: texts have no other form"]
+    (left_out,) = manifest(tmp_path / "out")["left_out"]
+    assert left_out.startswith("words: ")
 
 
 # ------------------------------------------------------------------------------------------------

@@ -149,9 +149,8 @@ def test_rows_of_one_core_are_not_the_tensor(tmp_path: Path) -> None:
 
 def test_fixed_point_alone_says_what_to_do(tmp_path: Path) -> None:
     write_tidl.write(tmp_path, floats=False)
-    assert {entry.missing for entry in recording.open(tmp_path / "traces")} == {
-        "fixed point without type and scale; set debug_level to 4"
-    }
+    (missing,) = {entry.missing for entry in recording.open(tmp_path / "traces")}
+    assert has_line(missing, "fixed point", "debug_level")
 
 
 def test_a_cell_that_runs_twice_gives_no_name(tmp_path: Path) -> None:
@@ -178,10 +177,10 @@ def test_what_mindspore_itself_wrote(tool: str, real: Path, tmp_path: Path) -> N
     conv2 = onnx.load(real / "model.onnx").graph.node[3]
     assert "conv2.weight" in conv2.input
     for name, code, found in (
-        ("right", 0, "right: 6 recorded tensors agree"),
-        ("wrong", 1, f"first bad tensor: {conv2.output[0]};"),
+        ("right", 0, ("right: 6", "agree")),
+        ("wrong", 1, ("first bad", f" {conv2.output[0]};")),
     ):
         words = ("compare", str(real / "model.onnx"), "--recorded", str(real / f"{tool}_{name}"))
         ended = subcut(*words, "-i", str(real / "x.npy"), cwd=tmp_path)
-        assert ended.code == code and found in ended.out, ended.out
+        assert ended.code == code and has_line(ended.out, *found), ended.out
         assert not has_line(ended.out, "neither", "value")

@@ -174,10 +174,9 @@ def test_without_the_model_s_output_nothing_agrees(tmp_path: Path, reference: Re
     (tmp_path / "dump/other.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
     assert exit_code([found]) == 5 and not found.failing
-    assert found.notes == [
-        "3 of 4 tensors were compared, the model's output out was not",
-        "files of other kinds were left out: 1 .dat",
-    ]
+    assert len(found.notes) == 2
+    assert has_line(found.notes, "3 of 4", "output out", "not")
+    assert has_line(found.notes, "1 .dat")
 
 
 def test_where_most_files_are_of_no_known_kind_nothing_agrees(
@@ -219,18 +218,11 @@ def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Ref
     [
         (
             {"mit": "layer_2"},
-            (
-                "--map",
-                "'mit'",
-                "net.onnx",
-            ),
+            ("--map", "'mit'", "net.onnx"),
         ),
         (
             {"mid": "layer_22"},
-            (
-                "--map",
-                "'layer_22'",
-            ),
+            ("--map", "'layer_22'"),
         ),
     ],
 )

@@ -94,11 +94,10 @@ def test_where_a_value_came_from_is_told(files: Path, model: Callable[..., Graph
     g = model("float[2,3] x, double[2,3] v, bool[2] flag")
     np.save(files / "ints.npy", X.astype(np.int32))
     told = origins(g, f"x={files / 'a.npy'}", f"v={files / 'ints.npy'}")
-    assert told == {
-        "x": "a.npy",
-        "v": "ints.npy (converted from int32)",
-        "flag": "random booleans, seed 0",
-    }
+    assert told["x"] == "a.npy"
+    assert has_line(told["v"], "ints.npy", "int32")
+    assert has_line(told["flag"], "random", "seed 0")
+    assert len(told) == 3
 
 
 def test_several_inputs_by_their_names(tmp_path: Path, model: Callable[..., Graph]) -> None:

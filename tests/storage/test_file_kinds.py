@@ -40,7 +40,7 @@ KINDS = [
         "g.pbtxt",
         b'node {\n  name: "input"\n  op: "Placeholder"\n}\n',
         "model.not-onnx",
-        "TensorFlow graph as text",
+        "TensorFlow graph as",
         "as_text=False",
     ),
     (
@@ -252,7 +252,7 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "kind", "advice"),
     [
-        (["saved_model.pb"], "a TensorFlow SavedModel", "subcut convert {} -o model.onnx"),
+        (["saved_model.pb"], "a TensorFlow SavedModel", "convert {} -o model.onnx"),
         (
             ["inference.pdmodel", "inference.pdiparams"],
             "a Paddle model",

@@ -216,7 +216,7 @@ def test_a_key_is_a_hash(key: str, root: Path) -> None:
             lambda: put(store, key),
             lambda: store.memo(key, lambda folder: {}),
         ):
-            with pytest.raises(ValueError, match="a key is a hash"):
+            with pytest.raises(ValueError, match="key"):
                 ask()
 
 
@@ -265,13 +265,13 @@ def test_a_folder_holds_plain_files_with_plain_names(
             (folder / name).mkdir()
         else:
             (folder / name).write_bytes(b"")
-        with pytest.raises(ValueError, match="is not a plain file"):
+        with pytest.raises(ValueError, match="plain file"):
             store.put(KEY, {}, folder)
-        with pytest.raises(ValueError, match="is not a folder of this store"):
+        with pytest.raises(ValueError, match="this store"):
             store.put(KEY, {}, tmp_path)
         folder = store.new_folder()
         store.put(KEY, {}, folder)
-        with pytest.raises(ValueError, match="was put before"):
+        with pytest.raises(ValueError, match="put before"):
             store.put(KEY, {}, folder)
     assert said == []
 
@@ -333,28 +333,28 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "JSON a link": (lambda e: linked(e / NAME), f"no {NAME}"),
     "JSON another's": (
         lambda e: (e / NAME).write_bytes(other(e.parents[1])),
-        "it belongs to another key",
+        "another key",
     ),
     "a file missing": (lambda e: (e / "out.npy").unlink(), "no out.npy"),
     "an empty file missing": (lambda e: (e / "empty").unlink(), "no empty"),
-    "a file empty": (lambda e: os.truncate(e / "out.npy", 0), "out.npy is not what was written"),
-    "a file longer": (lambda e: append(e / "out.npy", b"\0"), "out.npy is not what was written"),
-    "an empty file longer": (lambda e: append(e / "empty", b"\0"), "empty is not what was written"),
-    "a file more": (lambda e: (e / "more\x1b").touch(), r"'more\x1b' does not belong there"),
-    "a folder more": (lambda e: (e / "more").mkdir(), "'more' does not belong there"),
-    "a link more": (lambda e: (e / "more").symlink_to("out.npy"), "'more' does not belong there"),
-    "a link": (lambda e: linked(e / "out.npy"), "'out.npy' does not belong there"),
+    "a file empty": (lambda e: os.truncate(e / "out.npy", 0), "out.npy is"),
+    "a file longer": (lambda e: append(e / "out.npy", b"\0"), "out.npy is"),
+    "an empty file longer": (lambda e: append(e / "empty", b"\0"), "empty is"),
+    "a file more": (lambda e: (e / "more\x1b").touch(), r"'more\x1b'"),
+    "a folder more": (lambda e: (e / "more").mkdir(), "'more'"),
+    "a link more": (lambda e: (e / "more").symlink_to("out.npy"), "'more'"),
+    "a link": (lambda e: linked(e / "out.npy"), "'out.npy'"),
     "a fifo": (
         lambda e: instead(e / "empty", lambda path: os.mkfifo(path)),
-        "'empty' does not belong there",
+        "'empty'",
     ),
     "all files missing": (lambda e: instead(e, Path.mkdir), f"no {NAME}"),
-    "a file instead": (lambda e: instead(e, Path.touch), "it is not a folder"),
-    "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "it is not a folder"),
-    "a link instead": (linked, "it is not a folder"),
+    "a file instead": (lambda e: instead(e, Path.touch), "not a folder"),
+    "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "not a folder"),
+    "a link instead": (linked, "not a folder"),
     "a dead link instead": (
         lambda e: instead(e, lambda path: path.symlink_to("nowhere")),
-        "it is not a folder",
+        "not a folder",
     ),
 }
 
@@ -446,7 +446,7 @@ def test_nothing_outside_is_touched(root: Path, tmp_path: Path, said: list[str])
     place.parent.rename(tmp_path / "outside")
     place.parent.symlink_to(tmp_path / "outside")
     before = tree(tmp_path / "outside")
-    dropped(root, "it is not a folder", said)
+    dropped(root, "not a folder", said)
     assert tree(tmp_path / "outside") == before
     shutil.rmtree(root / KEY[:2])
     place.parent.symlink_to(tmp_path / "outside")
@@ -829,17 +829,11 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        (
-            "file",
-            (
-                "it is not a folder; this run goes on, but its results are not stored: let this"
-                " user write there"
-            ),
-        ),
-        ("file/below", "it is not a folder"),
-        ("/proc/nowhere", "let this user write there"),
-        ("x" * 300, "File name too long"),
-        ("dead", "it is not a folder"),
+        ("file", "not a folder; this"),
+        ("file/below", "not a folder"),
+        ("/proc/nowhere", "let this user"),
+        ("x" * 300, "name too long"),
+        ("dead", "not a folder"),
     ],
 )
 @pytest.mark.posix("places in /proc, and Linux's words")
@@ -857,7 +851,7 @@ def test_a_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list
 def test_a_file_in_the_way_of_an_entry(root: Path, said: list[str]) -> None:
     root.mkdir(parents=True)
     (root / KEY[:2]).write_text("mine")
-    works_on(Store(root), root, said, "it is not a folder")
+    works_on(Store(root), root, said, "not a folder")
     assert (root / KEY[:2]).read_text() == "mine"
 
 

@@ -241,10 +241,7 @@ def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_p
         (("--candidate-model", "nowhere.onnx"), ("--candidate-model nowhere.onnx",)),
         (
             ("--map", "map.txt"),
-            (
-                "--map",
-                "--candidate-model",
-            ),
+            ("--map", "--candidate-model"),
         ),
         (
             ("--candidate-model", "other.onnx", "--map", "nowhere.txt"),

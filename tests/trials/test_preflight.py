@@ -54,7 +54,8 @@ def told(spec: str, here: Path) -> Done:
 def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
     err = told("raises.py", here).err
     assert has_line(err, "raises.py", "Relu", "float32")
-    assert err.count("KeyError: 'it' (raises.py, line 6)") == 1, "once"
+    assert err.count("KeyError: 'it'") == 1, "once"
+    assert has_line(err, "KeyError: 'it'", "raises.py, line 6")
 
 
 @pytest.mark.slow
@@ -63,17 +64,11 @@ def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> Non
     [
         (
             "cmd:true {model} {inputs} {outputs}",
-            (
-                "'y'",
-                "no output",
-            ),
+            ("'y'", "no output"),
         ),
         (
             "cmd:sh -c 'echo out of licence >&2; exit 3' {model}",
-            (
-                "last words",
-                "out of licence",
-            ),
+            ("last words", "out of licence"),
         ),
         ("cmd:sh -c 'exit 125' {model}", ("cannot be tested",)),
     ],
@@ -126,70 +121,42 @@ def net(tmp_path: Path) -> Path:
     [
         (
             "{n: v.tolist() for n, v in values.items()}",
-            (
-                "'y'",
-                "list",
-            ),
+            ("'y'", "list"),
         ),
         ("{n: 'abc' for n in values}", ("'y' is text",)),
         (
             "{n: v * np.float32(np.nan) for n, v in values.items()}",
-            (
-                "every value",
-                "NaN",
-            ),
+            ("every value", "NaN"),
         ),
         ("{n: np.zeros_like(v) for n, v in values.items()}", ("every value is 0",)),
         (
             "{n: v.reshape(-1) for n, v in values.items()}",
-            (
-                "'y'",
-                "shape 192",
-            ),
+            ("'y'", "shape 192"),
         ),
         (
             "{n: v[0] for n, v in values.items()}",
-            (
-                "'y'",
-                "3×8×8",
-            ),
+            ("'y'", "3×8×8"),
         ),
         (
             "{n: v.astype('f2') for n, v in values.items()}",
-            (
-                "'y'",
-                "float16",
-            ),
+            ("'y'", "float16"),
         ),
         (
             "{n: v.tolist() if n == 'z' else v for n, v in values.items()}",
-            (
-                "'z'",
-                "list",
-            ),
+            ("'z'", "list"),
         ),
         (
             "{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}",
-            (
-                "'z'",
-                "shape 192",
-            ),
+            ("'z'", "shape 192"),
         ),
         ("{n: v for n, v in values.items() if n == 'y'}", ("'z' is missing",)),
         (
             "{n: v * np.float32(np.nan if n == 'z' else 1) for n, v in values.items()}",
-            (
-                "every value",
-                "'z'",
-                "NaN",
-            ),
+            ("every value", "'z'", "NaN"),
         ),
         (
             "dict(zip(values, list(values.values())[1:] + list(values.values())[:1]))",
-            (
-                "names",
-                "exchanged",
-            ),
+            ("names", "exchanged"),
         ),
         ("{n: v.byteswap() for n, v in values.items()}", ("big-endian",)),
         ("{n: np.moveaxis(v, 1, -1).reshape(v.shape) for n, v in values.items()}", ("NHWC",)),

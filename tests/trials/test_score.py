@@ -123,7 +123,7 @@ def test_what_is_nan_is_no_hit() -> None:
 
 def test_sqnr_of_what_holds_no_floats_is_no_score() -> None:
     module = plugins.load("scores", "sqnr")
-    with pytest.raises(ValueError, match="no output holds floats"):
+    with pytest.raises(ValueError, match="floats"):
         module.score([{"y": np.array([1])}], [{"y": np.array([1])}])
 
 
@@ -163,7 +163,7 @@ def test_cer_and_wer() -> None:
     assert score("cer", words, labels(["the cat sit"])) == pytest.approx(10 / 11)
     assert score("wer", [[3, 5, 7]], labels(["3 5 8"])) == pytest.approx(2 / 3)
     assert score("cer", [np.full((1, 2, 5), np.nan)], labels([[1]])) == 0
-    with pytest.raises(ValueError, match="the labels are text"):
+    with pytest.raises(ValueError, match="text"):
         score("cer", [ctc([1, 2])], labels(["ab"]))
 
 
@@ -202,7 +202,7 @@ def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
     fed: dict[str, Any] = {f"o/{k}/y": np.array([k + 1.0]) for k in range(2)}
     fed |= {f"i/{k}/x": np.array([10.0**k]) for k in range(2)}
     assert run({**fed, "draws": np.array([[0, 1], [1, 1]])})["score"].tolist() == [21.0, 40.0]
-    with pytest.raises(ValueError, match="has no function other"):
+    with pytest.raises(ValueError, match="function other"):
         score_backend.load(str(file), {"function": "other"})
 
 
@@ -247,10 +247,8 @@ def test_the_score_judges_the_whole_and_not_its_errors(
 ) -> None:
     """y is 10.2, not 10: wrong by the criterion."""
     verdict = verdict_of(line, reference, workers, 1.0, add="b:0.1")
-    assert (verdict.status, verdict.why) == (
-        Status.AGREE,
-        f"{line}/mine.py:low 1 (at least 1; 4 samples: 1 to 1)",
-    )
+    assert verdict.status is Status.AGREE
+    assert has_line(verdict.why, f"{line}/mine.py:low 1", "at least 1", "4 samples: 1 to 1")
     assert verdict.worst and verdict.worst.errors["max_rel"] == pytest.approx(0.02)
 
 
@@ -379,7 +377,7 @@ def test_boxes_in_rows(order: tuple[int, ...]) -> None:
 
 def test_what_holds_no_boxes_is_told() -> None:
     raw = {"output0": np.zeros((1, 84, 8400), np.float32)}
-    with pytest.raises(ValueError, match=r"map wants boxes \[n, 4\], scores"):
+    with pytest.raises(ValueError, match=r"\[n, 4\]"):
         average_precision([raw], [raw])
 
 

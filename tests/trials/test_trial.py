@@ -121,18 +121,12 @@ def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
         (
             "nan",
             Signature.NAN,
-            (
-                "NaN: 8",
-                "candidate",
-            ),
+            ("NaN: 8", "candidate"),
         ),
         (
             "inf",
             Signature.NAN,
-            (
-                "infinite: 8",
-                "candidate",
-            ),
+            ("infinite: 8", "candidate"),
         ),
     ],
 )

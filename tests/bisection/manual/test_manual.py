@@ -404,10 +404,9 @@ def test_float16_nhwc_there_and_back(here: Path, manual: Manual) -> None:
         "start", "p.onnx", "-i", "ids=ids.npy", "--export", "bin:float16:NHWC", "--batch", "2"
     )
     first, _ = result.document["open"]
-    assert first["outputs"] == [
-        "y.bin (float16 1×4×6×2 NHWC, 96 bytes) or .npy",
-        "next.bin (int64 2, 16 bytes) or .npy",
-    ]
+    output, state = first["outputs"]
+    assert has_line(output, "y.bin", "float16 1×4×6×2 NHWC", "96 bytes")
+    assert has_line(state, "next.bin", "int64 2", "16 bytes")
     todo = (Path(first["folders"][0]) / "TODO.txt").read_text()
     assert has_line(todo, "inputs/x.bin", "float16", "1×4×6×3 NHWC") and "from_device/y.bin" in todo
     manifest = json.loads((Path(first["folders"][0]) / "manifest.json").read_text())
@@ -463,17 +462,17 @@ def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "code", "about"),
     [
-        ("prob.bin", b"1234", "1 of 1 output missing in .*from_device"),
-        ("out.bin", b"1234", "out.bin has 4 bytes, not 12: float32 1×3"),
-        ("out.npy", np.zeros((3, 1), np.float32), "has the shape 3×1, not 1×3"),
-        ("out.npy", np.zeros((1, 3), np.int8), "holds int8, not float32"),
-        ("out.npy", b"nonsense", "cannot read .*out.npy"),
+        ("prob.bin", b"1234", "manual.no-outputs", ("from_device",)),
+        ("out.bin", b"1234", "tensor.wrong-size", ("out.bin", "4 bytes", "12", "float32 1×3")),
+        ("out.npy", np.zeros((3, 1), np.float32), "manual.wrong-shape", ("3×1", "1×3")),
+        ("out.npy", np.zeros((1, 3), np.int8), "manual.wrong-type", ("int8", "float32")),
+        ("out.npy", b"nonsense", "tensor.unreadable", ("out.npy",)),
     ],
 )
 def test_what_does_not_fit_is_told_and_nothing_is_taken(
-    name: str, content: Any, says: str, here: Path, manual: Manual
+    name: str, content: Any, code: str, about: tuple[str, ...], here: Path, manual: Manual
 ) -> None:
     result = manual(*START)
     path = TODO / "1" / FROM_DEVICE / name
@@ -481,11 +480,11 @@ def test_what_does_not_fit_is_told_and_nothing_is_taken(
     before = tree(HOME)
     words = ("take",)
     if name == "prob.bin":
-        with raises(InputError, "manual.no-outputs", "from_device") as told:
+        with raises(InputError, code, *about) as told:
             manual(*words)
         assert has_line(told.value.hint, "out.bin", "float32 1×3", "12 bytes", ".npy")
         return
-    with pytest.raises(InputError, match=says):
+    with raises(InputError, code, *about):
         manual(*words)
     assert tree(HOME) == before
     path.unlink()
@@ -592,7 +591,8 @@ def test_the_wrong_order(here: Path, manual: Manual) -> None:
         ("reset", "--yes"),
         ("log", "--name", "npu"),
     ):
-        with pytest.raises(UsageError, match="no manual session") as told:
+        code = "manual.unknown-session" if "--name" in words else "manual.no-session"
+        with raises(UsageError, code) as told:
             manual(*words)
         assert has_line(told.value.hint, "manual start")
     manual(*START, "--batch", "2")
@@ -652,10 +652,9 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
 @pytest.mark.slow
 def test_each_piece_is_run_as_often_as_wanted_in_as_many_trips(here: Path, manual: Manual) -> None:
     begun = manual(*START, "--repeat", "2")
-    assert [t["what"] for t in begun.document["open"]] == [
-        "the whole model (run 1 of 2)",
-        "the whole model (run 2 of 2)",
-    ]
+    first, second = [t["what"] for t in begun.document["open"]]
+    assert has_line(first, "run 1 of 2")
+    assert has_line(second, "run 2 of 2")
     assert all(t["needed"] for t in begun.document["open"])
     assert has_line((TODO / "2" / "TODO.txt").read_text(), "Run 2")
     done = to_the_end(manual, begun, nodes="n7")
@@ -734,9 +733,8 @@ def test_a_recording_says_where_to_look_and_spares_trips(
     begun = manual("start", "m.onnx", "--recorded", here / "dump", *QUICK)
     assert has_line(begun.text, "recording", "guides") and "n7" in begun.text
     first = begun.document["open"][0]["what"]
-    assert first == (
-        "n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 intermediate tensors as outputs"
-    )
+    facts = ("n7, 1 node",) if every == 1 else ("n6 … n8, 3 nodes", "2 intermediate")
+    assert has_line(first, *facts)
     done = to_the_end(manual, begun, nodes="n7")
     result = done["result"]
     assert named(result) == [["n7"]] and result["findings"][0]["certified"]

@@ -78,37 +78,22 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
         (
             (2, 3, 8, 8),
             lambda x: x[:, ::-1],
-            (
-                "0 and 2",
-                "axis 1",
-                "RGB for BGR",
-            ),
+            ("0 and 2", "axis 1", "RGB for BGR"),
         ),
         (
             (8, 8, 3),
             lambda x: x[..., ::-1],
-            (
-                "0 and 2",
-                "axis 2",
-                "RGB for BGR",
-            ),
+            ("0 and 2", "axis 2", "RGB for BGR"),
         ),
         (
             (1, 4, 8, 8),
             lambda x: x[:, [2, 1, 0, 3]],
-            (
-                "0 and 2",
-                "axis 1",
-                "RGBA for BGRA",
-            ),
+            ("0 and 2", "axis 1", "RGBA for BGRA"),
         ),
         (
             (1, 3, 8, 9),
             lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
-            (
-                "0,2,3,1",
-                "NHWC for NCHW",
-            ),
+            ("0,2,3,1", "NHWC for NCHW"),
         ),
         (
             (1, 3, 8, 9),
@@ -118,18 +103,12 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
         (
             (7, 7),
             lambda x: x.T,
-            (
-                "0 and 1",
-                "transposed",
-            ),
+            ("0 and 1", "transposed"),
         ),
         (
             (3, 16),
             lambda x: x.reshape(48),
-            (
-                "right values",
-                "48",
-            ),
+            ("right values", "48"),
         ),
     ],
 )
@@ -273,7 +252,8 @@ def test_values_that_are_no_numbers_have_no_explanation(kind: Any) -> None:
 def test_nan_and_infinities_move_with_the_values() -> None:
     x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
     x[1, 2, 3], x[0, 0, 0] = np.nan, np.inf
-    assert explain(x, wide(x.transpose(0, 2, 1))) == ["axes 1 and 2 exchanged: transposed"]
+    (found,) = explain(x, wide(x.transpose(0, 2, 1)))
+    assert has_line(found, "1 and 2", "transposed")
     changed = wide(x.transpose(0, 2, 1))
     changed[3, 3, 3] = np.nan
     assert explain(x, changed) == []

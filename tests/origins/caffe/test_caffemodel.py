@@ -101,7 +101,7 @@ DAMAGED = [
     (
         model(SHAPE_2_2 + field(5, DATA[:12])),
         "caffe.damaged-weights",
-        "'ip' has the shape [2, 2] and 3",
+        "[2, 2] and 3 values",
     ),
     (model(SHAPE_2_2), "caffe.damaged-weights", "0 values"),
     (

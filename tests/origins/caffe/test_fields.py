@@ -42,7 +42,7 @@ def test_defaults_and_values() -> None:
             "convolution_param",
             "\nkernal_size: 3",
             "caffe.unknown-field",
-            "line 2: unknown field 'kernal_size'",
+            "line 2: unknown field 'kernal_",
             ("'kernel_size'",),
         ),
         (
@@ -57,16 +57,13 @@ def test_defaults_and_values() -> None:
             "qqqqqqqqqqqqqqqqqq: 1",
             "caffe.unknown-field",
             "q" * 18,
-            (
-                "change",
-                "result",
-            ),
+            ("change", "result"),
         ),
         (
             "convolution_param",
             "num_output: -1",
             "caffe.wrong-value",
-            "32 bits, zero or more, not '-1'",
+            "not '-1'",
             (),
         ),
         ("convolution_param", "num_output: 99999999999", "caffe.wrong-value", "99999999999", ()),
@@ -91,8 +88,6 @@ def test_the_hint_of_an_unknown_field_is_said_once() -> None:
         with pytest.raises(ModelError) as refusal:
             read("convolution_param", data)
         said[data] = refusal.value.hint
-    known = "what subcut does not know may change the result"
-    assert said == {
-        "kernal_size: 3": f"did you mean 'kernel_size'? {known}",
-        "qqqqqqqqqqqq: 1": known,
-    }
+    assert has_line(said["kernal_size: 3"], "'kernel_size'", "change the result")
+    assert has_line(said["qqqqqqqqqqqq: 1"], "change the result")
+    assert len(said) == 2

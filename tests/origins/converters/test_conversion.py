@@ -31,6 +31,7 @@ from subgraph.origins.converters.paddle_script import files
 from subgraph.origins.converters.script_main import Declared, UnpairedError, paired
 from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process, subcut
 
 SCRIPT = """
@@ -140,29 +141,18 @@ def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> Non
         (
             {"constant": True},
             ["c"],
-            (
-                "not checked",
-                "c: a constant",
-            ),
+            ("not checked", "c: a constant"),
         ),
         pytest.param(
             {"output": "a:0", "more": {"b:0": [[1, 2, 3], [4, 5, 6]]}},
             ["y"],
-            (
-                "y",
-                "ONNX",
-                "a:0, b:0",
-            ),
+            ("y", "ONNX", "a:0, b:0"),
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"more": {"b:0": [1]}},
             ["y"],
-            (
-                "none",
-                "ONNX",
-                "b:0",
-            ),
+            ("none", "ONNX", "b:0"),
             marks=pytest.mark.slow,
         ),
     ],
@@ -220,7 +210,7 @@ def test_what_is_paired(
     if pairs is not None:
         assert paired("input", ours, theirs) == pairs
         return
-    with pytest.raises(UnpairedError, match="cannot be paired by name"):
+    with pytest.raises(UnpairedError, match="by name"):
         paired("input", ours, theirs)
 
 
@@ -256,9 +246,7 @@ def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
 
 def test_a_converter_that_fails_says_why(model: Path) -> None:
     model.write_text(json.dumps({"fails": "unsupported operator"}))
-    with pytest.raises(
-        ModelError, match=r"(?s)json2onnx cannot convert net\.json.*unsupported operator"
-    ):
+    with raises(ModelError, "convert.failed", "json2onnx", "net.json", "unsupported operator"):
         converted(model)
     assert not Path("net.onnx").exists()
 
@@ -290,7 +278,7 @@ def test_a_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: P
 
 def test_nothing_is_replaced_unasked(model: Path) -> None:
     Path("net.onnx").write_text("mine")
-    with pytest.raises(ResultExists, match="in the way"):
+    with raises(ResultExists, "output.exists", "net.onnx"):
         converted(model)
     assert Path("net.onnx").read_text() == "mine"
     assert converted(model, "--force", "--no-check").exit_code == 5
@@ -301,18 +289,20 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "problem", "about"),
     [
-        ("pass", "ended well and wrote no out.onnx"),
-        ("open(sys.argv[2], 'w').write('{}')", "is not an ONNX model"),
-        ("sys.exit('bad luck')", "code 1, and said \\ | bad luck"),
+        ("pass", "convert.no-model", "out.onnx"),
+        ("open(sys.argv[2], 'w').write('{}')", "convert.unreadable-model", ""),
+        ("sys.exit('bad luck')", "convert.failed", "code 1, and said | bad luck"),
     ],
 )
-def test_a_converter_of_the_users_that_goes_wrong(code: str, words: str, tmp_path: Path) -> None:
+def test_a_converter_of_the_users_that_goes_wrong(
+    code: str, problem: str, about: str, tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(f"import sys\n{code}\n")
     (tmp_path / "net.xyz").write_text("?")
     command = f"{sys.executable} {tmp_path / 'mine.py'} {{model}} {{output}}"
-    with pytest.raises(ModelError, match=words):
+    with raises(ModelError, problem, about):
         converted(tmp_path / "net.xyz", "-o", tmp_path / "out.onnx", "--with", command)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.py", "net.xyz"]
 
@@ -370,9 +360,9 @@ def test_only_a_model_and_its_weights_are_put_in_place(
     source = tmp_path / "net.pb"
     weights.write_text("mine")
     graph = written()
-    with pytest.raises(ResultExists, match=r"w\.data is in the way"):
+    with raises(ResultExists, "output.exists", "w.data"):
         put(graph, target, source, force=False)
-    with pytest.raises(ResultExists, match=r"w\.data is in the way"):
+    with raises(ResultExists, "output.exists", "w.data"):
         put(graph, target, weights, force=True)
     assert shown() == {"w.data": 4}
     assert put(graph, target, source, force=True).path == target
@@ -417,9 +407,7 @@ def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
     assert converter_of(tmp_path / "text") is None
     assert has_line((converter_of(tmp_path / "t") or pytest.fail())[0], "TensorFlow Lite")
     (tmp_path / "g.pbtxt").write_text('node {\n  name: "input"\n}\n')
-    with pytest.raises(
-        UsageError, match=r"is a TensorFlow graph as text .*, which subcut does not convert"
-    ) as refusal:
+    with raises(UsageError, "convert.unsupported-format", "g.pbtxt", "TensorFlow") as refusal:
         in_process("convert", tmp_path / "g.pbtxt")
     assert "as_text=False" in refusal.value.hint
     assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [
@@ -436,7 +424,7 @@ def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
     pair = (tmp_path / "m.json", tmp_path / "m.pdiparams")
     assert [files(p) for p in (tmp_path, *pair)] == [pair] * 3
     (tmp_path / "m.json").unlink()
-    with pytest.raises(FileNotFoundError, match="no program beside"):
+    with pytest.raises(FileNotFoundError, match=r"m\.pdiparams"):
         files(tmp_path)
 
 

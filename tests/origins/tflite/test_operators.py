@@ -220,11 +220,9 @@ def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
     assert finding["nodes"] == ["functional_1/block1_point_1/convolution1"]
     assert (Path(finding["case"]) / "candidate" / "model.tflite").is_file()
     model = str(tmp_path / "faulty.tflite")
-    with pytest.raises(
-        UsageError, match=r"ort takes ONNX; faulty\.tflite has TensorFlow Lite's operators"
-    ):
+    with pytest.raises(UsageError, match=r"faulty\.tflite"):
         in_process("bisect", model, "-c", "ort")
-    with pytest.raises(UsageError, match="cut and run, but not edited"):
+    with pytest.raises(UsageError, match="not edited"):
         in_process("remove", model, "functional_1/leaky_1/LeakyRelu")
 
 

@@ -115,11 +115,11 @@ def test_a_real_program_and_a_module(tmp_path: Path) -> None:
     assert shown.document["nodes"][0]["source"]["module"] == "mix.qkv"
     graph = subgraph.load(module, args=args)
     assert len(graph.nodes) == 23 and graph.path.name == "Tiny.onnx"
-    with pytest.raises(UsageError, match="is exported with what it is called with"):
+    with raises(UsageError, "torch.no-arguments"):
         subgraph.load(module)
-    with pytest.raises(UsageError, match="not list"):
+    with raises(UsageError, "api.wrong-type", "list"):
         subgraph.load([])
-    with pytest.raises(ModelError, match="cannot export Tiny"):
+    with raises(ModelError, "torch.export-failed", "Tiny"):
         subgraph.load(module, args=(torch.zeros(3),))
 
 
@@ -139,8 +139,7 @@ def test_a_module_that_cannot_be_exported_is_one_message(
     import torch
 
     module = type("Choosing", (Choosing, torch.nn.Module), {})()
-    with pytest.raises(
-        ModelError, match=r"data-dependent .* at torch/test_pt2\.py:\d+: return x \* 2 if x\.sum"
-    ):
+    place = " at torch/test_pt2.py:"
+    with raises(ModelError, "torch.export-failed", "data-dependent", place, "return x * 2 if"):
         subgraph.load(module, args=(torch.ones(2),))
     assert "def forward" not in capsys.readouterr().err
