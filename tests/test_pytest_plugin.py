@@ -18,22 +18,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from fixtures import ROOT
 from subgraph import project
 from subgraph.errors import SubcutError, UnknownName, UsageError
+from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.pages import PLUGIN
 from tests.helpers.process_backends import MARK, all_gone
-from tests.helpers.run_command import (
-    PATIENCE,
-    SOON,
-    environment,
-)
+from tests.helpers.run_command import PATIENCE, SOON, environment
 
 pytest_plugins = ["pytester"]
 import_module(
@@ -302,23 +297,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fake = ROOT / "tests/helpers/fake_candidate.py"
     chain(place / "chain.onnx", ["abs", "neg", "relu", "abs2"])
     np.save(place / "x.npy", np.array([[-2, -2.5, -3]], np.float32))
-    empty = helper.make_graph(
-        [
-            helper.make_node("Relu", ["in"], ["out"]),
-            helper.make_node("Slice", ["in", "none", "none"], ["nothing"]),
-        ],
-        "empty",
-        [helper.make_tensor_value_info("in", TensorProto.FLOAT, [4])],
-        [
-            helper.make_tensor_value_info("out", TensorProto.FLOAT, [4]),
-            helper.make_tensor_value_info("nothing", TensorProto.FLOAT, [0]),
-        ],
-        [helper.make_tensor("none", TensorProto.INT64, [1], [0])],
-    )
-    onnx.save(
-        helper.make_model(empty, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        place / "empty.onnx",
-    )
+    text = """g (float[4] in) => (float[4] out, float[0] nothing) <int64[1] none = {0}> {
+        out = Relu(in) nothing = Slice(in, none, none)
+    }"""
+    text_models.save(place / "empty.onnx", text)
     (place / "once").mkdir()
     (place / "no.py").write_text("import sys\nsys.exit(125)\n")
     (place / "state").write_text("1")

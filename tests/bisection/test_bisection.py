@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from fixtures import ROOT
 from subgraph import plugins
@@ -94,15 +93,7 @@ def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
 
 def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
     """A node draws random numbers: another capture would give others."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
-    nodes = [
-        helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
-        helper.make_node("Add", ["x", "r"], ["a"], name="add"),
-        helper.make_node("Neg", ["a"], ["y"], name="neg"),
-    ]
-    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", text_models.RANDOM)
     np.save(tmp_path / "x.npy", np.ones((1, 8), np.float32))
     (one,) = found(bisect(tmp_path, "--json", nodes="neg"))["findings"]
     case = tmp_path / one["case"]

@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from benchmarks.real import FIXTURES
@@ -1083,19 +1082,10 @@ def test_a_pad_is_folded_only_where_the_layer_pads_with_the_same(
 def test_a_model_of_old_opset_gets_forms_of_that_opset(
     tmp_path: Path, reference: Reference
 ) -> None:
-    relu = helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], name="c")
-    pool = helper.make_node("GlobalAveragePool", ["a"], ["y"], name="p")
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [relu, pool],
-        "g",
-        [value("x", TensorProto.FLOAT, [1, 4, 9, 9]), value("w", TensorProto.FLOAT, [8, 4, 3, 3])],
-        [value("y", TensorProto.FLOAT, [1, 8, 1, 1])],
-        [numpy_helper.from_array(KERNEL["w"], "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=3)
-    del model.graph.input[1]
-    model.ir_version = 4
+    text = """g (float[1,4,9,9] x) => (float[1,8,1,1] y) {
+        [c] a = Conv<pads = [1, 1, 1, 1]>(x, w) [p] y = GlobalAveragePool(a)
+    }"""
+    model = text_models.model(text, opset=9, ir=4, w=KERNEL["w"])
     original = OriginalRegion(
         model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch"
     )

@@ -23,7 +23,6 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from fixtures import ROOT
 from subgraph.cases import bundle
@@ -35,10 +34,7 @@ from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.examples import examples
-from tests.helpers.run_command import (
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
 SECRETS = {
@@ -348,24 +344,9 @@ def test_full_model_is_bundled(tmp_path: Path) -> None:
     here_ = tmp_path / "here"
     there = tmp_path / "there"
     here_.mkdir()
-    weight = helper.make_tensor(
-        "w",
-        TensorProto.FLOAT,
-        [4, 512],
-        ((np.arange(2048) * 37 % 101 - 50) / np.float32(50)).astype(np.float32).tobytes(),
-        raw=True,
-    )
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["h"], "mm"),
-            helper.make_node("Relu", ["h"], ["y"], "r"),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 512])],
-        [weight],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weight = ((np.arange(2048) * 37 % 101 - 50) / np.float32(50)).astype(np.float32)
+    text = "g (float[N,4] x) => (float[N,512] y) { [mm] h = MatMul(x, w) [r] y = Relu(h) }"
+    model = text_models.model(text, w=weight.reshape(4, 512))
     onnx.save(
         model, here_ / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import graphs
 from fixtures.graphs import CASES, CutCase
@@ -23,6 +22,7 @@ from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.runs import evaluate
@@ -39,19 +39,14 @@ def reference() -> Iterator[Reference]:
 
 
 def chain(path: Path, ops: dict[str, str], *, rows: int = 2, opset: int = 17) -> Graph:
-    """x → … → y of one-input nodes, {name: op}; tensors inside are called as their node."""
-    names = list(ops)
-    tensors = ["x", *names[:-1], "y"]
-    nodes = [
-        helper.make_node(ops[n], [tensors[k]], [tensors[k + 1]], name=n)
-        for k, n in enumerate(names)
-    ]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 4]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "chain", infos[:1], infos[1:])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
+    """Save x → … → y of one-input nodes, {name: op}; tensors inside are named as their node."""
+    tensors = ["x", *list(ops)[:-1], "y"]
+    nodes = " ".join(
+        f"[{name}] {tensors[k + 1]} = {op}({tensors[k]})"
+        for k, (name, op) in enumerate(ops.items())
     )
-    return load(path)
+    text = f"g (float[{rows},4] x) => (float[{rows},4] y) {{ {nodes} }}"
+    return load(text_models.save(path, text, opset=opset))
 
 
 def run(path: Path, **feeds: np.ndarray) -> dict[str, np.ndarray]:
@@ -166,20 +161,10 @@ def test_nodes_are_bypassed(tmp_path: Path) -> None:
 
 
 def test_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Neg", ["x"], ["h"], name="n"),
-        helper.make_node("QuantizeLinear", ["h", "s", "z"], ["q"], name="q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="d"),
-    ]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
-    constants: dict[str, np.ndarray] = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
-    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    model = helper.make_graph(nodes, "g", infos[:1], infos[1:], tensors)
-    onnx.save(
-        helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        tmp_path / "m.onnx",
-    )
-    graph = load(tmp_path / "m.onnx")
+    text = """g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, int8 z = {0}> {
+        [n] h = Neg(x) [q] q = QuantizeLinear(h, s, z) [d] y = DequantizeLinear(q, s, z)
+    }"""
+    graph = text_models.load(tmp_path, text)
     bypass(graph, [1, 2]).save(tmp_path / "new.onnx")
     new = load(tmp_path / "new.onnx")
     assert (new.node_names, dict(new.weights), new.makes) == (["n"], {}, [("y",)])

@@ -18,6 +18,7 @@ from subgraph.graph.cut import cut, structure_problem
 from subgraph.graph.types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 from tests.helpers.walked_files import walk_files
@@ -109,17 +110,10 @@ def test_unknown_type_is_refused_without_a_run(tmp_path: Path) -> None:
 def test_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path: Path) -> None:
     """Without a run: the exporter left float32 at tensors that a Cast and a weight show to be
     float16."""
-
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.extend(
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "abc"
-        )
-
-    text = """g (float[3] x) => (float[3] y) {
+    text = """g (float[3] x) => (float[3] y) <float[3] a, float[3] b, float[3] c> {
         [cast] a = Cast<to = 10>(x) [mul] b = Mul(a, w) [relu] c = Relu(b) [back] y = Cast<to = 1>(c)
     }"""  # noqa: E501
-    g = text_models.load(tmp_path, text, declare, w=np.ones(3, np.float16))
-    made = cut(g, start, end)
+    made = cut(text_models.load(tmp_path, text, w=np.ones(3, np.float16)), start, end)
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
     assert types.pop("x", "float32") == "float32" and set(types.values()) == {"float16"}
     onnx.checker.check_model(made.to_model(), full_check=True)
@@ -129,32 +123,32 @@ def test_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None:
     """As in a damaged file; it was an internal error."""
 
     def damage(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]))
         m.graph.node[0].attribute[0].ClearField("type")
 
-    text = "g (float[3] x) => (float[3] y) { [cast] a = Cast<to = 1>(x) [relu] y = Relu(a) }"
+    head = "g (float[3] x) => (float[3] y) <float[3] a>"
+    text = f"{head} {{ [cast] a = Cast<to = 1>(x) [relu] y = Relu(a) }}"
     assert cut(text_models.load(tmp_path, text, damage), "cast", "relu").inputs == ("x",)
 
 
-@pytest.mark.parametrize("declared", [{"s": 6}, {"d": 1}, {"s": 6, "d": 6}, {"same": 1}, {"t": 11}])
+FIXED_TYPES = """g (float[2,3] x, int64 i) => (float[m,n] y) <DECLARED> {
+    [shape] s = Shape(x) [pick] d = Gather(s, i) [cast] f = Cast<to = 1>(d) [turn] t = Transpose(x)
+    [mul] b = Mul(t, f) [less] same = Less(b, t) [not] other = Not(same)
+    [where] y = Where(other, b, t)
+}"""
+
+
+@pytest.mark.parametrize(
+    "declared", ["int32 s", "float d", "int32 s, int32 d", "float same", "double t"]
+)
 @pytest.mark.parametrize(
     ("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")]
 )
 def test_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
-    start: str, end: str, declared: dict[str, int], tmp_path: Path
+    start: str, end: str, declared: str, tmp_path: Path
 ) -> None:
     """Shape makes int64, a comparison bool, and Gather and Transpose what they read."""
-
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.extend(
-            helper.make_tensor_value_info(n, t, None) for n, t in declared.items()
-        )
-
-    text = """g (float[2,3] x, int64 i) => (float[m,n] y) {
-        [shape] s = Shape(x) [pick] d = Gather(s, i) [cast] f = Cast<to = 1>(d) [turn] t = Transpose(x)
-        [mul] b = Mul(t, f) [less] same = Less(b, t) [not] other = Not(same) [where] y = Where(other, b, t)
-    }"""  # noqa: E501
-    made = cut(text_models.load(tmp_path, text, declare), start, end)
+    text = FIXED_TYPES.replace("DECLARED", declared)
+    made = cut(text_models.load(tmp_path, text), start, end)
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
     right = {"s": "int64", "d": "int64", "i": "int64", "same": "bool", "other": "bool"}
     assert types == {n: right.get(n, "float32") for n in types}
@@ -162,53 +156,31 @@ def test_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
 
 
 @pytest.mark.parametrize(
-    ("op", "weight", "wrong"),
+    ("start", "nodes", "weight", "declared"),
     [
-        ("Conv<pads = [1, 1, 1, 1]>", (4, 3, 3, 3), [1, 4, 8, 8]),
-        ("Conv<pads = [1, 1, 1, 1]>", (4, 3, 3, 3), [3, 8, 8]),
-        ("ConvTranspose", (3, 2, 1, 1), [1, 2, 8, 8]),
-        ("Add", (8,), [1, 3, 8, 9]),
-        ("MatMul", (8, 2), [1, 3, 8, 9]),
+        ("n", "[n] b = Conv<pads = [1, 1, 1, 1]>(a, w)", (4, 3, 3, 3), "1,4,8,8"),
+        ("n", "[n] b = Conv<pads = [1, 1, 1, 1]>(a, w)", (4, 3, 3, 3), "3,8,8"),
+        ("n", "[n] b = ConvTranspose(a, w)", (3, 2, 1, 1), "1,2,8,8"),
+        ("n", "[n] b = Add(a, w)", (8,), "1,3,8,9"),
+        ("n", "[n] b = MatMul(a, w)", (8, 2), "1,3,8,9"),
+        # Only a deeper node contradicts the shape.
+        ("m", "[m] r = Relu(a) s = Sigmoid(r) [n] b = Conv(s, w)", (2, 3, 1, 1), "1,4,8,8"),
+        (
+            "m",
+            "[m] s = MaxPool<kernel_shape = [2, 2]>(a) [n] b = Conv(s, w)",
+            (2, 3, 1, 1),
+            "1,4,8,8",
+        ),
     ],
 )
 def test_declared_shape_that_is_wrong_is_inferred(
-    op: str, weight: tuple[int, ...], wrong: list[int], tmp_path: Path
+    start: str, nodes: str, weight: tuple[int, ...], declared: str, tmp_path: Path
 ) -> None:
     """onnxruntime takes the model, whose shapes it infers, and refuses a cut that begins with a
     wrong one."""
-
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
-
-    text = (
-        f"g (float[1,3,8,8] x) => (float[a,b,c,d] y) {{ a = Relu(x) [n] b = {op}(a, w) y ="
-        " Relu(b) }"
-    )
-    made = cut(text_models.load(tmp_path, text, declare, w=np.ones(weight, np.float32)), "n", "n")
-    assert made.declared("a").shapes == [[1, 3, 8, 8]]
-    ort.InferenceSession(made.to_model().SerializeToString())
-
-
-@pytest.mark.parametrize(
-    ("between", "wrong"),
-    [
-        ("r = Relu(a) s = Sigmoid(r)", [1, 4, 8, 8]),
-        ("s = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)", [1, 4, 8, 8]),
-    ],
-)
-def test_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
-    between: str, wrong: list[int], tmp_path: Path
-) -> None:
-    """Nothing that reads `a` itself is of another shape than it declares."""
-
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
-
-    text = (
-        f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) {between} [n] y = Conv(s, w) }}"
-    )
-    g = text_models.load(tmp_path, text, declare, w=np.ones((2, 3, 1, 1), np.float32))
-    made = cut(g, g.label(1), "n")
+    head = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) <float[{declared}] a>"
+    text = f"{head} {{ a = Abs(x) {nodes} y = Relu(b) }}"
+    made = cut(text_models.load(tmp_path, text, w=np.ones(weight, np.float32)), start, "n")
     assert made.declared("a").shapes == [[1, 3, 8, 8]]
     ort.InferenceSession(made.to_model().SerializeToString())
 
@@ -217,13 +189,9 @@ def test_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
     "op", ["Sigmoid(a)", "Softmax(a)", "AveragePool<kernel_shape = [2, 2]>(a)"]
 )
 def test_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, tmp_path: Path) -> None:
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(
-            helper.make_tensor_value_info("a", TensorProto.INT64, [1, 3, 8, 8])
-        )
-
-    text = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) [n] b = {op} y = Relu(b) }}"
-    made = cut(text_models.load(tmp_path, text, declare), "n", "n")
+    head = "g (float[1,3,8,8] x) => (float[i,j,k,l] y) <int64[1,3,8,8] a>"
+    text = f"{head} {{ a = Neg(x) [n] b = {op} y = Relu(b) }}"
+    made = cut(text_models.load(tmp_path, text), "n", "n")
     assert made.declared("a").dtype == "float32"
     ort.InferenceSession(made.to_model().SerializeToString())
 
@@ -268,40 +236,25 @@ def test_cut_that_does_not_load_has_a_warning(
     can infer."""
     monkeypatch.chdir(tmp_path)
 
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]))
-        m.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT16, [6]))
-
-    text = """g (float[3] x) => (float[6] y) {
+    text = """g (float[3] x) => (float[6] y) <float[3] a, float16[6] b> {
         a = acme.Foo(x) [join] b = Concat<axis = 0>(a, w) [back] y = Cast<to = 1>(b)
     }"""
-    text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.float16))
+    text_models.load(tmp_path, text, domains=("acme",), w=np.ones(3, np.float16))
     done = in_process("cut", "model.onnx", "-s", "join", "-e", "join", "--no-capture")
-    assert done.exit_code == 1
-    assert (
-        "this cut does not load: " in done.text and "inconsistent type tensor(float16)" in done.text
-    )
-    assert (
-        in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture").exit_code == 0
-    )
+    assert done.exit_code == 1 and has_line(done.text, "does not load", "tensor(float16)")
+    right = in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture")
+    assert right.exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("op", "made"), [("Equal", TensorProto.BOOL), ("Concat<axis = 0>", TensorProto.INT32)]
-)
+@pytest.mark.parametrize(("op", "made"), [("Equal", "bool"), ("Concat<axis = 0>", "int32")])
 def test_integers_of_two_types_do_not_load_either(
-    op: str, made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    op: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def declare(m: onnx.ModelProto) -> None:
-        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.INT32, [3]))
-        m.graph.output[0].type.tensor_type.elem_type = made
-
-    text = f"g (float[3] x) => (float[3] y) {{ a = acme.Foo(x) [n] y = {op}(a, w) }}"
-    text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.int64))
+    text = f"g (float[3] x) => ({made}[3] y) <int32[3] a> {{ a = acme.Foo(x) [n] y = {op}(a, w) }}"
+    text_models.load(tmp_path, text, domains=("acme",), w=np.ones(3, np.int64))
     done = in_process("cut", "model.onnx", "-s", "n", "-e", "n", "--no-capture")
-    assert done.exit_code == 1 and "this cut does not load: " in done.text
+    assert done.exit_code == 1 and "does not load" in done.text
     assert "out  y   bool   3\n" in done.text or op != "Equal", (
         "what is declared stays where nothing else is known"
     )
@@ -349,27 +302,22 @@ def test_last_node_that_only_passes_on_is_cut(tmp_path: Path) -> None:
     assert structure_problem(c.model) is None
 
 
-def test_invalid_structure_is_refused() -> None:
-    def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
-        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
-        return helper.make_model(helper.make_graph(list(nodes), "g", [x], [y]))
+def test_structure_names_the_tensor_without_a_producer() -> None:
+    def problem(nodes: str) -> str:
+        made = text_models.model(f"g (float[1] x) => (float[1] y) {{ {nodes} }}")
+        return structure_problem(made) or ""
 
-    relu = helper.make_node("Relu", ["x"], ["a"], "relu")
-    neg = helper.make_node("Neg", ["a"], ["y"], "neg")
-    assert structure_problem(model(relu, neg)) is None
-    assert structure_problem(model(neg, relu)) == "'a', read by 'neg', has no producer before it"
-    assert structure_problem(model(relu)) == "output 'y' has no producer"
+    assert problem("[relu] a = Relu(x) [neg] y = Neg(a)") == ""
+    assert has_line(problem("[neg] y = Neg(a) [relu] a = Relu(x)"), "'a'", "'neg'")
+    assert has_line(problem("[relu] a = Relu(x)"), "'y'")
 
 
 def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
     """IR 3: a weight that two regions read is an input of each cut, and keeps its declaration."""
     model = graphs.initializer_is_input_ir3()
-    model.graph.input[2].doc_string = "the second weight"
+    model.graph.input[2].doc_string = "second"
     c = cut(text_models.read(tmp_path, model), "first", "last").to_model()
-    assert [(v.name, v.doc_string) for v in c.graph.input] == [
-        ("h", ""),
-        ("W1", "the second weight"),
-    ]
+    assert [(v.name, v.doc_string) for v in c.graph.input] == [("h", ""), ("W1", "second")]
     onnx.checker.check_model(c)
 
 

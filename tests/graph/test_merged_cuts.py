@@ -32,7 +32,7 @@ from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference, threads
 from subgraph.storage.tensors import Record, save
-from tests.helpers import text_models
+from tests.helpers import chain_models, text_models
 from tests.helpers.budget import within
 from tests.helpers.examples import examples as fewer
 from tests.helpers.refusals import raises
@@ -327,14 +327,8 @@ def test_body_name_that_hides_an_outer_one_is_merged(tmp_path: Path) -> None:
 
 
 def test_names_like_those_of_a_pool_are_merged(tmp_path: Path, reference: Reference) -> None:
-    nodes = [
-        helper.make_node("Neg", ["p1/x"], ["x"], "p1/n"),
-        helper.make_node("Abs", ["x"], ["p0/p1/x"], "n"),
-    ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("p1/x", "p0/p1/x")]
-    made = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    g = text_models.read(
-        tmp_path, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    g = load(
+        chain_models.chain(tmp_path / "m.onnx", ["p1/n", "n"], ["x"], source="p1/x", sink="p0/p1/x")
     )
     (p,) = tried(reference, g, singles(g), tmp_path)
     assert p.inputs == ({"p1/x": "p0/p1/x"}, {"x": "p1/x"}) and p.outputs[1] == {
@@ -483,12 +477,9 @@ def test_the_list_of_a_constant_node_is_a_constant(tmp_path: Path) -> None:
 def test_constant_is_large_from_shared_bytes_on(
     size: int, together: list[int], tmp_path: Path
 ) -> None:
-    g = text_models.load(
-        tmp_path,
-        f"g (uint8[{size}] x) => (uint8[{size}] y) {{ a = Add(x, w) y = Sub(a, w) }}",
-        lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type),
-        w=np.arange(size, dtype=np.uint8),
-    )
+    kind = f"uint8[{size}]"
+    text = f"g ({kind} x) => ({kind} y) <{kind} a> {{ a = Add(x, w) y = Sub(a, w) }}"
+    g = text_models.load(tmp_path, text, w=np.arange(size, dtype=np.uint8))
     assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == together
 
 
@@ -518,16 +509,12 @@ def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: R
 def test_node_that_makes_a_large_constant_stands_in_one_piece(
     declared: str, tmp_path: Path
 ) -> None:
-    text = f"""g (float[32] x) => (float[32] y) <float from = {{0}}, float to = {{32}}, float by = {{1}}{declared}> {{
+    text = f"""g (float[32] x) => (float[32] y) <float from = {{0}}, float to = {{32}}, float by = {{1}}, float[32] a{declared}> {{
         ramp = Range(from, to, by)
         [one] a = Add(x, ramp)
         [two] y = Mul(a, ramp)
     }}"""  # noqa: E501
-    g = text_models.load(
-        tmp_path,
-        text,
-        lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type),
-    )
+    g = text_models.load(tmp_path, text)
     assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == [1, 1]
     with raises(UsageError, "cut.overlap", "#0"):
         merge_cuts([cut_region(g, r) for r in singles(g)])
@@ -675,22 +662,17 @@ def test_memory_bounds_a_pool(tmp_path: Path) -> None:
 
 def test_group_without_room_stays_closed(tmp_path: Path) -> None:
     """16, 160 and 16 bytes, at most 170 each: the last cut does not join the first group again."""
-    text = """g (float[2] x) => (float[2] z) {
+    text = """g (float[2] x) => (float[2] z) <float[2] a, float[19,2] b> {
         a = Neg(x)
         b = Expand(a, size)
         z = Abs(a)
         y = Tanh(b)
     }"""
-    g = text_models.load(tmp_path, text, widen, size=np.array([19, 2]))
+    g = text_models.load(tmp_path, text, size=np.array([19, 2]))
     cuts = [cut_region(g, r) for r in pieces(g, [[0], [1], [2]])]
     assert list(map(merged_cuts.count_bytes, cuts)) == [16, 160, 16]
     assert partition(cuts, most_bytes=170) == [[cuts[0]], [cuts[1]], [cuts[2]]]
     assert partition(cuts, most_bytes=180) == [cuts[:2], cuts[2:]]
-
-
-def widen(model: onnx.ModelProto) -> None:
-    for name, dims in (("a", [2]), ("b", [19, 2])):
-        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
 
 
 @pytest.mark.rare

@@ -6,15 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
-from subgraph.graph.graph import load
 from subgraph.graph.quantization import is_quantized, scales_of
 from subgraph.storage.scale import Scale
+from tests.helpers import text_models
 
 
 @settings(max_examples=60)
@@ -43,26 +41,15 @@ def test_model_that_quantizes_as_it_runs_is_quantized(op: str) -> None:
 def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     """Of QuantizeLinear, per tensor and per channel, and of an operator that passes quantized
     values on."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[1, 1]),
-        helper.make_node("QuantizeLinear", ["x", "ss", "zz"], ["per"], axis=1),
-        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
-    ]
-    weights = [
-        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]),
-        helper.make_tensor("z", TensorProto.UINT8, [], [3]),
-        helper.make_tensor("ss", TensorProto.FLOAT, [2], [0.5, 0.25]),
-        helper.make_tensor("zz", TensorProto.INT8, [2], [0, -4]),
-    ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        tmp_path / "m.onnx",
-    )
+    text = """g (float[1,2,2,2] x) => (float[1,2,2,2] y)
+    <float s = {0.25}, uint8 z = {3}, float[2] ss = {0.5, 0.25}, int8[2] zz = {0, -4}> {
+        q = QuantizeLinear(x, s, z)
+        p = MaxPool<kernel_shape = [1, 1]>(q)
+        per = QuantizeLinear<axis = 1>(x, ss, zz)
+        y = DequantizeLinear(p, s, z)
+    }"""
     plain = Scale((0.25,), (3,))
-    assert scales_of(load(tmp_path / "m.onnx")) == {
+    assert scales_of(text_models.load(tmp_path, text)) == {
         "q": plain,
         "p": plain,
         "per": Scale((0.5, 0.25), (0, -4)),
@@ -73,37 +60,24 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     assert real.reshape(-1).tolist() == [1.0, 1.0]
 
 
-def test_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path) -> None:
+TRACED = """g (int8[2,2] x) => (float[4,1] out)
+<float s = {0.25}, int8 z = {3}, int64[2] times = {1, 1}, int8[2,1] w = {1, 2}> {
+    t = Transpose<perm = [1, 0]>(x)
+    c = CONCAT
+    u = Tile(c, times)
+    y = DequantizeLinear(u, s, z)
+    v = DequantizeLinear(w, s, z)
+    out = MatMul(y, v)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("node", "traced"), [("Concat<axis = 0>(t, t)", "u c"), ("Identity(t)", "u c t x")]
+)
+def test_scale_is_traced_back_from_where_values_are_dequantized(
+    node: str, traced: str, tmp_path: Path
+) -> None:
     """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights
     are no such values."""
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
-        helper.make_node("Concat", ["t", "t"], ["c"], axis=0),
-        helper.make_node("Tile", ["c", "times"], ["u"]),
-        helper.make_node("DequantizeLinear", ["u", "s", "z"], ["y"]),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"]),
-        helper.make_node("MatMul", ["y", "v"], ["out"]),
-    ]
-    weights = [
-        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]),
-        helper.make_tensor("z", TensorProto.INT8, [], [3]),
-        helper.make_tensor("times", TensorProto.INT64, [2], [1, 1]),
-        helper.make_tensor("w", TensorProto.INT8, [2, 1], [1, 2]),
-    ]
-    ends = [
-        helper.make_tensor_value_info("x", TensorProto.INT8, [2, 2]),
-        helper.make_tensor_value_info("out", TensorProto.FLOAT, [4, 1]),
-    ]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        tmp_path / "m.onnx",
-    )
-    assert scales_of(load(tmp_path / "m.onnx")) == {"u": (s := Scale((0.25,), (3,))), "c": s}
-    nodes[1] = helper.make_node("Identity", ["t"], ["c"])
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        tmp_path / "m.onnx",
-    )
-    assert set(scales_of(load(tmp_path / "m.onnx"))) == {"u", "c", "t", "x"}
+    graph = text_models.load(tmp_path, TRACED.replace("CONCAT", node))
+    assert scales_of(graph) == dict.fromkeys(traced.split(), Scale((0.25,), (3,)))

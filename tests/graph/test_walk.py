@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from subgraph.graph import opsets, walk
 
@@ -19,27 +18,26 @@ def _constant(name: str) -> onnx.NodeProto:
     )
 
 
+NESTED = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+g (float[2] x, bool c) => (float[2] z) {
+    [if] z = If(c) <else_branch = BRANCH, then_branch = BRANCH>
+}
+<domain: "local", opset_import: ["" : 17]>
+Inner (a) => (b) { b = Relu(a) }
+<domain: "local", opset_import: ["" : 17, "local" : 1]>
+Outer (a) => (b) { b = local.Inner(a) }
+"""
+BRANCH = """branch () => (float[2] y) {
+    y = If(c) <else_branch = DEEP, then_branch = DEEP>
+    k = Constant<value = float kt {1}>()
+}"""
+DEEP = "deep () => (float[2] y) <float[2] w = {1, 1}> { y = local.Outer(x) }"
+
+
 def _nested() -> onnx.ModelProto:
-    """If, in whose branches is an If: the inner one reads `x`, and calls a function that calls
-    another."""
-    y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "yz")
-    call = helper.make_node("Outer", ["x"], ["y"], domain="local")
-    deep = helper.make_graph(
-        [call], "deep", [], [y], [numpy_helper.from_array(np.ones(2, np.float32), "w")]
-    )
-    inner = helper.make_node("If", ["c"], ["y"], then_branch=deep, else_branch=deep)
-    branch = helper.make_graph([inner, _constant("k")], "branch", [], [y])
-    outer = helper.make_node("If", ["c"], ["z"], name="if", then_branch=branch, else_branch=branch)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
-    c = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    relu = helper.make_function(
-        "local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], imports[:1]
-    )
-    through = [helper.make_node("Inner", ["a"], ["b"], domain="local")]
-    passing = helper.make_function("local", "Outer", ["a"], ["b"], through, imports)
-    graph = helper.make_graph([outer], "g", [x, c], [z])
-    return helper.make_model(graph, opset_imports=imports, functions=[relu, passing])
+    """Return an If in whose branches is an If: the inner one reads `x`, and calls a function that
+    calls another."""
+    return onnx.parser.parse_model(NESTED.replace("BRANCH", BRANCH).replace("DEEP", DEEP))
 
 
 def test_nodes_come_outer_first_and_in_order() -> None:
@@ -88,7 +86,7 @@ def test_tensors_are_found_at_any_depth() -> None:
     model = _nested()
     model.graph.sparse_initializer.add()
     names = [t.name for t in walk.all_tensors(model.graph)]
-    assert names == ["", "", *["w", "w", "k:t"] * 2]
+    assert names == ["", "", *["w", "w", "kt"] * 2]
     assert list(walk.all_tensors(model.functions[0])) == []
 
 

@@ -13,6 +13,11 @@ from onnx import numpy_helper, parser
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 
+# A model that draws random numbers.
+RANDOM = """g (float[1,8] x) => (float[1,8] y) {
+    [drawn] r = RandomNormalLike(x) [add] a = Add(x, r) [neg] y = Neg(a)
+}"""
+
 
 def model(
     text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] = (), **weights: Any

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from subgraph import plugins
 from subgraph.commands.lint import text
@@ -617,39 +617,22 @@ def found_in(g: Graph, **options: Any) -> list[LintIssue]:
     return [f for f in lint.run_rules(LintContext(g, **options), RULES) if f.severity != UNCHECKED]
 
 
+BRANCHING = """g (float[1,3,8,8] x, bool c) => (float[1,3,4,4] y) {
+    [choice] y = If(c) <
+        then_branch = then () => (float[1,3,4,4] a) <float w = {WEIGHT}> {
+            [deep] p = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(x)
+            a = Mul(p, w)
+        },
+        else_branch = other () => (float[1,3,4,4] b) {
+            [plain] b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+        }
+    >
+}"""
+
+
 def branching(folder: Path, weight: float = 1.0) -> Graph:
-    """An If whose branch holds a pool of ceil_mode=1, a nameless node and a weight."""
-    then = helper.make_graph(
-        [
-            helper.make_node(
-                "MaxPool", ["x"], ["p"], "deep", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
-            ),
-            helper.make_node("Mul", ["p", "w"], ["a"]),
-        ],
-        "then",
-        [],
-        [helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 3, 4, 4])],
-        [numpy_helper.from_array(np.array(weight, np.float32), "w")],
-    )
-    other = helper.make_graph(
-        [helper.make_node("MaxPool", ["x"], ["b"], "plain", kernel_shape=[2, 2], strides=[2, 2])],
-        "else",
-        [],
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 3, 4, 4])],
-    )
-    choice = helper.make_node("If", ["c"], ["y"], "choice", then_branch=then, else_branch=other)
-    graph = helper.make_graph(
-        [choice],
-        "g",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8]),
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 4])],
-    )
-    return text_models.read(
-        folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    )
+    """Read an If whose branch holds a pool of ceil_mode=1, a nameless node and a weight."""
+    return text_models.load(folder, BRANCHING.replace("WEIGHT", str(weight)))
 
 
 def test_bodies_are_looked_into_with_the_types_of_the_graph_around(tmp_path: Path) -> None:

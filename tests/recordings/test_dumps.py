@@ -22,7 +22,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,6 +47,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
+from tests.helpers import text_models
 from tests.helpers.examples import ALL, examples
 from tests.helpers.facts import has_line
 from tests.helpers.made_dumps import DUMPFILE, FORMATS, MADE, ONE, OURS, copied, ieb
@@ -328,10 +328,7 @@ def test_mnn_of_a_run(tmp_path: Path) -> None:
     )
     assert {
         e.node: tuple(WrittenNames(["/blk/Add_output_0"], found.plain).meant_by(e)) for e in found
-    } == {
-        "conv1": (),
-        "_blk_Add_output_0": ("/blk/Add_output_0",),
-    }
+    } == {"conv1": (), "_blk_Add_output_0": ("/blk/Add_output_0",)}
 
 
 def test_polygraphy() -> None:
@@ -584,10 +581,9 @@ def test_openvino(tmp_path: Path) -> None:
 
 
 def test_raw_of_a_model(tmp_path: Path) -> None:
-    inputs = [helper.make_tensor_value_info("x", 1, [1, 2, 3, 4])]
-    outputs = [helper.make_tensor_value_info("y", 1, ["n", 2, 3, 4])]
-    g = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", inputs, outputs)
-    onnx.save(helper.make_model(g), tmp_path / "m.onnx")
+    text_models.save(
+        tmp_path / "m.onnx", "g (float[1,2,3,4] x) => (float[n,2,3,4] y) { y = Relu(x) }"
+    )
     (tmp_path / "d").mkdir()
     ONE.transpose(0, 2, 3, 1).tofile(tmp_path / "d/x.bin")
     ONE.astype(np.float16).tofile(tmp_path / "d/y.raw")

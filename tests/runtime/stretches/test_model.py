@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import graphs
 from fixtures.dags import random_dag
@@ -140,19 +139,11 @@ def chain(folder: Path) -> Graph:
     """Eight nodes in a row; the weights in a file beside the model."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(rng.standard_normal((128, 128)).astype(np.float32), f"w{k}")
-        for k in range(8)
-    ]
-    nodes = [
-        helper.make_node("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"], f"n{k}") for k in range(8)
-    ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 128]) for n in ("h0", "h8")]
-    made = helper.make_model(
-        helper.make_graph(nodes, "g", ends[:1], ends[1:], weights),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
+    weights: dict[str, Any] = {
+        f"w{k}": rng.standard_normal((128, 128), np.float32) for k in range(8)
+    }
+    nodes = " ".join(f"[n{k}] h{k + 1} = MatMul(h{k}, w{k})" for k in range(8))
+    made = text_models.model(f"g (float[2,128] h0) => (float[2,128] h8) {{ {nodes} }}", **weights)
     onnx.save(
         made, folder / "model.onnx", save_as_external_data=True, location="w.data", size_threshold=0
     )
