@@ -42,6 +42,13 @@ T = TypeVar("T")
 NOT_FINITE = ("nan", "inf", "-inf")
 Number: TypeAlias = Annotated[float, NOT_FINITE]
 
+# Types of texts that may leave this machine in a bundle; a field of type `str` is left out.
+Name: TypeAlias = str  # of a node, a tensor, a sample, an operator or a test; a condition on them
+Word: TypeAlias = str  # of subcut, or of the machine's make
+Version: TypeAlias = str
+File: TypeAlias = str  # a path, of which the last part leaves
+CommandLine: TypeAlias = str  # without the words that may be private
+
 LARGEST = 1 << 63  # of whole numbers
 MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
 ABSENT = "absent"

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph.documents import absent, from_json, keyed, to_json
+from subgraph.documents import (
+    CommandLine,
+    File,
+    Name,
+    Version,
+    Word,
+    absent,
+    from_json,
+    keyed,
+    to_json,
+)
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.results.common import ComparedOutputs
@@ -52,7 +62,7 @@ class ResultPlace:
 class ModelSource:
     """What identifies the model that a result was made from, as a manifest has it."""
 
-    file: str = ""
+    file: File = ""
     bytes: int | None = absent()
     structure_sha256: str | None = absent()
     weights_sha256: str | None = absent()
@@ -64,8 +74,8 @@ class FedInput:
     """An input of the model as it was fed; `origin`: the file, or how its values were drawn, for
     people."""
 
-    name: str
-    dtype: str
+    name: Name
+    dtype: Word
     shapes: Sequence[Sequence[int]]
     origin: str = keyed("from")
     kind: OriginKind = OriginKind.FILE
@@ -83,8 +93,8 @@ class SampleEntry:
 class StoredTensor:
     """A tensor's files of one sample; `shapes`: one per element of a sequence."""
 
-    form: str
-    dtype: str
+    form: Word
+    dtype: Word
     shapes: Sequence[Sequence[int]]
     files: Sequence[StoredFile]
 
@@ -94,10 +104,10 @@ class TensorEntry:
     """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where
     samples differ."""
 
-    name: str
-    producer: str | None
-    dtype: str
-    form: str
+    name: Name
+    producer: Name | None
+    dtype: Word
+    form: Word
     shape: Sequence[Sequence[object]] | None
     samples: Sequence[StoredTensor] = ()
 
@@ -106,12 +116,12 @@ class TensorEntry:
 class ReferenceEntry:
     """How the reference values were computed."""
 
-    runtime: str
+    runtime: Word
     options: Mapping[str, object] | None = absent()
-    provider: str | None = absent()
-    optimisation: str | None = absent()
+    provider: Word | None = absent()
+    optimisation: Word | None = absent()
     threads: object = absent()
-    custom_ops: str | None = absent()
+    custom_ops: File | None = absent()
 
 
 @dataclass(frozen=True)
@@ -119,19 +129,19 @@ class RecordingEntry:
     """The recording that a case was cut from; `fed`: the recorded inputs were fed; `files`: input →
     recorded file."""
 
-    name: str
+    name: Name
     folder: str
-    format: str
+    format: Word
     fed: bool
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, File] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NodeEntry:
     """A node of a case's region."""
 
-    name: str
-    op: str
+    name: Name
+    op: Name
     index: int
 
 
@@ -139,13 +149,13 @@ class NodeEntry:
 class RegionEntry:
     """The region of a case: `Region`, with what its cut changed."""
 
-    start: Sequence[str]
-    end: Sequence[str]
+    start: Sequence[Name]
+    end: Sequence[Name]
     nodes: Sequence[NodeEntry]
     pulled: Sequence[NodeEntry] = ()
     random: Sequence[NodeEntry] = ()
-    frozen: Sequence[str] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    frozen: Sequence[Name] = ()
+    renamed: Mapping[str, Name] = field(default_factory=dict)
     parameters: int = 0
 
 
@@ -199,12 +209,12 @@ class CaseManifest:
         expected, found: the operator test that a case was made from, and the candidate's outcome.
     """
 
-    schema: str = CASE_SCHEMA
+    schema: Word = CASE_SCHEMA
     source: ModelSource
-    command: str
+    command: CommandLine
     request: object
     region: RegionEntry
-    versions: Mapping[str, str] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=versions)
     inputs: Sequence[TensorEntry]
     outputs: Sequence[TensorEntry]
     dump_data: Sequence[TensorEntry] | None = absent()
@@ -228,8 +238,8 @@ class CaseOutcome:
     """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of
     before lack it."""
 
-    status: str
-    signature: str | None = None
+    status: Word
+    signature: Word | None = None
     why: str = ""
 
 
@@ -238,7 +248,7 @@ class ExpectedTest:
     """The operator test whose expected outputs a case holds, in place of the reference's: its name
     and tolerance."""
 
-    test: str
+    test: Name
     rtol: float
     atol: float
 
@@ -260,23 +270,23 @@ class EvidenceRequest(ComparedOutputs):
 
     candidate: str
     identity: Identity
-    precision: str | None = None
+    precision: Word | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A manifest of any kind, as far as it is read; it may come from anywhere."""
 
-    schema: str
+    schema: Word
     source: ModelSource
-    command: str | None
+    command: CommandLine | None
     request: object
-    files: Sequence[str]
+    files: Sequence[File]
     inputs: Sequence[TensorEntry] | None = None
     outputs: Sequence[TensorEntry] = ()
     samples: Sequence[SampleEntry] = ()
     region: RegionEntry | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Version] = field(default_factory=dict)
     reference: Mapping[str, object] = field(default_factory=dict)
     found: CaseOutcome | None = None
     expected: ExpectedTest | None = None

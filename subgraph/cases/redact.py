@@ -15,17 +15,19 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph import plugins, system
+from subgraph.documents import KEY
 from subgraph.runtime.backends import Options, capabilities
 from subgraph.runtime.candidate import RUN, WITH_FORMS, stated_options
+from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, memory, processor
 from subgraph.text import behind_colon
 from subgraph.verdict import Signature, Status
@@ -89,23 +91,16 @@ VARIABLES = re.compile(
 
 MAX_DIGITS = 4  # of a value of an option; more may be a PIN or a token
 _OPTION_WORD = re.compile(r"[A-Za-z][\w-]*(?:[:+][A-Za-z][\w-]*)*|\d+(?:\.\d+){0,2}|[A-Z]+\.\d")
-# Keys of our documents by what their values are; the text of any other key is free.
-NAME_KEYS = frozenset(
-    "name node nodes tensor tensors first last without start end producer op ops edges pulled"
-    " random frozen renamed graph samples sample body first_bad last_good test operator domain"
-    " output region passes ignored where flaky_tensors".split()
-    # of nodes, tensors and samples, and conditions on them; of ONNX's tests; of passes of an optimiser  # noqa: E501
-)
-WORD_KEYS = frozenset(
-    "schema status signature signal kind purpose outcome dtype form format formats layout precision"
-    " runtime machine provider optimisation matched_by phase while onnxruntime".split()
-)  # of our own, or of the machine's make
-VERSION_KEYS = frozenset("version versions packages python subcut onnx release".split())
+# Types of fields that may leave. The second part has keys that no dataclass holds: of requests, of
+# ended processes and of candidates' options.
+LEAVING = {
+    "Name": "edges pulled random sample",
+    "Word": "formats phase signal",
+    "Version": "",
+    "File": "",
+    "CommandLine": "convert run",
+}
 MAPS = frozenset(("renamed", "ranking", "versions", "packages"))  # their own keys are names
-FILE_KEYS = frozenset(
-    ("file", "files", "case", "report", "custom_ops", "model")
-)  # a path, of which the last part goes
-COMMAND_KEYS = frozenset((COMMAND, "run", "convert"))
 SPEC_KEYS = frozenset(
     ("candidate", "candidates", "reference", "identity")
 )  # a name or backend below these is a SPEC
@@ -317,9 +312,10 @@ class Redactor:
 
     def _mapping(self, value: Mapping[str, Any], key: str, inside: str) -> dict[str, Any]:
         if inside and key == "options":
+            lines = leaving_keys()["CommandLine"]
             return {
-                k if k in COMMAND_KEYS else self._key_of_option(k, inside): (
-                    self.command(v) if k in COMMAND_KEYS else self.option(k, v, inside)
+                k if k in lines else self._key_of_option(k, inside): (
+                    self.command(v) if k in lines else self.option(k, v, inside)
                 )
                 for k, v in value.items()
             }
@@ -342,15 +338,16 @@ class Redactor:
     def _value(self, value: str, key: str, inside: str) -> str:
         if not value or _DIGEST.fullmatch(value):
             return value
-        if key in COMMAND_KEYS:
+        leaving = {kind for kind, keys in leaving_keys().items() if key in keys}
+        if "CommandLine" in leaving:
             return self.command(value)
         if key in ("candidate", "backend", "reference") or (inside and key == "name"):
             return self.spec(value)
-        if (key in NAME_KEYS and not inside) or key in WORD_KEYS:
+        if ("Name" in leaving and not inside) or "Word" in leaving:
             return value
-        if key in VERSION_KEYS and _VERSION.fullmatch(value):
+        if "Version" in leaving and _VERSION.fullmatch(value):
             return value
-        if key in FILE_KEYS:
+        if "File" in leaving:
             return value if value in self.names else PurePath(value.replace("\\", "/")).name
         if key == "criterion" and self.own_criterion:
             return value
@@ -385,6 +382,22 @@ class Redactor:
             ):
                 kinds.append(kind)
         return kinds
+
+
+@cache
+def leaving_keys() -> Mapping[str, frozenset[str]]:
+    """Return the keys of texts that may leave, by the type that `documents` has for them."""
+    from subgraph import results
+    from subgraph.cases import case
+
+    modules = (import_module(f"subgraph.results.{name}") for name in results.MODULES)
+    kinds = filter(is_dataclass, chain.from_iterable(vars(m).values() for m in (case, *modules)))
+    known = [*chain.from_iterable(map(fields, kinds)), *fields(StoredFile)]
+    keys = [(f.metadata.get(KEY, f.name), re.findall(r"\w+", str(f.type))) for f in known]
+    return {
+        kind: frozenset([*more.split(), *(key for key, words in keys if kind in words)])
+        for kind, more in LEAVING.items()
+    }
 
 
 def _stated(key: str, head: str) -> list[Sequence[str] | None]:

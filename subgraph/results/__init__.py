@@ -17,6 +17,7 @@ from subgraph import documents
 from subgraph.errors import InputError
 from subgraph.text import clean
 
+MODULES = ("bisect", "blame", "common", "compare", "loop", "plan", "recorded", "sweep")
 # By schema: module here, and dataclass in it.
 KNOWN: Mapping[str, tuple[str, str]] = {
     "subcut.bisect/1": ("bisect", "BisectDocument"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import Number, absent
+from subgraph.documents import CommandLine, File, Name, Number, Version, Word, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
@@ -38,9 +38,9 @@ class PieceCost:
             unknown.
     """
 
-    node: str
-    nodes: Sequence[str]
-    op: str
+    node: Name
+    nodes: Sequence[Name]
+    op: Name
     index: int
     error: Number
     explains: Number
@@ -51,7 +51,7 @@ class PieceCost:
 class OperatorCost:
     """The sum over all items with the same operators."""
 
-    op: str
+    op: Name
     nodes: int
     explains: Number
 
@@ -60,7 +60,7 @@ class OperatorCost:
 class Saturated:
     """A tensor, and the share of its values beyond the range of the quantized type."""
 
-    tensor: str
+    tensor: Name
     share: float
 
 
@@ -69,9 +69,9 @@ class OtherModel:
     """The candidate's own model: how much of it was matched and, if measured, what it costs,
     largest shares first."""
 
-    file: str
+    file: File
     matched: str
-    precision: str | None = absent()
+    precision: Word | None = absent()
     of: int | None = absent()
     nodes: Sequence[PieceCost] | None = absent()
     ops: Sequence[OperatorCost] | None = absent()
@@ -90,7 +90,7 @@ class EvidenceLine:
                 likeness: what it is.
     """
 
-    kind: str
+    kind: Word
     says: str
 
 
@@ -99,12 +99,12 @@ class InnerFinding:
     """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within
     it."""
 
-    kind: str
+    kind: Word
     signature: Signature | None
-    nodes: Sequence[str]
-    ops: Sequence[str]
+    nodes: Sequence[Name]
+    ops: Sequence[Name]
     certified: bool
-    case: str | None
+    case: File | None
     evidence: Sequence[EvidenceLine] = ()
     inside: InsideDocument | None = absent()
 
@@ -120,12 +120,12 @@ class InsideDocument:
         report: its page. why: why nothing more is known.
     """
 
-    body: str
+    body: Name
     iteration: int | None
     iterations: int | None
-    outcome: str = ""
+    outcome: Word = ""
     findings: Sequence[InnerFinding] = ()
-    report: str | None = None
+    report: File | None = None
     why: str = ""
 
     def is_same_fault(self, outer: Verdict) -> bool:
@@ -139,11 +139,11 @@ class InsideDocument:
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    subcut: str
-    python: str
-    machine: str
+    subcut: Version
+    python: Version
+    machine: Word
     threads: int
-    packages: Mapping[str, str]
+    packages: Mapping[str, Version]
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ class ProfileRow:
     """A tensor of the profile; of several samples the one with the largest error."""
 
     index: int
-    node: str
-    op: str
-    tensor: str
+    node: Name
+    op: Name
+    tensor: Name
     error: Number | None
     status: Status
 
@@ -192,11 +192,11 @@ class StepDocument:
     """
 
     number: int
-    kind: str
+    kind: Word
     query: str = ""
-    purpose: str = ""
-    first: str
-    last: str
+    purpose: Word = ""
+    first: Name
+    last: Name
     count: int
     indices: Sequence[int]
     status: RegionOutcome
@@ -205,13 +205,13 @@ class StepDocument:
     explains: Number | None = None
     seconds: float
     changed: str
-    form: str = ""
+    form: Word = ""
 
 
 @dataclass(frozen=True)
 class BoundaryTensor:
-    tensor: str
-    dtype: str
+    tensor: Name
+    dtype: Word
     shape: Sequence[int | str]
 
 
@@ -230,7 +230,7 @@ class WorstElement:
     index: Sequence[int]
     reference: float | int | bool | str
     candidate: float | int | bool | str
-    tensor: str
+    tensor: Name
     error: Number | None
 
 
@@ -238,8 +238,8 @@ class WorstElement:
 class Nearest:
     """The nearest neighbour of a finding that agrees: the same region without some nodes."""
 
-    without: Sequence[str]
-    nodes: Sequence[str]
+    without: Sequence[Name]
+    nodes: Sequence[Name]
     indices: Sequence[int]
     error: Number | None
 
@@ -278,8 +278,8 @@ class Grown:
 
 @dataclass(frozen=True)
 class Contributor:
-    node: str
-    op: str
+    node: Name
+    op: Name
     index: int
     explains: Number | None
 
@@ -318,14 +318,14 @@ class FindingDocument:
 
     kind: FindingKind
     signature: Signature | None
-    nodes: Sequence[str]
+    nodes: Sequence[Name]
     indices: Sequence[int]
-    ops: Sequence[str]
+    ops: Sequence[Name]
     sources: Sequence[Source | None] | None = absent()
     certified: bool
     explains: Number | None
     reproduces: float | None
-    case: str | None
+    case: File | None
     edge: EdgeTensors | None
     worst: WorstElement | None
     neighbours: Surroundings | None
@@ -351,9 +351,9 @@ class Irrelevant:
     """A region that fails alone and explains little."""
 
     signature: Signature | None
-    nodes: Sequence[str]
+    nodes: Sequence[Name]
     indices: Sequence[int]
-    ops: Sequence[str]
+    ops: Sequence[Name]
     explains: Number | None
     error: Number | None
 
@@ -393,12 +393,12 @@ class BisectDocument(ComparedOutputs):
     compiled_nodes: int
     runs: Mapping[str, int] = field(default_factory=dict)
     seconds: float
-    command: str
+    command: CommandLine
     model: ComparedModel
     candidate: RuntimeDocument
     reference: RuntimeDocument
     criterion: str
-    samples: Sequence[str]
+    samples: Sequence[Name]
     whole: WholeDocument
     looked_at: LookedAt | None = None
     forms: Sequence[FormDocument] = ()
@@ -407,9 +407,9 @@ class BisectDocument(ComparedOutputs):
     findings: Sequence[FindingDocument]
     alone: Sequence[Irrelevant]
     notes: Sequence[str]
-    report: str | None
+    report: File | None
     environment: RunEnvironment
-    body: str | None = absent()
+    body: Name | None = absent()
     other_model: OtherModel | None = absent()
     pieces: str | None = absent()
-    flaky_tensors: Sequence[str] | None = absent()
+    flaky_tensors: Sequence[Name] | None = absent()

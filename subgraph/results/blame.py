@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from subgraph.documents import absent
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.verdict import Signature
 
 SCHEMA = "subcut.blame/1"
@@ -24,7 +24,7 @@ class ReleaseState(StrEnum):
 class TriedRelease:
     """A release that was tried; `why`: what is wrong, or why it cannot be tried."""
 
-    version: str
+    version: Version
     state: ReleaseState
     why: str = ""
 
@@ -44,14 +44,14 @@ class Cure:
             region stay.
     """
 
-    kind: str
+    kind: Word
     what: str
     how: str
     proven: bool
     heals: str
     slowdown: float | None = None
     why: str = ""
-    model: str | None = absent()
+    model: File | None = absent()
     equal: str | None = absent()
 
 
@@ -91,34 +91,34 @@ class BlameDocument:
             made.
     """
 
-    schema: str = SCHEMA
+    schema: Word = SCHEMA
     exit_code: int
-    model: str
+    model: File
     candidate: str
-    runtime: str
-    version: str
-    outcome: str
-    region: Sequence[str]
-    ops: Sequence[str]
+    runtime: Word
+    version: Version
+    outcome: Word
+    region: Sequence[Name]
+    ops: Sequence[Name]
     whole: bool
     signature: Signature | None
     why: str
     kernels: bool | None
-    passes: Sequence[Sequence[str]]
+    passes: Sequence[Sequence[Name]]
     switches: Sequence[str]
     versions: Versions | None
     cures: Sequence[Cure]
     answer: str
     script: str
     notes: Sequence[str]
-    case: str | None
+    case: File | None
     folder: str | None
     runs: int
     installs: int
     seconds: float
-    command: str
+    command: CommandLine
     pieces: str | None = absent()
     attributes: Sequence[str] = ()
-    nodes: Sequence[str] = ()
+    nodes: Sequence[Name] = ()
     seen: str = ""
     environment: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import absent
+from subgraph.documents import File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
 from subgraph.verdict import Signature, Status, VerdictDocument
 
@@ -19,8 +19,8 @@ class RuntimeDocument:
     name: str
     backend: str
     options: Mapping[str, object]
-    version: str
-    precision: str
+    version: Version
+    precision: Word
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ComparedModel:
     """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report
     draws of it."""
 
-    file: str
-    graph: str
+    file: File
+    graph: Name
     nodes: int
     structure_sha256: str | None
     path: str | None = absent()
@@ -41,7 +41,7 @@ class FormDocument:
     """What a form of the whole model gave: as shipped (the user's file), or pinned (with shapes of
     its inputs)."""
 
-    form: str
+    form: Word
     status: Status
     signature: Signature | None
     why: str
@@ -80,8 +80,8 @@ class ComparedOutputs:
         where: The conditions that hold for the elements that are compared; None for all elements.
     """
 
-    ignored: Sequence[str] | None = absent()
-    where: Sequence[str] | None = absent()
+    ignored: Sequence[Name] | None = absent()
+    where: Sequence[Name] | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

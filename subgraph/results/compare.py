@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import absent
+from subgraph.documents import CommandLine, File, Name, Version, absent
 from subgraph.origins.source import Source
 from subgraph.results.common import (
     ComparedModel,
@@ -27,9 +27,9 @@ class FirstBadDocument:
     """The first bad tensor; `looks_like`: what would make it equal."""
 
     index: int
-    node: str
-    op: str
-    tensor: str
+    node: Name
+    op: Name
+    tensor: Name
     looks_like: Sequence[str]
 
 
@@ -51,9 +51,9 @@ class RowDocument:
     """
 
     index: int
-    node: str
-    op: str
-    tensor: str
+    node: Name
+    op: Name
+    tensor: Name
     in_place: Judgement | None
     alone: Judgement | NotJudged | None
     source: Source | None = absent()
@@ -93,11 +93,11 @@ class ComparisonDocument(ComparedOutputs):
     exit_code: int
     agree: bool
     says: str
-    command: str
+    command: CommandLine
     model: ComparedModel
     candidate: RuntimeDocument
     criterion: str
-    samples: Sequence[str]
+    samples: Sequence[Name]
     whole: WholeDocument
     in_place: Mapping[str, object] = field(default_factory=dict)
     looked_at: ComparedTensors | None = None
@@ -106,8 +106,8 @@ class ComparisonDocument(ComparedOutputs):
     stopped: bool = False
     rows: Sequence[RowDocument]
     notes: Sequence[str]
-    versions: Mapping[str, str] = field(default_factory=versions)
-    report: str | None = None
+    versions: Mapping[str, Version] = field(default_factory=versions)
+    report: File | None = None
     score: ScoreDocument | None = absent()
     next: Sequence[str] | None = absent()
-    flaky_tensors: Sequence[str] | None = absent()
+    flaky_tensors: Sequence[Name] | None = absent()

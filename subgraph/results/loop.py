@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from subgraph.documents import Number, keyed
+from subgraph.documents import File, Number, Word, keyed
 from subgraph.results.bisect import BisectDocument
 
 
@@ -35,7 +35,7 @@ class StepSeen:
 
     step: int
     error: Number | None
-    status: str
+    status: Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class LoopDocument:
         bisection: the document of the search in the step; None where there was none.
     """
 
-    schema: str = keyed("schema", default="subcut.loop/1")
+    schema: Word = keyed("schema", default="subcut.loop/1")
     exit_code: int
     outcome: LoopOutcome
-    model: str
+    model: File
     candidate: str
     reference: str
     steps: int
@@ -65,5 +65,5 @@ class LoopDocument:
     seen: Sequence[StepSeen] = ()
     walks: int = 0
     seconds: float = 0.0
-    report: str | None = None
+    report: File | None = None
     bisection: BisectDocument | None = None

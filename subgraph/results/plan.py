@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import Number, absent, keyed
+from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
 
 SCHEMA: Final = "subcut.plan/1"
 
@@ -23,10 +23,10 @@ class KeptPlace:
         gear: "float32", or the lowest one above the lowered model's that was accepted.
     """
 
-    name: str
-    nodes: Sequence[str]
-    ops: Sequence[str]
-    tensors: Sequence[str]
+    name: Name
+    nodes: Sequence[Name]
+    ops: Sequence[Name]
+    tensors: Sequence[Name]
     error: Number | None
     gear: str = "float32"
 
@@ -78,7 +78,7 @@ class PlanSeconds:
 class PlaceError:
     """How far the outputs are off with one place alone lowered, as `KeptPlace.error`."""
 
-    name: str
+    name: Name
     error: Number
 
 
@@ -119,10 +119,10 @@ class PlanDocument:
         tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
     """
 
-    schema: str = SCHEMA
+    schema: Word = SCHEMA
     exit_code: int
     says: str
-    precision: str
+    precision: Word
     unit: str
     criterion: str
     kept: Sequence[KeptPlace] | None
@@ -135,10 +135,10 @@ class PlanDocument:
     tried: Sequence[PlanTried]
     weights: Mapping[str, int] | None
     run_seconds: PlanSeconds | None
-    model: str | None
+    model: File | None
     lists: Mapping[str, str] = field(default_factory=dict)
     tried_lists: Sequence[TriedList] = ()
     sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()
-    command: str = ""
+    command: CommandLine = ""
     path: str | None = absent()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import absent
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import ComparedModel
@@ -30,9 +30,9 @@ class Departure:
 
     run: str
     before: str
-    tensor: str
-    node: str
-    op: str
+    tensor: Name
+    node: Name
+    op: Name
     skipped: Sequence[str] = ()
 
 
@@ -40,8 +40,8 @@ class Departure:
 class UnmatchedEntry:
     """An entry of a recording that is not compared, and why."""
 
-    name: str
-    file: str
+    name: Name
+    file: File
     why: str
 
 
@@ -68,12 +68,12 @@ class RunSummary:
             of `first_bad`.
     """
 
-    name: str
-    precision: str
+    name: Name
+    precision: Word
     status: Status
     why: str
     folder: str | None
-    format: str | None
+    format: Word | None
     missing: str | None
     mistake: str
     matched: str
@@ -84,8 +84,8 @@ class RunSummary:
     wrong: int
     unread: int = 0
     compared: int
-    first_bad: str | None
-    last_good: Sequence[str] | None
+    first_bad: Name | None
+    last_good: Sequence[Name] | None
     source: Source | None = absent()
 
 
@@ -100,9 +100,9 @@ class RecordedTensor:
             what that holds.
     """
 
-    file: str
+    file: File
     recorded_as: str
-    matched_by: str
+    matched_by: Word
     note: str
     in_place: Judgement | None
     alone: Judgement | None
@@ -117,9 +117,9 @@ class DocumentRow:
     outlier."""
 
     index: int
-    node: str
-    op: str
-    tensor: str
+    node: Name
+    op: Name
+    tensor: Name
     runs: Sequence[RecordedTensor | None]
     odd_one_out: str | None
     source: Source | None = absent()
@@ -133,18 +133,18 @@ class RecordedDocument:
     schema: Literal["subcut.recorded/1", "subcut.interval/1"] = SCHEMA
     exit_code: int
     agree: bool
-    precision: str
+    precision: Word
     criterion: str
-    samples: Sequence[str]
+    samples: Sequence[Name]
     recordings: Sequence[RunSummary]
-    command: str
+    command: CommandLine
     model: ComparedModel
     odd_one_out: str | None
     says: str
     departures: Sequence[Departure]
     rows: Sequence[DocumentRow]
-    versions: Mapping[str, str] = field(default_factory=versions)
-    report: str | None = None
+    versions: Mapping[str, Version] = field(default_factory=versions)
+    report: File | None = None
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class Suspect:
     """A node of an interval. `why`: its known trouble, if any."""
 
     index: int
-    node: str
-    op: str
+    node: Name
+    op: Name
     weight: float
     why: str
     source: Source | None = absent()
@@ -163,21 +163,21 @@ class Suspect:
 class IntervalFinding:
     """An interval, laid out as the findings of a bisection are."""
 
-    kind: str = "interval"
+    kind: Word = "interval"
     signature: Signature | None = None
-    nodes: Sequence[str]
+    nodes: Sequence[Name]
     indices: Sequence[int]
     certified: bool = False
     first: bool
-    first_bad: Sequence[str]
-    last_good: Sequence[str]
+    first_bad: Sequence[Name]
+    last_good: Sequence[Name]
     wrong_before: Sequence[str]
     not_seen: Sequence[str]
     adds_an_error: bool | None
     in_place: Judgement | None = None
     suspects: Sequence[Suspect]
     neighbours: Surroundings | None
-    case: str | None
+    case: File | None
 
 
 @dataclass(frozen=True, kw_only=True)

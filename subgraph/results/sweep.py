@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from subgraph.documents import Number, keyed
+from subgraph.documents import CommandLine, File, Name, Number, Version, Word, keyed
 from subgraph.results.common import RuntimeDocument
 from subgraph.verdict import Signature
 
@@ -33,7 +33,7 @@ class TestsEntry:
     """What was run: onnx's version, and numbers of tests, operators, networks and tests left
     out."""
 
-    onnx: str
+    onnx: Version
     count: int
     operators: int
     networks: int
@@ -53,8 +53,8 @@ class CandidateEntry(RuntimeDocument):
 class OperatorEntry:
     """One operator, with totals per candidate."""
 
-    operator: str
-    domain: str
+    operator: Name
+    domain: Name
     tests: int
     totals: Sequence[Totals]
 
@@ -64,8 +64,8 @@ class NamedTest:
     """A test, and why it is not run, or in what plain onnxruntime gives other outputs than
     expected."""
 
-    test: str
-    operator: str
+    test: Name
+    operator: Name
     why: str
 
 
@@ -73,7 +73,7 @@ class NamedTest:
 class OnnxruntimeEntry:
     """Plain onnxruntime on all tests: numbers of tests, and those that differ."""
 
-    version: str
+    version: Version
     agrees: int
     refuses: int
     crashes: int
@@ -96,13 +96,13 @@ class ResultEntry:
     signature: Signature | None
     why: str
     judged_by: str | None
-    phase: str | None = keyed("while")
+    phase: Word | None = keyed("while")
     before: str | None
-    output: str | None
+    output: Name | None
     errors: Mapping[str, Number]
     build_seconds: float
     run_seconds: float
-    case: str | None
+    case: File | None
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ class RowEntry:
     `onnxruntime`: how plain onnxruntime ended on it: agrees, near, differs, refuses or crashes.
     """
 
-    test: str
-    operator: str
-    domain: str
-    kind: str
-    onnxruntime: str
+    test: Name
+    operator: Name
+    domain: Name
+    kind: Word
+    onnxruntime: Word
     results: Sequence[ResultEntry]
 
 
@@ -127,7 +127,7 @@ class SweepDocument:
 
     schema: Literal["subcut.sweep/1"] = SCHEMA
     exit_code: int
-    command: str
+    command: CommandLine
     criterion: str
     only: Sequence[str]
     tests: TestsEntry

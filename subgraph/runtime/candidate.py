@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins, system
+from subgraph.documents import Version
 from subgraph.environments import emulated, releases
 from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
@@ -110,7 +111,7 @@ class RuntimeBuild:
         device: The device of `runtime.devices` that computes; "" if none is named.
     """
 
-    release: str = ""
+    release: Version = ""
     package: str = ""
     python: str = ""
     processor: str = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.documents import ABSENT
+from subgraph.documents import ABSENT, File, Word
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.scale import Scale
@@ -161,11 +161,11 @@ class StoredFile:
     """One file of a tensor, as manifests list it: `format` npy or bin; `layout` is empty for the
     model's own."""
 
-    file: str
-    format: str
-    dtype: str
+    file: File
+    format: Word
+    dtype: Word
     shape: tuple[int, ...]
-    layout: str = ""
+    layout: Word = ""
 
 
 def formats(text: str) -> tuple[str, ...]:

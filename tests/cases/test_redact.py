@@ -4,24 +4,30 @@ with consent."""
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph import plugins
+from subgraph import plugins, results
 from subgraph.cases.redact import (
     ALL,
     LEFT_OUT,
     REMOVED,
     Redactor,
     environment,
+    leaving_keys,
     this_machine,
     variables,
 )
-from subgraph.documents import to_json
+from subgraph.documents import KEY, to_json
 from subgraph.runtime import devices
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import stated_options
@@ -379,3 +385,35 @@ def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> No
         "very-secret-1" not in json.dumps(to_json(environment()))
         and "very-secret-1" in this_machine().secrets
     )
+
+
+# Texts of a key that leaves elsewhere: SPECs, and parts that no document has as they are.
+UNDECLARED = {
+    "CandidateEntry.name",
+    "Departure.run",
+    "Judgement.name",
+    "Judgement.sample",
+    "Network.ops",
+    "RuntimeDocument.name",
+    "Source.file",
+}
+
+
+def _iter_texts(module: str) -> Iterator[tuple[str, str]]:
+    held = vars(import_module(f"subgraph.results.{module}")).values()
+    for kind in (one for one in held if isinstance(one, type) and is_dataclass(one)):
+        texts = (f for f in fields(kind) if re.search(r"(?<!Mapping\[)\bstr\b", str(f.type)))
+        yield from ((f.metadata.get(KEY, f.name), f"{kind.__name__}.{f.name}") for f in texts)
+
+
+def test_a_text_whose_key_leaves_is_declared_so_in_each_document() -> None:
+    """A field does not leave because another document has one of its name."""
+    keys = frozenset().union(*leaving_keys().values())
+    texts = chain.from_iterable(map(_iter_texts, results.MODULES))
+    assert {field for key, field in texts if key in keys} == UNDECLARED
+
+
+def test_each_module_of_documents_is_searched_for_texts_that_leave() -> None:
+    assert {path.stem for path in Path(results.__file__).parent.glob("[!_]*.py")} == {
+        *results.MODULES
+    }
