@@ -227,15 +227,20 @@ class CaffeLayer:
         for top, shape in zip(self.tops, shapes, strict=True):
             self.builder.declare(top, shape)
 
-    def chain(self, steps: Sequence[tuple[str, str, Any]], shape: Shape | None = None) -> None:
-        """Unary or binary nodes one behind the other: (step, op, its constant or None); the last is
-        the layer's."""
+    def chain(self, *steps: tuple[str, str, Any, Any]) -> None:
+        """Add unary or binary nodes in a row, of which the last is the layer's.
+
+        Args:
+            steps: The name of the step, the operator, its constant (None for a unary operator), and
+                the constant with which the step changes nothing and is omitted.
+        """
         tensor = self.bottoms[0]
-        steps = steps or [("", "Identity", None)]
-        for k, (what, op, value) in enumerate(steps):
+        needed = [step for step in steps if step[2] is None or step[2] != step[3]]
+        needed = needed or [("", "Identity", None, None)]
+        for what, op, value, _ in needed:
             inputs = [tensor] if value is None else [tensor, self.constant(what, value)]
-            if k == len(steps) - 1:
-                self.last(op, inputs, shape or self.shape)
+            if what == needed[-1][0]:
+                self.last(op, inputs, self.shape)
             else:
                 tensor = self.step(what, op, inputs)
 

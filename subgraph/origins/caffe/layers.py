@@ -7,6 +7,7 @@ The formulas are those of the layers' forward functions in Caffe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, log, prod
 from typing import Any
 
@@ -286,12 +287,9 @@ def swish(layer: CaffeLayer) -> None:
 def power(layer: CaffeLayer) -> None:
     """(shift + scale · x) ** power."""
     p = layer.parameters("power_param")
-    steps = [
-        ("scale", "Mul", p.scale, 1),
-        ("shift", "Add", p.shift, 0),
-        ("power", "Pow", p.power, 1),
-    ]
-    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+    layer.chain(
+        ("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)
+    )
 
 
 def exponential(layer: CaffeLayer) -> None:
@@ -301,25 +299,21 @@ def exponential(layer: CaffeLayer) -> None:
     if not rate * p.shift < MAX_EXPONENT:
         raise layer.refuse(f"has the shift {p.shift:g}, beyond float32")
     factor = exp(rate * p.shift)
-    steps = [
-        ("scale", "Mul", rate * p.scale, 1),
-        ("exp", "Exp", None, 0),
-        ("shift", "Mul", factor, 1),
-    ]
-    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+    layer.chain(
+        ("scale", "Mul", rate * p.scale, 1), ("exp", "Exp", None, None), ("shift", "Mul", factor, 1)
+    )
 
 
 def logarithm(layer: CaffeLayer) -> None:
     """The logarithm of shift + scale · x to the base; base -1 stands for e."""
     p = layer.parameters("log_param")
     rate = 1 if p.base == -1 else 1 / _log(layer, p.base)
-    steps = [
+    layer.chain(
         ("scale", "Mul", p.scale, 1),
         ("shift", "Add", p.shift, 0),
-        ("log", "Log", None, 0),
+        ("log", "Log", None, None),
         ("base", "Mul", rate, 1),
-    ]
-    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+    )
 
 
 def _log(layer: CaffeLayer, base: float) -> float:
@@ -334,7 +328,7 @@ def dropout(layer: CaffeLayer) -> None:
     """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept
     here."""
     p = layer.parameters("dropout_param")
-    layer.chain([] if p.scale_train else [("keep", "Mul", 1 - p.dropout_ratio)])
+    layer.chain(("keep", "Mul", 1 if p.scale_train else 1 - p.dropout_ratio, 1))
 
 
 def threshold(layer: CaffeLayer) -> None:
@@ -377,20 +371,16 @@ def reduction(layer: CaffeLayer) -> None:
     layer.last("Mul", [reduced, layer.constant("coefficient", p.coeff)], out)
 
 
-def unary(op: str) -> Any:
-    """A layer without parameters that is one ONNX operator."""
-
-    def convert(layer: CaffeLayer) -> None:
-        layer.last(op, layer.bottoms, layer.shape)
-
-    return convert
+def _unary(op: str) -> Callable[[CaffeLayer], None]:
+    """Return the conversion of a layer without parameters to an operator."""
+    return lambda layer: layer.chain(("", op, None, None))
 
 
+ELEMENT_WISE = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}
 LAYERS = {
+    **{name: _unary(op) for name, op in ELEMENT_WISE.items()},
     "Axpy": axpy,
     "BN": bn,
-    "AbsVal": unary("Abs"),
-    "BNLL": unary("Softplus"),
     "BatchNorm": batch_norm,
     "Bias": bias,
     "Clip": clip,
@@ -408,9 +398,7 @@ LAYERS = {
     "ReLU6": clip,
     "Reduction": reduction,
     "Scale": scale,
-    "Sigmoid": unary("Sigmoid"),
     "Softmax": softmax,
     "Swish": swish,
-    "TanH": unary("Tanh"),
     "Threshold": threshold,
 }

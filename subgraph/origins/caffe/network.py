@@ -62,46 +62,16 @@ _IGNORED = (
     "HDF5Output",
     "Silence",
 )  # they measure or write, and compute nothing on
-_V1_TYPES = {
-    "ABSVAL": "AbsVal",
-    "ACCURACY": "Accuracy",
-    "ARGMAX": "ArgMax",
-    "BNLL": "BNLL",
-    "CONCAT": "Concat",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss",
-    "CONVOLUTION": "Convolution",
-    "DATA": "Data",
-    "DECONVOLUTION": "Deconvolution",
-    "DROPOUT": "Dropout",
-    "DUMMY_DATA": "DummyData",
-    "ELTWISE": "Eltwise",
-    "EUCLIDEAN_LOSS": "EuclideanLoss",
-    "EXP": "Exp",
-    "FLATTEN": "Flatten",
-    "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output",
-    "HINGE_LOSS": "HingeLoss",
-    "IM2COL": "Im2col",
-    "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss",
-    "INNER_PRODUCT": "InnerProduct",
-    "LRN": "LRN",
-    "MEMORY_DATA": "MemoryData",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
-    "MVN": "MVN",
-    "POOLING": "Pooling",
-    "POWER": "Power",
-    "RELU": "ReLU",
-    "SIGMOID": "Sigmoid",
-    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "SILENCE": "Silence",
-    "SLICE": "Slice",
-    "SOFTMAX": "Softmax",
-    "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split",
-    "TANH": "TanH",
-    "THRESHOLD": "Threshold",
-    "WINDOW_DATA": "WindowData",
+# Types of layers before 2014: their names in capitals, `INNER_PRODUCT` for InnerProduct.
+_V1_TYPES = {"SOFTMAXLOSS": "SoftmaxWithLoss"} | {
+    name.upper(): name
+    for name in (
+        "AbsVal Accuracy ArgMax BNLL Concat ContrastiveLoss Convolution Data Deconvolution "
+        "Dropout DummyData Eltwise EuclideanLoss Exp Flatten HDF5Data HDF5Output HingeLoss Im2col "
+        "ImageData InfogainLoss InnerProduct LRN MemoryData MultinomialLogisticLoss MVN Pooling "
+        "Power ReLU Sigmoid SigmoidCrossEntropyLoss Silence Slice Softmax Split TanH Threshold "
+        "WindowData"
+    ).split()
 }
 
 
@@ -209,7 +179,9 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
     seen: set[str] = set()
     for fields, message in zip(net.layer or net.layers, messages, strict=True):
         assert isinstance(message, Message)
-        kind = _V1_TYPES.get(fields.type, fields.type) if net.layers else fields.type
+        kind = (
+            _V1_TYPES.get(fields.type.replace("_", ""), fields.type) if net.layers else fields.type
+        )
         if not _is_tested(fields) or kind in _IGNORED:
             continue
         if kind not in CONVERTERS and kind not in _INPUTS:
