@@ -18,7 +18,6 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from subgraph.commands import view
 from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker
 from subgraph.view.server import ViewServer
@@ -148,7 +147,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         in_process("-q", "replay", "b.zip")
         (folder / "subcut.json").write_text(json.dumps(SETTINGS))
         patch.setattr(Worker, "__init__", _no_process)
-        patch.setattr(view, "_serve", _looked_at)
+        patch.setattr(ViewServer, "serve_forever", _looked_at)
         shutil.copytree(folder, folder / ".kept", ignore=shutil.ignore_patterns(".kept"))
         yield folder
     os.chdir(before)
@@ -158,7 +157,7 @@ def _no_process(*_: object, **__: object) -> None:
     raise BackendError("nothing runs here")
 
 
-def _looked_at(server: ViewServer) -> None:
+def _looked_at(server: ViewServer, poll_interval: float) -> None:
     """What the page asks first."""
     server.session.about()
     server.session.layout(None, 1200)

@@ -28,7 +28,6 @@ from subgraph.storage import folders
 from subgraph.text import clean
 
 if TYPE_CHECKING:
-    from subgraph.view.server import ViewServer
     from subgraph.view.session import ViewOptions
 
 MAX_PORT = 65_535
@@ -141,9 +140,11 @@ def view(
         return session
 
     with ViewServer(open_session, port or 0) as server:
-        log.info("%s   (Ctrl-C ends it)", server.url)
-        with contextlib.nullcontext() if no_browser else open_page(server.url):
-            _serve(server)
+        with contextlib.suppress(KeyboardInterrupt), system.termination_interrupts():
+            log.info("%s   (Ctrl-C ends it)", server.url)  # from here on Ctrl-C is no error
+            with contextlib.nullcontext() if no_browser else open_page(server.url):
+                server.serve_forever(poll_interval=0.2)
+        server.session.close()  # a run that is under way stores its state
     return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
 
 
@@ -176,13 +177,6 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
     return found
-
-
-def _serve(server: ViewServer) -> None:
-    """Until Ctrl-C or the end of the terminal; a run that is under way stores its state."""
-    with contextlib.suppress(KeyboardInterrupt), system.termination_interrupts():
-        server.serve_forever(poll_interval=0.2)
-    server.session.close()
 
 
 def _run_document(place: str | None) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import stat
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from subgraph.inspection import describe
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
+from subgraph.view.server import ViewServer
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
@@ -51,6 +53,21 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
         {"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out")
     )
     return ViewSession(open_model(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
+
+
+def _interrupt_at_address(server: ViewServer) -> str:
+    """Press Ctrl-C while the address is printed."""
+    signal.raise_signal(signal.SIGINT)
+    return "http://127.0.0.1"
+
+
+def test_an_interrupt_as_soon_as_the_address_is_printed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chain(Path("m.onnx"), NAMES)
+    monkeypatch.setattr(ViewServer, "url", property(_interrupt_at_address))
+    assert in_process("view", "m.onnx", "--no-browser").exit_code == 0
 
 
 def test_the_page_knows_what_a_step_asks() -> None:
