@@ -509,69 +509,121 @@ def refusal(one: Worker, into: Path) -> SubcutError:
         (
             {"load": "raise ValueError('bad  op\\n here')"},
             Refused,
-            "refuses the model: ValueError: bad op here",
+            ("refuses", "ValueError: bad op"),
         ),
-        ({"load": "sys.exit(3)"}, Refused, "refuses the model: SystemExit: 3"),
+        (
+            {"load": "sys.exit(3)"},
+            Refused,
+            ("refuses", "SystemExit: 3"),
+        ),
         (
             {"load": "import no_such_module"},
             BackendError,
-            "cannot be used: No module named 'no_such_module'",
+            ("cannot be", "'no_such_module'"),
         ),
-        ({"load": "return None"}, BackendError, "load gave NoneType, not a function"),
-        ({"load": "return [1]"}, BackendError, "load gave list, not a function"),
+        (
+            {"load": "return None"},
+            BackendError,
+            ("load", "NoneType", "function"),
+        ),
+        (
+            {"load": "return [1]"},
+            BackendError,
+            ("load", "list", "function"),
+        ),
         (
             {"top": "", "run": "raise KeyError('x')"},
             ModelError,
-            "failed while running: KeyError: 'x'",
+            ("running", "KeyError: 'x'"),
         ),
-        ({"run": "sys.exit('bye')"}, ModelError, "failed while running: SystemExit: bye"),
-        ({"run": "raise MemoryError"}, OutOfMemory, "more memory than is free"),
-        ({"run": "open('/nonexistent/x')"}, ModelError, "failed while running: FileNotFoundError"),
-        ({"run": "return None"}, ModelError, "gave NoneType, not a mapping"),
-        ({"run": "return [np.zeros(2)]"}, ModelError, "gave list, not a mapping"),
-        ({"run": "return {'y': None}"}, ModelError, "gave for y what is not a tensor"),
-        ({"run": "return {'y': []}"}, ModelError, "gave for y what is not a tensor"),
+        (
+            {"run": "sys.exit('bye')"},
+            ModelError,
+            ("running", "SystemExit: bye"),
+        ),
+        ({"run": "raise MemoryError"}, OutOfMemory, ("memory",)),
+        (
+            {"run": "open('/nonexistent/x')"},
+            ModelError,
+            ("running", "FileNotFoundError"),
+        ),
+        (
+            {"run": "return None"},
+            ModelError,
+            ("NoneType", "mapping"),
+        ),
+        (
+            {"run": "return [np.zeros(2)]"},
+            ModelError,
+            ("list", "mapping"),
+        ),
+        (
+            {"run": "return {'y': None}"},
+            ModelError,
+            ("y", "tensor"),
+        ),
+        (
+            {"run": "return {'y': []}"},
+            ModelError,
+            ("y", "tensor"),
+        ),
         (
             {"run": "return {'y': object()}"},
             ModelError,
-            "gave for y what is not a tensor: TypeError: it holds object",
+            ("y", "tensor", "TypeError", "object"),
         ),
         (
             {"run": "return {'y': {'a': 1}}"},
             ModelError,
-            "gave for y what is not a tensor: TypeError: it holds dict",
+            ("y", "tensor", "TypeError", "dict"),
         ),
         (
             {"run": "return {'y': [[1, 2], [3, None]]}"},
             ModelError,
-            "gave for y what is not a tensor",
+            ("y", "tensor"),
         ),
         (
             {"run": "return {'y': np.zeros(2, 'M8[s]')}"},
             ModelError,
-            "gave for y what is not a tensor: elements of",
+            ("y", "tensor", "elements"),
         ),
-        ({"top": "1 / 0"}, UsageError, "fails while it is imported: ZeroDivisionError"),
+        (
+            {"top": "1 / 0"},
+            UsageError,
+            ("imported", "ZeroDivisionError"),
+        ),
         (
             {"top": "import no_such_module"},
             UsageError,
-            "fails while it is imported: ModuleNotFoundError",
+            ("imported", "ModuleNotFoundError"),
         ),
-        ({"top": "sys.exit(3)"}, UsageError, "fails while it is imported: SystemExit"),
-        ({"top": "def ("}, UsageError, "fails while it is imported: SyntaxError"),
-        ({"top": "def warm(): raise KeyError", "load": "raise ValueError"}, Refused, "ValueError"),
+        (
+            {"top": "sys.exit(3)"},
+            UsageError,
+            ("imported", "SystemExit"),
+        ),
+        (
+            {"top": "def ("},
+            UsageError,
+            ("imported", "SyntaxError"),
+        ),
+        (
+            {"top": "def warm(): raise KeyError", "load": "raise ValueError"},
+            Refused,
+            ("ValueError",),
+        ),
     ],
 )
 def test_what_a_backend_does_wrong_is_told_and_it_lives(
     lines: dict[str, str],
     kind: type[SubcutError],
-    says: str,
+    says: tuple[str, ...],
     start: Callable[..., Worker],
     tmp_path: Path,
 ) -> None:
     e = refusal(start(**lines), tmp_path)
     assert type(e) is kind
-    assert says in e.what
+    assert has_line(e.what, *says)
 
 
 def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
