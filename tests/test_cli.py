@@ -26,6 +26,7 @@ from subgraph import __version__, cli, project
 from subgraph.project import KEYS
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
+from tests.helpers.refusals import refused
 from tests.helpers.run_command import (
     PATIENCE,
     SUBCUT,
@@ -52,17 +53,6 @@ ODD = [
     "\u202eevil",
     "semi;$(touch pwned)",
 ]
-
-
-def refused(done: Done, code: int = 2) -> str:
-    """What the error says: one line and at most one hint on standard error, nothing on standard
-    output."""
-    assert done.code == code, done
-    assert done.out == ""
-    said = [line for line in done.err.splitlines() if not line.startswith("model: ")]
-    assert said[0].startswith("error: ")
-    assert len(said) <= 2
-    return "\n".join(said)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -15,18 +15,13 @@ from subgraph.commands.dump import choose
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers.chain_models import chain
-from tests.helpers.refusals import raises
+from tests.helpers.refusals import raises, refused
 from tests.helpers.run_command import Done, manifest, subcut, tree
 
 
 @pytest.fixture(scope="module")
 def graph(resnet: Path) -> Graph:
     return load(resnet)
-
-
-def refused(done: Done) -> str:
-    assert (done.code, done.out) == (2, ""), done
-    return done.err
 
 
 # ------------------------------------------------------------------------------------------------

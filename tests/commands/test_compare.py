@@ -35,6 +35,7 @@ from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.process_backends import backend
+from tests.helpers.refusals import refused
 from tests.helpers.run_command import (
     SUBCUT,
     Done,
@@ -82,21 +83,6 @@ def doubted(**faults: str) -> tuple[str, str]:
 
 def model(folder: Path, text: str, **more: Any) -> None:
     text_models.save(folder / "m.onnx", text, **more)
-
-
-def refused(done: Done, code: int = 2) -> str:
-    """What the error says: one line and at most one hint on standard error, nothing on standard
-    output."""
-    assert done.code == code, done
-    assert done.out == ""
-    said = [
-        line
-        for line in done.err.splitlines()
-        if not line.startswith(("model: ", "candidate", "inputs: "))
-    ]
-    assert said[0].startswith("error: ")
-    assert len(said) <= 2
-    return "\n".join(said)
 
 
 def statuses(done: Done) -> dict[str, tuple[str | None, str | None]]:

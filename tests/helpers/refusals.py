@@ -8,8 +8,10 @@ from typing import Generic, TypeVar
 import pytest
 
 from subgraph.errors import SubcutError
+from tests.helpers.run_command import Done
 
 E = TypeVar("E", bound=SubcutError)
+PROGRESS = ("model: ", "candidate", "inputs: ")  # lines on standard error before an error
 
 
 class _Raises(Generic[E]):
@@ -48,3 +50,13 @@ def raises(kind: type[E] | tuple[type[E], ...], code: str, *about: str) -> _Rais
         about: Names, files, options or numbers that its text or hint has to contain.
     """
     return _Raises(kind, code, about)
+
+
+def refused(done: Done, exit_code: int = 2) -> str:
+    """Return the error of a command that printed one error, at most one hint, and no result."""
+    assert (done.code, done.out) == (exit_code, ""), done
+    lines = done.err.splitlines()
+    (start,) = [k for k, line in enumerate(lines) if line.startswith("error: ")]
+    assert all(line.startswith(PROGRESS) for line in lines[:start]), done
+    assert len(lines) - start <= 2, done
+    return "\n".join(lines[start:])

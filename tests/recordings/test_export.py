@@ -24,8 +24,8 @@ from tests.helpers import text_models
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 from tests.helpers.made_dumps import MADE
-from tests.helpers.refusals import raises
-from tests.helpers.run_command import Done, manifest, subcut, tree
+from tests.helpers.refusals import raises, refused
+from tests.helpers.run_command import manifest, subcut, tree
 
 Array = npt.NDArray[Any]
 
@@ -445,11 +445,6 @@ def test_texts_are_left_out(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------
 # refusals
-
-
-def refused(done: Done) -> str:
-    assert (done.code, done.out) == (2, ""), done
-    return done.err
 
 
 def test_what_cannot_be_exported_is_refused(here: Path) -> None:
