@@ -34,16 +34,17 @@ from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
+from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
 from subgraph.search import Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
+    ROUNDING_REASONS,
     UNDOUBTED,
     Decision,
+    Reason,
     Settlement,
-    agrees_despite_jumps,
-    allows_approximations,
-    is_beyond_rounding,
+    find_reason,
     settle_quantization,
     settle_rounding,
 )
@@ -167,11 +168,10 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     the error."""
     if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
         return interim
-    if not allows_approximations(interim.trials.judge):
+    reason = find_reason(interim.trials, ROUNDING_REASONS, _judged_regions(searcher, interim))
+    if not reason:
         return interim
-    is_beyond, is_jumping = _doubts(searcher, interim)
-    if not is_beyond and not is_jumping:
-        return interim
+    is_beyond = reason is Reason.KERNELS
     log.info("the error is beyond rounding: looking at each node alone")
     interim, settlement = _settle_by_nodes(searcher, interim, is_beyond)
     if settlement.decision is not Decision.ROUNDING_ALONE:
@@ -188,20 +188,16 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     return excused.agreeing(Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation))
 
 
-def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
-    """Whether what the search was to judge agrees only beyond rounding, and whether only because
-    elements jump."""
-    trials = interim.trials
+def _judged_regions(searcher: Searcher, interim: Interim) -> list[Region]:
+    """The regions that the search was to judge."""
     options = searcher.options
-    model = trials.model
+    model = interim.trials.model
     judged = [model.whole()]
     if options.limits.inside:
         judged.append(model.whole(model.tensors()))
     if scope := options.scope(interim.oracle):
         judged.append(interim.oracle.region(scope))
-    if any(is_beyond_rounding(trials, region) for region in judged):
-        return True, False
-    return False, any(agrees_despite_jumps(trials, region) for region in judged)
+    return judged
 
 
 def _settle_by_nodes(

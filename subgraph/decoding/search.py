@@ -44,7 +44,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
-from subgraph.trials.doubt import may_be_approximate
+from subgraph.trials.doubt import ROUNDING_REASONS, find_reason
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, explain_silence
@@ -109,13 +109,12 @@ class LoopSearch:
         )
 
     def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
-        """A step that agrees alone only within what approximate kernels may do: the first, or the
-        worst, that may."""
+        """A step that agrees alone, but not by rounding alone: the first, or the worst."""
         off = [s for s in seen if s.error and s.error > ROUNDING]
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
             with self.at(k) as (trials, _):
-                if may_be_approximate(trials):
+                if find_reason(trials, ROUNDING_REASONS):
                     return k
         return None
 

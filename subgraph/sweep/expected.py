@@ -28,7 +28,6 @@ from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
-from subgraph.graph.properties import APPROXIMATED
 from subgraph.precision import Precision
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
@@ -40,6 +39,14 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, shape_text
 from subgraph.sweep.operator_tests import Example
+from subgraph.trials.doubt import (
+    Decision,
+    Deviation,
+    NodeEvidence,
+    error_of,
+    is_judged_by_noise_in_fp32,
+    settle_rounding,
+)
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -197,13 +204,10 @@ class ExpectedOutputs:
         if noise is None:
             return self._judge_without_noise(output, precision)
         judgement = output.judge(self.rule, precision, noise)
-        if (
-            judgement.status is Status.AGREE
-            and self.criterion == NOISE
-            and precision is Precision.FP32
-        ):
+        is_possible = is_judged_by_noise_in_fp32(self.criterion, precision)
+        if judgement.status is Status.AGREE and is_possible:
             by_rounding = output.judge(self._rounding_alone, precision, noise)
-            if by_rounding.status is Status.FAIL and not self._is_approximated(output.example):
+            if by_rounding.status is Status.FAIL and self._needs_rounding(output, by_rounding):
                 judgement = by_rounding
         if judgement.status is Status.AGREE or not self.by_noise:
             return judgement, CRITERION
@@ -218,9 +222,12 @@ class ExpectedOutputs:
         return judgement, CRITERION
 
     @staticmethod
-    def _is_approximated(example: Example) -> bool:
-        """Does the model hold an operator that runtimes approximate?"""
-        return not APPROXIMATED.isdisjoint(graphs.load(example.model).ops)
+    def _needs_rounding(output: _Output, by_rounding: Judgement) -> bool:
+        """Whether no approximate kernel of the model explains an error beyond rounding."""
+        operators = graphs.load(output.example.model).ops
+        deviation = Deviation.of(operators, error_of(by_rounding), agrees_usually=True)
+        settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
+        return settlement.decision is Decision.ROUNDING_ALONE
 
     def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
         """By the test's own tolerance, which is too strict for float16 and near zero.

@@ -1,7 +1,8 @@
 """The outputs of the full model do not decide whether the candidate is right -> what decides
 instead.
 
-One policy for `compare` and `bisect`. There are two cases of doubt:
+One policy for every command and for pytest. `REASONS` is the table of the reasons for doubt; there
+are two ways to settle one:
 
 - *Rounding.* The outputs agree within the error of approximate kernels, but not within rounding:
   Winograd, a fast exp and the like change fp32 by up to 2e-3 of the scale. If, alone, only
@@ -15,7 +16,7 @@ One policy for `compare` and `bisect`. There are two cases of doubt:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,7 +30,7 @@ from subgraph.text import count
 from subgraph.trials.judge import Judge
 from subgraph.trials.pieces import pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status, is_mute
+from subgraph.verdict import Judgement, Status, Verdict, is_mute
 
 DEFAULT_CRITERION = "noise"
 
@@ -182,26 +183,15 @@ def settle_rounding(
     return Settlement(Decision.ROUNDING_ALONE)
 
 
-def allows_approximations(judge: Judge) -> bool:
-    """Whether the criterion allows fp32 a larger error than rounding."""
-    is_judged_by_noise = judge.criterion == DEFAULT_CRITERION and not judge.score
-    return is_judged_by_noise and judge.precision is Precision.FP32 and not judge.runtime.is_manual
-
-
-def may_be_approximate(trials: Trials) -> bool:
-    """Whether the full model agrees in fp32 only because the error of approximate kernels is
-    allowed."""
-    return allows_approximations(trials.judge) and is_beyond_rounding(trials, trials.model.whole())
+def is_judged_by_noise_in_fp32(criterion: str, precision: Precision) -> bool:
+    """Whether a criterion allows the error of approximate kernels, which is larger than
+    rounding."""
+    return criterion == DEFAULT_CRITERION and precision is Precision.FP32
 
 
 def is_beyond_rounding(trials: Trials, region: Region) -> bool:
     """Whether a region agrees, but not by rounding alone."""
-    result = trials.run(region)
-    by_rounding = trials.judge.with_criterion(ROUNDING_ALONE)
-    return (
-        agrees(trials.judge.without_evidence(), region, result)
-        and by_rounding.verdict(region, result).status is Status.FAIL
-    )
+    return _agrees_beyond_rounding(trials.judge, region, trials.run(region))
 
 
 def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
@@ -209,13 +199,92 @@ def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
     return judge.verdict(region, result).status is Status.AGREE
 
 
-def agrees_despite_jumps(trials: Trials, region: Region) -> bool:
-    """Whether a region agrees only because single elements downstream of a choice may jump.
+# ------------------------------------------------------------------------------------------------
+# reasons
 
-    Downstream of a fault they would jump as well.
-    """
-    verdict = trials.judge.without_evidence().verdict(region, trials.run(region))
+
+class Reason(StrEnum):
+    """Why the verdict on a region does not decide whether the candidate is right."""
+
+    KERNELS = "kernels"  # it agrees, but not by rounding alone
+    JUMPS = "jumps"  # it agrees only because single elements may jump; so they would after a fault
+    STEPS = "steps"  # it is unresolved, and the model's own quantization steps explain that
+
+
+ROUNDING_REASONS = (Reason.KERNELS, Reason.JUMPS)  # an agreement that the nodes alone confirm
+
+
+def _can_hide_in_rounding(judge: Judge) -> bool:
+    is_noise = is_judged_by_noise_in_fp32(judge.criterion, judge.precision)
+    return is_noise and not judge.score and not judge.runtime.is_manual
+
+
+def _has_own_steps(judge: Judge) -> bool:
+    return not judge.runtime.is_manual  # a person runs only regions that the search needs
+
+
+def _agrees_beyond_rounding(judge: Judge, region: Region, result: RunResult) -> bool:
+    by_rounding = judge.with_criterion(ROUNDING_ALONE)
+    return (
+        agrees(judge.without_evidence(), region, result)
+        and by_rounding.verdict(region, result).status is Status.FAIL
+    )
+
+
+def _agrees_despite_jumps(judge: Judge, region: Region, result: RunResult) -> bool:
+    verdict = judge.without_evidence().verdict(region, result)
     return verdict.status is Status.AGREE and any(j.label == JUMPS for j in verdict.outputs)
+
+
+def _is_within_steps(judge: Judge, region: Region, result: RunResult) -> bool:
+    verdict = judge.verdict(region, result)
+    unknown = _unknown_outputs(verdict)
+    are_steps = bool(unknown) and all(j.label == STEPS for j in unknown)
+    return verdict.status is Status.UNRESOLVED and are_steps
+
+
+def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
+    return [j for j in verdict.outputs if j.status is Status.UNRESOLVED and not is_mute(j)]
+
+
+@dataclass(frozen=True)
+class ReasonCheck:
+    """How a reason for doubt is recognized.
+
+    Attributes:
+        is_possible: whether a judge can have this reason at all.
+        applies: whether a result of a region has it.
+    """
+
+    is_possible: Callable[[Judge], bool]
+    applies: Callable[[Judge, Region, RunResult], bool]
+
+
+REASONS: Mapping[Reason, ReasonCheck] = {
+    Reason.KERNELS: ReasonCheck(_can_hide_in_rounding, _agrees_beyond_rounding),
+    Reason.JUMPS: ReasonCheck(_can_hide_in_rounding, _agrees_despite_jumps),
+    Reason.STEPS: ReasonCheck(_has_own_steps, _is_within_steps),
+}
+
+
+def find_reason(
+    trials: Trials, reasons: Sequence[Reason], regions: Sequence[Region] = ()
+) -> Reason | None:
+    """Find the first of these reasons to doubt a verdict; None if the verdict stands.
+
+    Args:
+        trials: the candidate, which is run on the regions.
+        reasons: the reasons that count, the most important one first.
+        regions: the regions that were judged; none for the full model.
+    """
+    for reason in reasons:
+        check = REASONS[reason]
+        if not check.is_possible(trials.judge):
+            continue
+        for region in regions or [trials.model.whole()]:
+            if check.applies(trials.judge, region, trials.run(region)):
+                return reason
+    return None
 
 
 def error_of(judgement: Judgement | None) -> float:
@@ -234,15 +303,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     That is: no output is wrong, and for each output that is not known to be right the model's own
     quantization steps explain the error, as they would explain many others.
     """
-    if trials.runtime.is_manual:
-        return UNDOUBTED  # a person is asked for no regions beyond those that the search needs
-    whole = trials.verdict(trials.model.whole())
-    unknown = [j for j in whole.outputs if j.status is Status.UNRESOLVED and not is_mute(j)]
-    if (
-        whole.status is not Status.UNRESOLVED
-        or not unknown
-        or any(j.label != STEPS for j in unknown)
-    ):
+    if not find_reason(trials, [Reason.STEPS]):
         return UNDOUBTED
     regions = pieces_between_quantizers(trials.model)
     verdicts = run_pieces(
@@ -256,6 +317,7 @@ def settle_quantization(trials: Trials) -> Settlement:
         return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
     if Status.UNRESOLVED in statuses:
         return Settlement(Decision.PIECES_UNKNOWN, unknown_pieces=statuses.count(Status.UNRESOLVED))
+    unknown = _unknown_outputs(trials.verdict(trials.model.whole()))
     amplified = min(max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown), 1.0)
     step = f"the model turns one quantization step into {100 * amplified:.0f} % of its output"
     return Settlement(
