@@ -39,12 +39,12 @@ from subgraph.graph.squashing import find_squashed
 from subgraph.search import Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
-    ROUNDING_REASONS,
+    ROUNDING_DOUBTS,
     UNDOUBTED,
     Decision,
-    Reason,
+    Doubt,
     Settlement,
-    find_reason,
+    find_doubt,
     settle_quantization,
     settle_rounding,
 )
@@ -168,10 +168,10 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     the error."""
     if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
         return interim
-    reason = find_reason(interim.trials, ROUNDING_REASONS, _judged_regions(searcher, interim))
+    reason = find_doubt(interim.trials, ROUNDING_DOUBTS, _judged_regions(searcher, interim))
     if not reason:
         return interim
-    is_beyond = reason is Reason.KERNELS
+    is_beyond = reason is Doubt.KERNELS
     log.info("the error is beyond rounding: looking at each node alone")
     interim, settlement = _settle_by_nodes(searcher, interim, is_beyond)
     if settlement.decision is not Decision.ROUNDING_ALONE:

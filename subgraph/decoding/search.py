@@ -44,7 +44,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
-from subgraph.trials.doubt import ROUNDING_REASONS, find_reason
+from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, explain_silence
@@ -114,7 +114,7 @@ class LoopSearch:
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
             with self.at(k) as (trials, _):
-                if find_reason(trials, ROUNDING_REASONS):
+                if find_doubt(trials, ROUNDING_DOUBTS):
                     return k
         return None
 
@@ -261,7 +261,7 @@ class LoopSearch:
             log.info(
                 "%s gives other results than before: its stored results are no longer used", name
             )
-            self.first.processes.candidate_key.discard_results()
+            self.first.processes.runs.candidate_key.discard_results()
         self.walks = walks
 
     def _digest(self, step: CandidateStep) -> str:
@@ -349,7 +349,7 @@ class LoopSearch:
             __version__,
             kind,
             model_digest(walked.decoder.graph),
-            trials.processes.candidate_key.text,
+            trials.processes.runs.candidate_key.text,
             self.setup.criterion,
             [begin, end],
             tokens,

@@ -101,6 +101,11 @@ class Planner:
     _lock: Lock = field(default_factory=Lock)
 
     @cached_property
+    def _turns(self) -> Semaphore:
+        """What each run waits for and holds."""
+        return Semaphore(self.jobs)
+
+    @cached_property
     def places(self) -> list[Place]:
         return places(self.trials.model.graph, self.twin, self.unit)
 
@@ -129,7 +134,7 @@ class Planner:
             __version__,
             model_digest(trials.model.graph),
             lowering,
-            trials.processes.candidate_key.text,
+            trials.processes.runs.candidate_key.text,
             *fed,
         )
 
@@ -220,7 +225,7 @@ class Planner:
             if self.is_over():
                 raise OutOfTime("the time is used up", code="time.used-up")
             with self.trials.model.temporary_folder() as folder:
-                return self.trials.runtime.workers.run(job(folder, into))
+                return self.trials.runtime.workers.run(job(folder, into), self._turns)
 
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
@@ -303,7 +308,6 @@ class Planner:
         """
         every: Sequence[int] = range(len(self.places))
         until = time.monotonic() + self.trials.runtime.workers.deadline.timeout(math.inf) / 2
-        self.trials.runtime.workers.turns = Semaphore(self.jobs)
         if math.isfinite(until) and len(every) > MANY:
             self._estimate(until)
             every = sorted(every, key=lambda k: (-self.estimates[k], k))

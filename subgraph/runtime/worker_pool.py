@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from subgraph import plugins
 from subgraph.environments import emulated
@@ -33,6 +34,8 @@ log = logging.getLogger("subcut")
 
 RECYCLE = 100  # loads
 MAX_HOSTS = 3  # that one run is tried on
+Turns: TypeAlias = AbstractContextManager[object]
+NO_TURNS: Turns = nullcontext()  # every run begins at once
 
 
 class Cancel:
@@ -109,8 +112,6 @@ class Workers:
         memory: bytes that each process tree may hold; None without a limit.
         deadline: when the last request must have ended; shared with the reference, and whoever runs
             more for a command.
-        turns: what each run waits for and holds: a semaphore where more threads share them than may
-            run at once.
     """
 
     def __init__(
@@ -119,7 +120,6 @@ class Workers:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
         self.deadline = deadline or Deadline()
-        self.turns: AbstractContextManager[object] = nullcontext()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
@@ -168,8 +168,11 @@ class Workers:
         with self.borrow(loads=1) as worker:
             return frozenset(worker.names("tensors", model, self.candidate.options))
 
-    def run(self, job: Job) -> RunResult:
+    def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
         """As `run_model`, with the candidate's options where the job has none.
+
+        `turns`: what the run waits for and holds: a semaphore where more threads run jobs than may
+        run at once.
 
         A candidate with hosts runs on one that is free. Where it does not answer, or takes too
         long, another is tried: only a model that takes too long on two of them takes too long.
@@ -185,7 +188,7 @@ class Workers:
         while len(tried) < min(MAX_HOSTS, len(self._hosts.names)):
             with self._hosts.lease(tried, self._go_on) as host:
                 try:
-                    result = self._run_here(replace(job, options={**options, "host": host}))
+                    result = self._run_here(replace(job, options={**options, "host": host}), turns)
                 except Unreachable as e:
                     log.warning("%s does not answer: %s", clean(host), clean(e.what))
                     self._hosts.note(host, answered=False)
@@ -199,7 +202,7 @@ class Workers:
         if late:
             return late
         if not tried:
-            return self._run_here(replace(job, options=options))
+            return self._run_here(replace(job, options=options), turns)
         if self._hosts.none_answers:
             names = ", ".join(map(clean, self._hosts.names))
             raise BackendError(
@@ -209,8 +212,8 @@ class Workers:
             )
         raise Unreachable(f"no answer from {', '.join(map(clean, tried))}", code="hosts.no-answer")
 
-    def _run_here(self, job: Job) -> RunResult:
-        with self.turns, self.borrow(loads=1, fresh=job.fresh) as worker:
+    def _run_here(self, job: Job, turns: Turns) -> RunResult:
+        with turns, self.borrow(loads=1, fresh=job.fresh) as worker:
             result = run_model(worker, job)
             if job.fresh and worker.alive:  # it stays, and the next fresh one runs beside it
                 with suppress(SubcutError):

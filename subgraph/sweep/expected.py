@@ -34,7 +34,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import PLAIN, Reference, fixed_options
 from subgraph.runtime.run_result import Job, RunResult
-from subgraph.runtime.worker_pool import Workers
+from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, shape_text
@@ -65,13 +65,19 @@ class Runtime:
     """One runtime that examples are run on; its results are stored.
 
     Attributes:
+        turns: what each run waits for and holds.
         used: it took a model. An error before that may mean that it cannot be used at all.
     """
 
     candidate: Candidate
     workers: Workers
     store: Store
+    turns: Turns = NO_TURNS
     used: bool = False
+
+    def limited_to(self, jobs: int) -> Runtime:
+        """The same runtime, which runs so many examples at once."""
+        return replace(self, turns=threading.Semaphore(jobs))
 
     @cached_property
     def about(self) -> BackendInfo:
@@ -104,7 +110,9 @@ class Runtime:
 
     def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
-        result = self.workers.run(Job(example.model, [example.inputs], names, into, fresh))
+        result = self.workers.run(
+            Job(example.model, [example.inputs], names, into, fresh), self.turns
+        )
         if not result.failure:
             return result
         process = result.failure.process
@@ -147,11 +155,9 @@ class ExpectedOutputs:
             parse_criterion(NOISE),
             parse_criterion(ROUNDING_ALONE),
         )
-        self._plain = plain
         self._scratch = scratch
-        plain.workers.turns = threading.Semaphore(
-            os.cpu_count() or 1
-        )  # it runs here, wherever the candidates do
+        # it runs here, wherever the candidates do
+        self._plain = plain.limited_to(os.cpu_count() or 1)
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Semaphore
 
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.graph import protobuf
@@ -109,10 +108,10 @@ class Sweep:
             # twice as many threads: some unpack and judge while the candidate runs the tests of
             # others
             executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
-            runtime.workers.turns = Semaphore(jobs)
+            limited = runtime.limited_to(jobs)
             try:
                 column = []
-                for cell in executor.map(lambda test, r=runtime: self._run(r, test), tests):
+                for cell in executor.map(lambda test, r=limited: self._run(r, test), tests):
                     column.append(cell)
                     progress.count(runtime.candidate.name, cell[1].outcome)
                 columns.append(column)

@@ -47,15 +47,15 @@ from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.doubt import (
-    REASONS,
+    DOUBTS,
     UNDOUBTED,
     Decision,
     Deviation,
     NodeEvidence,
-    Reason,
+    Doubt,
     Settlement,
     error_of,
-    find_reason,
+    find_doubt,
     is_beyond_rounding,
     settle_quantization,
     settle_rounding,
@@ -409,7 +409,7 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
     if (
         found.stopped
         or found.whole.status is not Status.AGREE
-        or not REASONS[Reason.KERNELS].is_possible(trials.judge)
+        or not DOUBTS[Doubt.KERNELS].is_possible(trials.judge)
     ):
         return UNDOUBTED
     unseen = {
@@ -417,7 +417,7 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
     }
     return settle_rounding(
         NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
-        is_beyond_rounding=bool(find_reason(trials, [Reason.KERNELS])),
+        is_beyond_rounding=bool(find_doubt(trials, [Doubt.KERNELS])),
         is_another_tensor_wrong=found.first_bad is not None,
         is_partial=is_partial,
     )

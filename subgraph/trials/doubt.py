@@ -1,7 +1,7 @@
 """The outputs of the full model do not decide whether the candidate is right -> what decides
 instead.
 
-One policy for every command and for pytest. `REASONS` is the table of the reasons for doubt; there
+One policy for every command and for pytest. `DOUBTS` is the table of the reasons for doubt; there
 are two ways to settle one:
 
 - *Rounding.* The outputs agree within the error of approximate kernels, but not within rounding:
@@ -203,7 +203,7 @@ def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
 # reasons
 
 
-class Reason(StrEnum):
+class Doubt(StrEnum):
     """Why the verdict on a region does not decide whether the candidate is right."""
 
     KERNELS = "kernels"  # it agrees, but not by rounding alone
@@ -211,7 +211,7 @@ class Reason(StrEnum):
     STEPS = "steps"  # it is unresolved, and the model's own quantization steps explain that
 
 
-ROUNDING_REASONS = (Reason.KERNELS, Reason.JUMPS)  # an agreement that the nodes alone confirm
+ROUNDING_DOUBTS = (Doubt.KERNELS, Doubt.JUMPS)  # an agreement that the nodes alone confirm
 
 
 def _can_hide_in_rounding(judge: Judge) -> bool:
@@ -248,7 +248,7 @@ def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
 
 
 @dataclass(frozen=True)
-class ReasonCheck:
+class DoubtCheck:
     """How a reason for doubt is recognized.
 
     Attributes:
@@ -260,16 +260,16 @@ class ReasonCheck:
     applies: Callable[[Judge, Region, RunResult], bool]
 
 
-REASONS: Mapping[Reason, ReasonCheck] = {
-    Reason.KERNELS: ReasonCheck(_can_hide_in_rounding, _agrees_beyond_rounding),
-    Reason.JUMPS: ReasonCheck(_can_hide_in_rounding, _agrees_despite_jumps),
-    Reason.STEPS: ReasonCheck(_has_own_steps, _is_within_steps),
+DOUBTS: Mapping[Doubt, DoubtCheck] = {
+    Doubt.KERNELS: DoubtCheck(_can_hide_in_rounding, _agrees_beyond_rounding),
+    Doubt.JUMPS: DoubtCheck(_can_hide_in_rounding, _agrees_despite_jumps),
+    Doubt.STEPS: DoubtCheck(_has_own_steps, _is_within_steps),
 }
 
 
-def find_reason(
-    trials: Trials, reasons: Sequence[Reason], regions: Sequence[Region] = ()
-) -> Reason | None:
+def find_doubt(
+    trials: Trials, reasons: Sequence[Doubt], regions: Sequence[Region] = ()
+) -> Doubt | None:
     """Find the first of these reasons to doubt a verdict; None if the verdict stands.
 
     Args:
@@ -278,7 +278,7 @@ def find_reason(
         regions: the regions that were judged; none for the full model.
     """
     for reason in reasons:
-        check = REASONS[reason]
+        check = DOUBTS[reason]
         if not check.is_possible(trials.judge):
             continue
         for region in regions or [trials.model.whole()]:
@@ -303,7 +303,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     That is: no output is wrong, and for each output that is not known to be right the model's own
     quantization steps explain the error, as they would explain many others.
     """
-    if not find_reason(trials, [Reason.STEPS]):
+    if not find_doubt(trials, [Doubt.STEPS]):
         return UNDOUBTED
     regions = pieces_between_quantizers(trials.model)
     verdicts = run_pieces(

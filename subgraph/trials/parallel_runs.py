@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import fmean
-from threading import Semaphore
 
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
@@ -23,10 +22,9 @@ class ParallelRuns:
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:
-        self.trials = trials
+        self.trials = trials.limited_to(jobs)
         self.jobs = jobs
         self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
-        trials.runtime.workers.turns = Semaphore(jobs)
         self._running: dict[Region, Future[RunResult]] = {}
         self._seconds: dict[Region | None, float] = {}
 

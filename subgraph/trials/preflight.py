@@ -166,7 +166,7 @@ NO_BREACH = Breach()
 
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
-    key = digest("contract/1", trials.processes.candidate_key.text, _probe_type(trials), about)
+    key = digest("contract/1", trials.processes.runs.candidate_key.text, _probe_type(trials), about)
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
     except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate

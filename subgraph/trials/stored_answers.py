@@ -13,8 +13,8 @@ from contextlib import suppress
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
 from subgraph.text import clean
-from subgraph.trials.ask import NotStored
 from subgraph.trials.forms import Form
+from subgraph.trials.region_runs import NotStored
 from subgraph.trials.trial import Trials
 
 KNOWN_RUNS = 8  # of the whole, that may be stored
@@ -47,7 +47,7 @@ def drop_if_changed(trials: Trials) -> str:
             return ""
         if not _same(first, anew.run(whole, fresh=True, repetition=1)):
             return ""
-    trials.processes.candidate_key.discard_results()
+    trials.processes.runs.candidate_key.discard_results()
     name = clean(trials.runtime.candidate.name)
     return (
         f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no"

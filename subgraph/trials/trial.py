@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.trials.ask import Asker, Processes, RunLog
+from subgraph.trials.ask import Asker, Processes
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
 from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.region_runs import RunLog
 from subgraph.verdict import Verdict
 
 
@@ -79,6 +80,10 @@ class Trials(JudgeProperties):
     def restarted(self) -> Trials:
         """The same trials in a new session, which has used no runs so far."""
         return replace(self, ask=self.ask.restarted())
+
+    def limited_to(self, jobs: int) -> Trials:
+        """The same trials, of which so many run at once."""
+        return replace(self, ask=self.processes.limited_to(jobs))
 
     def with_criterion(self, criterion: str) -> Trials:
         """The same runs, judged by another criterion."""

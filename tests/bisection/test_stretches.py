@@ -19,7 +19,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.search import QueryKind, Settings
-from subgraph.trials.ask import Processes
+from subgraph.trials.region_runs import RegionRuns
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
@@ -55,19 +55,19 @@ def searched(
     """A search that ended. Each weight takes this share of the candidate's memory."""
     setup = Setup(faulty_candidate(**faults), Feeding(), graph.path.parent / "out", QUICK)
     with Workers(setup.candidate) as workers:
-        for place in ("trials.ask.raw_bytes", "bisection.stretches.held_bytes"):
+        for place in ("trials.region_runs.raw_bytes", "bisection.stretches.held_bytes"):
             monkeypatch.setattr(
                 f"subgraph.{place}", lambda weight: int(held * (workers.memory or 0))
             )
         with open_trials(graph, setup, reference, workers) as trials:
-            run_in_worker = Processes._run_in_worker
+            run_in_worker = RegionRuns._run_in_worker
 
-            def counted(self: Processes, *args: Any) -> Any:
+            def counted(self: RegionRuns, *args: Any) -> Any:
                 RUNS.extend([args] if self.runtime is trials.runtime else [])
                 return run_in_worker(self, *args)
 
             RUNS.clear()
-            monkeypatch.setattr(Processes, "_run_in_worker", counted)
+            monkeypatch.setattr(RegionRuns, "_run_in_worker", counted)
             bisection = Bisection(trials, BisectionOptions(setup, limits))
             list(bisection)
             yield trials, bisection

@@ -350,7 +350,7 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
     trials: Any = SimpleNamespace(
         model=SimpleNamespace(graph=graph, values=values),
         runtime=SimpleNamespace(own_model=None),
-        processes=SimpleNamespace(candidate_key=key),
+        processes=SimpleNamespace(runs=SimpleNamespace(candidate_key=key)),
     )
     twin = by_command(graph, Precision.INT8)
     acceptance = ByCriterion(trials)

@@ -22,14 +22,14 @@ from subgraph.storage.store import Store
 from subgraph.sweep.expected import ExpectedOutputs, Runtime
 from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
-    REASONS,
-    ROUNDING_REASONS,
+    DOUBTS,
+    ROUNDING_DOUBTS,
     UNDOUBTED,
     Decision,
     Deviation,
     NodeEvidence,
-    Reason,
-    find_reason,
+    Doubt,
+    find_doubt,
     settle_rounding,
 )
 from subgraph.trials.session import Setup, open_with_processes
@@ -131,21 +131,21 @@ def spec_of(folder: Path, op: str) -> str:
 @pytest.mark.parametrize(
     ("op", "criterion", "reason"),
     [
-        ("Exp", "noise", Reason.KERNELS),
+        ("Exp", "noise", Doubt.KERNELS),
         ("none", "noise", None),
         ("Exp", "noise:floor=1e-2", None),
     ],
 )
 def test_reason_to_doubt_an_agreement(
-    op: str, criterion: str, reason: Reason | None, tmp_path: Path
+    op: str, criterion: str, reason: Doubt | None, tmp_path: Path
 ) -> None:
     candidate = parse(spec_of(tmp_path, op))
     graph = text_models.load(tmp_path, LINE)
     setup = Setup(candidate, Feeding((str(tmp_path / "x.npy"),)), tmp_path / "out", criterion)
     with open_with_processes(graph, setup, Candidate("ort", "ort")) as trials:
-        assert find_reason(trials, ROUNDING_REASONS) is reason
+        assert find_doubt(trials, ROUNDING_DOUBTS) is reason
         by_hand = trials.with_runtime(replace(trials.runtime, is_manual=True))
-        assert find_reason(by_hand, list(REASONS)) is None
+        assert find_doubt(by_hand, list(DOUBTS)) is None
 
 
 @pytest.mark.parametrize(("op", "is_right"), [("Exp", True), ("Abs", False)])

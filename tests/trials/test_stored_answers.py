@@ -19,7 +19,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import Job, RunResult
-from subgraph.runtime.worker_pool import Workers
+from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage import tensors
 from subgraph.trials import session, stored_answers
 from subgraph.trials.stored_answers import age, drop_if_changed
@@ -47,7 +47,7 @@ class Board(Workers):
         line(folder / "m.onnx", ["a", "b"])
         np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
 
-    def run(self, job: Job) -> RunResult:
+    def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
         self.runs += 1
         try:
             value = np.array([self.firmware()], np.float32)

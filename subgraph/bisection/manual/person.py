@@ -14,11 +14,11 @@ from subgraph.bisection.manual.tasks import Task
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult, unresolved
 from subgraph.storage.digest import digest
-from subgraph.trials.ask import RunLog
 from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.judge import Judge
 from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.region_runs import RunLog
 from subgraph.verdict import Status
 
 

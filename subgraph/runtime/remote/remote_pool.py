@@ -26,7 +26,14 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote import task
 from subgraph.runtime.remote.task import ClusterTask, TaskReply
 from subgraph.runtime.run_result import Job, RunResult, from_stored
-from subgraph.runtime.worker_pool import Workers, ended_by_cancel, is_cancelled, stopped
+from subgraph.runtime.worker_pool import (
+    NO_TURNS,
+    Turns,
+    Workers,
+    ended_by_cancel,
+    is_cancelled,
+    stopped,
+)
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
 from subgraph.version import __version__
@@ -92,7 +99,7 @@ class RemoteWorkers(Workers):
         what = f"this takes a process of {clean(self.candidate.name)} on this machine"
         raise BackendError(what, "leave --executor out", code="executor.needs-local")
 
-    def run(self, job: Job) -> RunResult:
+    def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
         """As of `Workers`.
 
         Raises:
@@ -100,7 +107,7 @@ class RemoteWorkers(Workers):
         """
         with task.leash(job.into) as token:
             request = replace(self._task, job=job, token=token)
-            with self.turns, ended_by_cancel(lambda: self._stop(job, token)):
+            with turns, ended_by_cancel(lambda: self._stop(job, token)):
                 reply, files = self._run(request, job)
         if reply.result is None:
             raise Unreachable(
