@@ -27,8 +27,8 @@ from subgraph.trials.doubt import (
     UNDOUBTED,
     Decision,
     Deviation,
-    NodeEvidence,
     Doubt,
+    NodeEvidence,
     find_doubt,
     settle_rounding,
 )
