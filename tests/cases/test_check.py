@@ -99,41 +99,32 @@ def test_minus_zero_is_not_zero(judged: Judge) -> None:
 def test_last_bit_is_a_difference(judged: Judge) -> None:
     found = judged(WANT, np.nextafter(WANT, np.float32(9)))
     assert found.status == "different"
-    assert (
-        found.what == "'y' differs by 4.8e-07 of 4: the cut does NOT give the full model's values"
-    )
     (far,) = found.outputs or ()
     assert (far.name, far.scale) == ("y", 4.0) and far.relative == pytest.approx(2**-23, rel=0.1)
 
 
-def test_another_shape_or_type(judged: Judge) -> None:
-    assert "'y' has another type or shape" in judged(WANT, WANT.reshape(1, 3)).what
+@pytest.mark.parametrize(
+    ("got", "again", "status"),
+    [
+        (WANT.reshape(1, 3), None, "different"),
+        (np.array([1, np.nan, 4], np.float32), None, "different"),
+        (WANT + 1, WANT + 2, "unrepeatable"),
+    ],
+)
+def test_other_values_are_different_unless_the_reference_never_repeats_itself(
+    got: Array, again: Array | None, status: str, judged: Judge
+) -> None:
+    assert judged(WANT, got, again=again).status == status
 
 
-def test_nan_where_a_number_was(judged: Judge) -> None:
-    found = judged(WANT, np.array([1, np.nan, 4], np.float32))
-    assert found.status == "different" and "other NaN or infinities" in found.what
-
-
-def test_half_precision_may_round_once(judged: Judge) -> None:
+@pytest.mark.parametrize(
+    ("factor", "offset", "status"), [(1, 2**-9, "rounding"), (1.5, 0, "different")]
+)
+def test_half_precision_may_round_once(
+    factor: float, offset: float, status: str, judged: Judge
+) -> None:
     half = WANT.astype(np.float16)
-    found = judged(half, half + np.float16(2**-9))
-    assert (
-        found.status == "rounding"
-        and "onnxruntime keeps float32 between float16 nodes" in found.what
-    )
-
-
-def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
-    half = WANT.astype(np.float16)
-    assert judged(half, half * np.float16(1.5)).status == "different"
-
-
-def test_reference_that_never_repeats_itself_is_not_identical(judged: Judge) -> None:
-    found = judged(WANT, WANT + 1, again=WANT + 2)
-    assert (
-        found.status == "unrepeatable" and "the reference itself gives other values" in found.what
-    )
+    assert judged(half, half * np.float16(factor) + np.float16(offset)).status == status
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from subgraph.commands.dump import choose
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers.chain_models import chain
-from tests.helpers.refusals import raises, refused
-from tests.helpers.run_command import Done, manifest, subcut, tree
+from tests.helpers.facts import has_line
+from tests.helpers.refusals import raises
+from tests.helpers.run_command import manifest, subcut, tree
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +80,7 @@ def test_unknown_tensor_is_refused(graph: Graph) -> None:
 @pytest.mark.posix("it compares the path that is printed")
 def test_patterns_choose_tensors(here: Path) -> None:
     done = subcut("dump", "conv1", "p*l?", cwd=here)
-    assert done == Done(
-        0, "3 tensors\nsubcut_out/dump/\n", "model: resnet50.onnx (the only .onnx here)\n"
-    )
+    assert done.code == 0 and done.out.endswith("subcut_out/dump/\n")
     place = here / "subcut_out/dump"
     assert sorted(tree(place)) == ["conv1.npy", "manifest.json", "pool1.npy", "pool5.npy"]
     told = manifest(place)
@@ -127,7 +126,7 @@ def test_formats_hold_the_same_values(here: Path) -> None:
     )
     done = subcut(*words, "-o", "d", cwd=here)
     assert done.code == 0
-    assert "warning: loss: conv1 as float16: max error " in done.err
+    assert has_line(done.err, "warning", "conv1", "float16")
     assert sorted(tree(here / "d")) == [
         "conv1.bin",
         "conv1.npy",
@@ -186,10 +185,14 @@ def test_words_that_are_no_model(here: Path) -> None:
     assert subcut("dump", "resnet50.onnx", "conv1", "-o", "two", cwd=here).code == 0
     one, two = (tree(here / name) for name in ("one", "two"))
     assert one.keys() == two.keys() and one["conv1.npy"] == two["conv1.npy"]
-    assert "no file resnet5.onnx" in refused(subcut("dump", "resnet5.onnx", "conv1", cwd=here))
-    assert "no node or tensor 'cnov1'" in refused(subcut("dump", "cnov1", cwd=here))
-    assert "no node or tensor 'xxx" in refused(subcut("dump", "x" * 300, cwd=here))
-    assert "which tensors?" in refused(subcut("dump", "resnet50.onnx", cwd=here))
+    for words, problem in (
+        (("resnet5.onnx", "conv1"), "file.not-found"),
+        (("cnov1",), "node.unknown"),
+        (("x" * 300,), "node.unknown"),
+        (("resnet50.onnx",), "argument.missing"),
+    ):
+        refused = subcut("dump", *words, cwd=here)
+        assert (refused.code, refused.problem, refused.out) == (2, problem, "")
 
 
 def test_dump_with_json_is_one_document(here: Path) -> None:

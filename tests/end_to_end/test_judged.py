@@ -122,9 +122,7 @@ def test_input_of_another_shape_than_the_recording_is_refused(tmp_path: Path) ->
         np.save(tmp_path / f"dump/{name}.npy", value)
     np.save(tmp_path / "wrong.npy", np.zeros((1, 3, 5, 5), np.float32))
     done = subcut("bisect", "m.onnx", "--recorded", "dump", "-i", "wrong.npy", cwd=tmp_path)
-    assert (
-        done.code == 2 and "wrong.npy has shape 1×3×5×5; input 'data' takes 1×2×4×4" in done.err
-    ), done.err
+    assert (done.code, done.problem) == (2, "input.wrong-shape"), done.err
 
 
 @pytest.mark.slow
@@ -139,4 +137,4 @@ def test_size_of_minus_one_is_open(tmp_path: Path, backend: str) -> None:
     onnx.save(made, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32))
     done = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", backend, cwd=tmp_path)
-    assert done.code == 0 and "right: outputs agree" in done.out, done.out + done.err
+    assert done.code == 0, done.out + done.err

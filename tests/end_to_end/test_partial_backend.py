@@ -101,12 +101,12 @@ def test_spec_of_a_module_needs_its_builder_and_trust(tmp_path: Path) -> None:
     before = candidate.identity("")
     file.write_text("def build(): return 1\n")
     assert candidate.identity("") != before, "its stored answers hold no more"
-    for spec, error in (
-        ("torch:net", UsageError),
-        (f"torch:{file}", UsageError),
-        ("torch:none.py:build", UsageError),
+    for spec, code in (
+        ("torch:net", "torch.no-function"),
+        (f"torch:{file}", "torch.no-function"),
+        ("torch:none.py:build", "file.not-found"),
     ):
-        with pytest.raises(error, match=r"module|no file"):
+        with raises(UsageError, code):
             parse(spec)
     with raises((UsageError, UnknownName), "candidate.is-recipe") as e:
         parse("torch")

@@ -21,6 +21,7 @@ from subgraph.errors import BackendError, ModelError, Refused, UsageError, Worke
 from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, environment, subcut
 from tests.helpers.runs import run_in_worker, save_records
@@ -273,7 +274,7 @@ def test_unknown_operator_is_refused_by_name(
     runtime: str, workers: dict[str, Worker], tmp_path: Path
 ) -> None:
     model = save(tmp_path, "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
-    with pytest.raises(Refused, match=rf"^{runtime} refuses the model: .*Blur"):
+    with raises(Refused, "backend.refused-model", runtime, "Blur"):
         load(workers[runtime], runtime, model)
     assert workers[runtime].alive
 
@@ -314,10 +315,7 @@ def test_real_crash_has_its_signal_and_step(
 ) -> None:
     """Real ones of these versions."""
     model = save(tmp_path, text, opset=19)
-    with (
-        Worker(runtime, timeout=PATIENCE) as worker,
-        pytest.raises(WorkerDied, match=f"should {step} the model") as e,
-    ):
+    with Worker(runtime, timeout=PATIENCE) as worker, raises(WorkerDied, "worker.died", step) as e:
         load(worker, runtime, model)
         run(worker, tmp_path, {"x": np.ones(shape, np.float32)})
     assert e.value.signature == "crash" and e.value.process["signal"] == signal
@@ -480,7 +478,7 @@ def test_missing_runtime_names_its_extra(
     monkeypatch.setitem(sys.modules, MODULES[runtime], None)
     model = save(tmp_path, MLP, **LAYERS)
     for act in (backend.version, lambda: backend.load(model, {})):
-        with pytest.raises(BackendError, match=f"{runtime} is not installed") as e:
+        with raises(BackendError, "package.not-installed", runtime) as e:
             act()
         assert e.value.hint.startswith(f"pip install '{PACKAGES.get(runtime, runtime)}>")
 
@@ -494,8 +492,7 @@ def test_broken_runtime_is_exit_4(tmp_path: Path) -> None:
     done = subcut(
         "compare", str(save(tmp_path / "m", MLP, **LAYERS)), "-c", "tract", cwd=tmp_path, env=env
     )
-    assert done.code == 4
-    assert "tract cannot be loaded: No module named 'a_library_that_is_missing'" in done.err
+    assert done.code == 4 and has_line(done.err, "tract", "a_library_that_is_missing")
     found = subcut("--json", "doctor", cwd=tmp_path, env=env).document["backends"]
     assert {r["name"]: r["usable"] for r in found}.items() >= {
         "tract": False,

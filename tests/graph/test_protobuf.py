@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -225,16 +226,10 @@ def test_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_its_
     assert whole.endswith(opset)
     for size in range(3, len(whole) - len(opset), 7):
         path.write_bytes(whole[:size])
-        says = (
-            r"truncated or damaged at byte \d+: "
-            if large
-            else rf"model\.onnx \({size} bytes\) is damaged or"
-        )
-        with pytest.raises(ModelError, match=says) as refusal:
+        with raises(ModelError, "model.damaged", "byte") as refusal:
             protobuf.read(path)
-        if large:
-            offset = int(refusal.value.what.split("at byte ")[1].split(":")[0])
-            assert offset <= size
+        number = re.search(r"byte (\d+)|\((\d+) bytes", refusal.value.what)
+        assert number and (int(number[1]) <= size if large else int(number[2]) == size)
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
@@ -254,7 +249,7 @@ def test_damaged_part_is_refused(
     assert len(old) == len(new)
     path = tmp_path / "model.onnx"
     path.write_bytes(whole.replace(old, new, 1))
-    with pytest.raises(ModelError, match=rf"\({len(whole)} bytes\) is damaged"):
+    with raises(ModelError, "model.damaged", str(len(whole))):
         protobuf.read(path)
 
 
@@ -393,8 +388,9 @@ def test_names_that_are_not_files_on_windows_are_refused(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "SPECIAL_NAMES", True)
-    with pytest.raises(DataError, match=r"leads out of the model's folder|absolute"):
+    with pytest.raises(DataError) as refusal:
         protobuf.locate(external(location=location), tmp_path / "model.onnx")
+    assert refusal.value.code in ("weight.outside-folder", "weight.absolute-path")
 
 
 INSIDE = ["d", "./d", "folder/d", "folder//d", "hard", "ünïcode d"]
