@@ -15,7 +15,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, command_line, log, options
 from subgraph.commands.bisect import log_steps, opened, seconds
-from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.options import Text, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime, UsageError
@@ -58,9 +58,7 @@ def blame(
     index_url: Annotated[
         Text, option("--index-url", "URL", "Where releases come from, as for pip.")
     ] = None,
-    find_links: Annotated[
-        Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")
-    ] = None,
+    find_links: options.FindLinks = None,
     listed: Annotated[
         bool, option("--list", None, "List the releases that are installed, and end.")
     ] = False,

@@ -14,7 +14,7 @@ import typer
 
 from subgraph import project, system
 from subgraph.commands import Result, log, options, resolve
-from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
@@ -56,9 +56,7 @@ def convert(
     index_url: Annotated[
         Text, option("--index-url", "URL", "Where packages come from, as for pip.")
     ] = None,
-    find_links: Annotated[
-        Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")
-    ] = None,
+    find_links: options.FindLinks = None,
     weights: options.Weights = None,
     no_check: Annotated[
         bool, option("--no-check", None, "Only convert: run neither model.")

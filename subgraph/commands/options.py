@@ -153,6 +153,26 @@ def _parameter(name: str, default: object, annotation: object) -> inspect.Parame
     )
 
 
+def words_of(group: object, *without: str) -> list[str]:
+    """Return the options of a group that are given, as words of a command line.
+
+    Args:
+        group: The dataclass with the values.
+        without: The fields that are omitted.
+    """
+    words: list[str] = []
+    kind: type = type(group)
+    for parameter in _options_of(kind):
+        flag = _flags(parameter.annotation.__metadata__[0])[0]
+        value = None if parameter.name in without else getattr(group, parameter.name)
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                words.append(flag)
+            elif one is not None and one is not False:
+                words.append(f"{flag}={one}")
+    return words
+
+
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Node names of the model on the command line, for TAB; tensor names behind `tensor:`."""
     from subgraph.graph import protobuf
@@ -344,6 +364,11 @@ Jobs = Annotated[
     option("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),
 ]
 
+Timeout = Annotated[
+    Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
+]
+FindLinks = Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")]
+
 # ------------------------------------------------------------ groups
 
 
@@ -507,9 +532,7 @@ class RuntimeOptions:
             "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor.",
         ),
     ] = None
-    timeout: Annotated[
-        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
-    ] = None
+    timeout: Timeout = None
     memory: Annotated[
         Text,
         option(

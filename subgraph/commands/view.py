@@ -64,9 +64,7 @@ class RunOptions:
             options.complete_criteria,
         ),
     ] = None
-    timeout: Annotated[
-        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
-    ] = None
+    timeout: options.Timeout = None
     trust: options.Trust = False
 
 
@@ -276,17 +274,9 @@ def view_options(
         candidates[
             default
         ] = []  # the command finds it as this one did, and asks for trust where a file names it
-    shared = [f"--shape={word}" for word in inputs.shape or ()]
-    typed = {"seed": inputs.seed, "mean": inputs.mean, "scale": inputs.scale}
-    shared += [f"--{name}={value}" for name, value in typed.items() if value is not None]
-    shared += (
-        [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
-    )
-    tested = [
-        f"--{name}={v}"
-        for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout))
-        if v
-    ]
+    shared = options.words_of(inputs, "inputs")
+    shared += [f"--weights={weights}"] * bool(weights) + ["--trust"] * runs.trust
+    tested = options.words_of(runs, "candidates", "recorded", "trust")
     place = Path(settings.get("output", output, "subcut_out"))
     recordings = tuple(runs.recorded or ())
     beside = tuple(dict.fromkeys(runs.candidates or ()))

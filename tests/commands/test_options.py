@@ -234,3 +234,9 @@ def test_what_a_command_does_before_it_searches_counts_as_its_time(
     text_models.save(tmp_path / "m.onnx", "g (float[1,3] x) => (float[1,3] y) { y = Neg(x) }")
     done = subcut(command, "m.onnx", "-c", "ort", "--max-time", "1s", "--json", cwd=tmp_path)
     assert (done.code, done.document["error"]["code"]) == (5, "time.used-up"), done
+
+
+def test_the_options_of_a_group_are_words_of_a_command_line() -> None:
+    group = InputOptions(inputs=["a.npy"], seed=0, shape=["x=1", "y=2"], bgr=True)
+    words = ["--seed=0", "--shape=x=1", "--shape=y=2", "--bgr"]
+    assert options.words_of(group, "inputs") == words
