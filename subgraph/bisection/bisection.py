@@ -21,7 +21,7 @@ from subgraph.bisection.inside import InnerRuns
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
-from subgraph.bisection.stages import STAGES, Interim
+from subgraph.bisection.stages import STAGES, Interim, search_unless_precision
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
@@ -119,8 +119,9 @@ class Bisection:
         if prepared.trials is not trials:
             progress.oracle = oracle = self.new_oracle(prepared.trials)
             capture(oracle)
-        interim = yield from self.search(Interim(oracle, NOTHING_FOUND))
-        for stage in STAGES:
+        interim = yield from search_unless_precision(self, Interim(oracle, NOTHING_FOUND))
+        stages = () if interim.precise else STAGES
+        for stage in stages:
             try:
                 interim = yield from stage(self, interim)
             except OutOfTime as e:
@@ -258,6 +259,8 @@ class Bisection:
         settlement = interim.settlement
         options = self.options
         notes = [*session_notes, settlement.note(interim.trials.model.graph)]
+        if interim.precise:
+            notes.append("no node was searched: --inside searches them")
         document = describe(
             interim.oracle,
             interim.findings,
@@ -273,6 +276,7 @@ class Bisection:
             other_model=_costs_of_own_model(interim),
             body=options.body or None,
             pieces=settlement.explanation or None,
+            precise=interim.precise,
         )
 
     def _save(
@@ -281,7 +285,7 @@ class Bisection:
         """Write the result: a finding with its cases, or a report next to an earlier finding."""
         options = self.options
         graph = interim.trials.model.graph
-        if interim.findings.outcome is not Outcome.DISAGREE:
+        if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
             aside = replace(place, name=f"{options.place.name}-report")
             return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
         limit = options.limits.max_trials

@@ -32,11 +32,13 @@ from typing import Protocol, TypeAlias
 from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nodes
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.precise_setting import find_precise_setting
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
-from subgraph.search import Finding, FindingKind, Findings, Outcome
+from subgraph.results.bisect import PreciseSetting
+from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
     ROUNDING_DOUBTS,
@@ -65,12 +67,14 @@ class Interim:
         findings: what the last search found, with the counts of all searches so far.
         settlement: what decides where the full model does not.
         looks: runs of nodes alone, which only settled a doubt.
+        precise: the setting with which the candidate agrees, in place of a search.
     """
 
     oracle: NodeOracle
     findings: Findings
     settlement: Settlement = UNDOUBTED
     looks: int = 0
+    precise: PreciseSetting | None = None
 
     @property
     def trials(self) -> Trials:
@@ -118,6 +122,30 @@ class Searcher(Protocol):
 
 
 Stage: TypeAlias = Callable[[Searcher, Interim], Steps[Interim]]
+
+
+def search_unless_precision(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search, unless the outputs agree in the runtime's own full precision.
+
+    A search is made all the same if the user asks for a look inside or for a region.
+    """
+    steps = searcher.search(interim)
+    try:
+        first = next(steps)
+    except StopIteration as end:
+        found: Interim = end.value
+        return found
+    yield first
+    options = searcher.options
+    precise = None
+    if not options.limits.inside and not options.within and not options.body:
+        precise = find_precise_setting(interim.trials, first)
+    if precise is None:
+        return (yield from steps)
+    steps.close()
+    counts = Counts({first.purpose: 1}, {first.purpose: interim.oracle.size})
+    findings = Findings(Outcome.DISAGREE, counts, first.answer.signature)
+    return replace(interim, findings=findings, precise=precise)
 
 
 def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:

@@ -252,6 +252,12 @@ def _outcome(document: Document, quoted: Quoted) -> str:
         return "right with pinned shapes only: the candidate does not run the file as shipped"
     if document["outcome"] == "elsewhere":
         return "wrong, but not in the region that was asked about"
+    if precise := document.get("precise"):
+        setting = ",".join(f"{k}={v}" for k, v in precise["options"].items())
+        return (
+            f"wrong only in {precise['computes_in']}: with {quoted(setting)} the outputs agree in"
+            f" {precise['precision']}"
+        )
     if not findings:
         return f"inconclusive: {quoted(why) or 'nothing was compared'}"
     only_rounds = all(f.get("rounding") and innermost(f) == [f] for f in findings)

@@ -66,7 +66,7 @@ def render(document: Document) -> str:
     findings = shown["findings"]
     whole = shown["whole"]
     lines = [headline(shown)]
-    is_in_headline = not findings and not shown["agree"]
+    is_in_headline = not (findings or shown["agree"] or shown.get("precise"))
     if not any(map(is_proven, findings)) and whole["why"] and not is_in_headline:
         lines.append(f"  the whole model: {whole['why']}" if findings else f"  {whole['why']}")
     for number, finding in enumerate(findings, 1):

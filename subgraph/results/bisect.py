@@ -358,6 +358,21 @@ class Irrelevant:
     error: Number | None
 
 
+@dataclass(frozen=True)
+class PreciseSetting:
+    """The setting of the runtime with which a model agrees that fails without it.
+
+    Attributes:
+        options: Options of the candidate that it changes.
+        precision: What the runtime computes in with it.
+        computes_in: What the runtime computes in without it.
+    """
+
+    options: Mapping[str, object]
+    precision: Word
+    computes_in: Word
+
+
 @dataclass(frozen=True, kw_only=True)
 class BisectDocument(ComparedOutputs):
     """Everything about one bisection.
@@ -383,6 +398,8 @@ class BisectDocument(ComparedOutputs):
         pieces: where the whole does not decide and its pieces do: within what they are right.
         flaky_tensors: Tensors that differ from run to run on the same values; None if no such
             tensor was seen.
+        precise: The setting with which the outputs agree; None if it was not asked for or fails as
+            well. No search was made then.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA
@@ -413,3 +430,4 @@ class BisectDocument(ComparedOutputs):
     other_model: OtherModel | None = absent()
     pieces: str | None = absent()
     flaky_tensors: Sequence[Name] | None = absent()
+    precise: PreciseSetting | None = absent()

@@ -103,9 +103,10 @@ def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
         )  # numpy, which few commands need here
 
         drawn = ", ".join(map(clean, iter_drawn_integers(sample, names)))
-        log.warning(
-            "integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE gives one)", drawn
-        )
+        if drawn:  # none where a dimension is unknown, which is the error that follows
+            log.warning(
+                "integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE gives one)", drawn
+            )
 
 
 def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
