@@ -106,7 +106,7 @@ CASES = [
     Case(
         "apart",
         "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { z = Exp(x) b = Neg(z) y = Add(b, z) }",
-        ("Identity behind each of 2 nodes",),
+        ("each of 2",),
         x=f32(2, 3),
     ),
     Case("arithmetic", unary("Pow(x, two)"), ("Mul with itself",), weights={"two": np.float32(2)}),
@@ -152,8 +152,8 @@ CASES = [
         {"b": f32(8)},
     ),
     Case("arithmetic", unary("Sigmoid(x)"), ("Clip", "Exp(-x)"), ("Clip", "Exp"), 9 * f32(2, 3, 8)),
-    Case("arithmetic", unary("Sub(x, x)"), ("Add of the negative",)),
-    Case("arithmetic", unary("Add(k, x)"), ("Sub of the negative",), weights={"k": f32(8)}),
+    Case("arithmetic", unary("Sub(x, x)"), ("Add of",)),
+    Case("arithmetic", unary("Add(k, x)"), ("Sub of",), weights={"k": f32(8)}),
     Case(
         "arithmetic",
         unary("Div(x, k)"),
@@ -195,15 +195,15 @@ CASES = [
             (2, 8, "axis=1", ", k"),
         )
     ),
-    Case("functions", unary("Softmax<axis=1>(x)"), ("operators that define it",), ("define",)),
+    Case("functions", unary("Softmax<axis=1>(x)"), ("that define",), ("define",)),
     Case(
         "functions",
         unary("LayerNormalization<axis=2>(x, s, b)"),
-        ("operators that define it",),
+        ("that define",),
         ("define",),
         weights={"s": f32(8), "b": f32(8)},
     ),
-    Case("functions", unary("HardSwish(x)"), ("operators that define it",), ("define",)),
+    Case("functions", unary("HardSwish(x)"), ("that define",), ("define",)),
     Case(
         "functions", unary("MeanVarianceNormalization<axes=[0,2]>(x)"), ("define it",), ("define",)
     ),
@@ -219,20 +219,20 @@ CASES = [
             evaluated=False,
         )
         for t, op, words in (
-            ("uint8", "Add", "int32 instead of uint8, wrapped"),
-            ("uint8", "Sub", "int32 instead of uint8, wrapped"),
-            ("int8", "Mul", "int32 instead of int8, wrapped"),
-            ("int32", "Mul", "int64 instead of int32, wrapped"),
-            ("uint32", "Sub", "int64 instead of uint32"),
-            ("uint32", "Mul", "int64 instead of uint32"),
-            ("uint32", "Div", "int64 instead of uint32"),
+            ("uint8", "Add", "int32 instead"),
+            ("uint8", "Sub", "of uint8, wrapped"),
+            ("int8", "Mul", "of int8, wrapped"),
+            ("int32", "Mul", "int64 instead"),
+            ("uint32", "Sub", "int64 instead"),
+            ("uint32", "Mul", "int64 instead"),
+            ("uint32", "Div", "int64 instead"),
             ("int32", "Div", "int64"),
         )
     ),
     Case(
         "integers",
         "g (uint32[2,6] x) => (bool[2,6] y) { y = Less(x, k) }",
-        ("int64 instead of uint32 in",),
+        ("int64 instead",),
         (),
         X.astype(np.uint32),
         {"k": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32)},
@@ -285,7 +285,7 @@ CASES = [
         Case(
             "spelling",
             f"g ({t}[2,6] x) => ({t}[2,9] y) {{ y = Pad(x, p{more}) }}",
-            ("default value written out",),
+            ("default value",),
             (),
             X.astype(t.replace("float", "float32")),
             {"p": np.array(pads), "a": np.array([1])},
@@ -301,7 +301,7 @@ CASES = [
     Case(
         "layers",
         unary("BatchNormalization(x, s, b, m, v)", "1,4,9,9"),
-        ("a Mul and an Add",),
+        ("a Mul and",),
         ("Mul",),
         IMAGE,
         BN,
@@ -317,7 +317,7 @@ CASES = [
     Case(
         "layers",
         unary("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, b)", "3,4", "3,5"),
-        ("a MatMul and an Add",),
+        ("a MatMul",),
         ("MatMul",),
         f32(3, 4),
         {"w": f32(5, 4), "b": f32(5)},
@@ -353,17 +353,17 @@ CASES = [
     Case(
         "layers",
         "g (float[1,4,9,9] x) => (float[1,4] y) { y = ReduceMean<axes=[-1,-2], keepdims=0>(x) }",
-        ("a GlobalAveragePool", "a ReduceSum divided by 81"),
+        ("a GlobalAveragePool", "divided by 81"),
         ("Global", "ReduceSum"),
         IMAGE,
     ),
-    Case("layers", unary("HardSigmoid<alpha=0.3>(x)"), ("Mul, Add, Max and Min",), ("Mul",)),
+    Case("layers", unary("HardSigmoid<alpha=0.3>(x)"), ("Mul, Add, Max",), ("Mul",)),
     Case("opset", unary("Softmax(x)"), ("opset 12",), ("opset",)),
     Case("order", unary("Add(x, k)"), ("swapped",), weights={"k": f32(8)}),
     Case(
         "order",
         unary("ReduceSum(x, k)", out="1,3,1"),
-        ("one axis after the other",),
+        ("one axis",),
         ("axis",),
         weights={"k": np.array([0, 2])},
     ),
@@ -387,7 +387,7 @@ CASES = [
         "padding",
         "g (float[1,4,9,9] x) => (float[1,8,5,5] y) { y = Conv"
         '<auto_pad="SAME_LOWER", strides=[2,2]>(x, w) }',
-        ("as numbers", "a Pad of its own"),
+        ("as numbers", "a Pad"),
         ("Pad",),
         IMAGE,
         KERNEL,
@@ -396,7 +396,7 @@ CASES = [
         "padding",
         "g (float[1,4,8,8] x) => (float[1,8,4,4] y) { y = Conv"
         '<auto_pad="SAME_UPPER", strides=[2,2]>(x, w) }',
-        ("as numbers", "a Pad of its own"),
+        ("as numbers", "a Pad"),
         ("Pad",),
         f32(1, 4, 8, 8),
         KERNEL,
@@ -404,7 +404,7 @@ CASES = [
     Case(
         "padding",
         POOL.format(9, "MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)"),
-        ("a Pad of its own",),
+        ("a Pad",),
         (),
         IMAGE,
         evaluated=False,
@@ -412,7 +412,7 @@ CASES = [
     Case(
         "padding",
         POOL.format(9, "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)"),
-        ("a Pad of its own",),
+        ("a Pad",),
         ("Pad",),
         IMAGE,
     ),
@@ -449,11 +449,11 @@ CASES = [
         IMAGE,
         {**KERNEL, "p": np.array([0, 0, 1, 2, 0, 0, 1, 1])},
     ),
-    Case("padding", QPADDED, ("a Pad of its own",), (), u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
+    Case("padding", QPADDED, ("a Pad",), (), u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
     Case(
         "precision",
         "g (float16[2,8] x) => (float16[2,8] y) { a = Mul(x, k) y = Softmax(a) }",
-        ("float32 instead of float16 in each of 2 nodes",),
+        ("float32 instead", "each of 2"),
         ("float32",),
         f32(2, 8).astype(np.float16),
         {"k": np.float16(3)},
@@ -516,7 +516,7 @@ CASES = [
         "quantized",
         "g (float[2,64] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
         "<K=64,N=6,bits=4,block_size=32>(x,q,s,z) }",
-        ("weights as real numbers",),
+        ("real numbers",),
         ("weights",),
         f32(2, 64),
         {"q": u8(6, 2, 16), "s": np.abs(f32(12)), "z": u8(6)},
@@ -526,7 +526,7 @@ CASES = [
         "quantized",
         "g (float[2,40] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
         "<K=40,N=6,bits=8,block_size=32>(x,q,s) }",
-        ("weights as real numbers",),
+        ("real numbers",),
         ("weights",),
         f32(2, 40),
         {"q": u8(6, 2, 32), "s": np.abs(f32(12))},
@@ -679,7 +679,7 @@ CASES = [
         "g (float[5,2,3] x) => (float[5,2,2,4] y, float[2,2,4] h) { y, h = LSTM<hidden_size=4,"
         ' direction="bidirectional",'
         ' activations=["Sigmoid","Tanh","Tanh","HardSigmoid","Relu","Tanh"]>(x, w2, r2, b2) }',
-        ("two that run forwards",),
+        ("forwards",),
         ("two",),
         f32(5, 2, 3),
         LSTM,
@@ -704,7 +704,7 @@ CASES = [
         Case(
             "spelling",
             POOL.format(7, f"{op}<kernel_shape=[3,3]>(x)"),
-            ("default attributes written out",),
+            ("default attributes",),
             (),
             IMAGE,
             opset=opset,
@@ -716,7 +716,7 @@ CASES = [
         "spelling",
         "g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x,"
         " k) }",
-        ("Constant nodes as initializers",),
+        ("initializers",),
     ),
 ]
 
@@ -1017,7 +1017,7 @@ def test_a_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() 
     assert (
         those("Identity")
         == those("GlobalAveragePool")
-        == those("a Pad of its own")
+        == those("a Pad")
         == those("full rank")
         == {False}
     )
