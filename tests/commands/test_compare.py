@@ -169,7 +169,7 @@ def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     assert "fusion" in done.out.splitlines()[-1]
     assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
     one = compare("-c", "shy.py", "--at", "a", cwd=here).out.splitlines()[-1]
-    assert re.search(r"\d+ other tensors? .* not compared$", one)
+    assert re.search(r"\d+ other .* not compared$", one)
 
 
 @pytest.mark.slow
@@ -772,7 +772,7 @@ def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
     (here / "subcut.toml").write_text("x = ")
     done = subcut("doctor", cwd=here, env={"PYTHONPATH": str(tmp_path)})
     assert done.code == 4
-    assert re.search(r"^ort +fails +ort cannot be used: no such library$", done.out, re.MULTILINE)
+    assert has_line(done.out, "ort", "fails", "no such library")
     assert has_line(done.out, "onnx-reference", "ok")
     assert re.search(
         rf"^project file +fails +cannot read {re.escape(str(here))}/subcut.toml: ",

@@ -40,7 +40,7 @@ KINDS = [
         "g.pbtxt",
         b'node {\n  name: "input"\n  op: "Placeholder"\n}\n',
         "model.not-onnx",
-        "TensorFlow graph as",
+        "TensorFlow graph",
         "as_text=False",
     ),
     (
@@ -48,14 +48,14 @@ KINDS = [
         b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n',
         "model.not-onnx",
         "Caffe",
-        "with its other half",
+        "other half",
     ),
     (
         "vgg.caffemodel",
         b"\x0a\x03VGG\x92\x06\x10\x0a\x04data\x12\x05Input\xa2\x06",
         "model.not-onnx",
         "Caffe model",
-        "with its other half",
+        "other half",
     ),
     (
         "m.tflite",
@@ -256,12 +256,12 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
         (
             ["inference.pdmodel", "inference.pdiparams"],
             "a Paddle model",
-            "subcut convert {} -o model.onnx",
+            "convert {} -o model.onnx",
         ),
         (
             ["inference.json", "inference.pdiparams"],
             "a Paddle model",
-            "subcut convert {} -o model.onnx",
+            "convert {} -o model.onnx",
         ),
         (
             ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"],

@@ -123,7 +123,7 @@ def net(tmp_path: Path) -> Path:
             "{n: v.tolist() for n, v in values.items()}",
             ("'y'", "list"),
         ),
-        ("{n: 'abc' for n in values}", ("'y' is text",)),
+        ("{n: 'abc' for n in values}", ("'y'", "text")),
         (
             "{n: v * np.float32(np.nan) for n, v in values.items()}",
             ("every value", "NaN"),
