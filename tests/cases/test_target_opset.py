@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import in_process, subcut
 
 TEXT = """g (float[1,4] x) => (float[1,4] y) <float[4] s = {1,1,1,1}> {
@@ -103,23 +104,26 @@ def test_another_input_is_run(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "two.npy", np.ones((2, 4), np.float32))
     done = repro(folder, "-i", tmp_path / "two.npy")
     assert done.returncode == 1
-    assert done.stdout.startswith("it does not run on these inputs: ")
+    assert has_line(done.stdout, "not run")
     assert "--dynamic" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-i", "nothing.npy"], "cannot read nothing.npy"),
-        (["-i", "double.npy"], "double.npy holds float64; input 'a' takes float32"),
+        (["-i", "nothing.npy"], ("nothing.npy",)),
+        (
+            ["-i", "double.npy"],
+            ("double.npy", "float64", "'a'", "float32"),
+        ),
     ],
 )
 def test_another_input_that_does_not_fit(
-    words: list[str], said: str, model: Path, tmp_path: Path
+    words: list[str], said: tuple[str, ...], model: Path, tmp_path: Path
 ) -> None:
     in_process("cut", model, "--start", "relu", "--end", "last", "-o", tmp_path / "out")
     (folder,) = (p for p in (tmp_path / "out").iterdir() if p.name.startswith("relu"))
     np.save(folder / "double.npy", np.ones((1, 4)))
     done = repro(folder, *words)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert has_line(done.stderr, *said)

@@ -367,9 +367,7 @@ def check(case: CutCase, cut: onnx.ModelProto, key: str) -> None:
     if key not in CAPTURED:
         complete(case, model)
     if key in UNSHAPED:
-        with pytest.raises(
-            onnx.checker.ValidationError, match="Field 'shape' of 'type' is required but missing"
-        ):
+        with pytest.raises(onnx.checker.ValidationError, match="Field 'shape'"):
             onnx.checker.check_model(model)
     else:
         onnx.checker.check_model(

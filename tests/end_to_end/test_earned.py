@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
@@ -120,7 +121,7 @@ def test_constant_output_of_the_searched_region_is_inconclusive(here: Path) -> N
     (here / "m.onnx").write_bytes(text_models.model(text, zero=zero, one=one).SerializeToString())
     done = subcut("bisect", "m.onnx", "-c", "ort", "--within", "a..c", cwd=here)
     assert done.code == 5, done.out
-    assert done.out.startswith("inconclusive: this input tells nothing about 'c'")
+    assert has_line(done.out, "inconclusive: ", "'c'")
 
 
 def test_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
@@ -215,7 +216,7 @@ def test_integer_inputs_are_named_once_however_often_floats_are_drawn(here: Path
     }"""  # 0 of any input
     text_models.save(here / "m.onnx", text)
     done = subcut("bisect", "m.onnx", "-c", "ort", cwd=here)
-    assert (done.code, done.err.count("integer inputs are drawn")) == (5, 1), done
+    assert (done.code, done.err.count("integer inputs")) == (5, 1), done
 
 
 JITTER = planted(

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
@@ -62,23 +63,25 @@ def faulty(folder: Path, value: str, when: str = "True") -> Path:
 @pytest.mark.parametrize(
     ("value", "code", "says"),
     [
-        ("found['y'] * 100 + 7", 1, "wrong: "),
-        ("found['y']", 0, "right: "),
-        ("found['y'] * numpy.float32(1.005)", 5, "rounding noise could not be measured"),
+        ("found['y'] * 100 + 7", 1, ("wrong: ",)),
+        ("found['y']", 0, ("right: ",)),
+        (
+            "found['y'] * numpy.float32(1.005)",
+            5,
+            ("noise", "measured"),
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [["bisect"], ["compare"]], ids=["bisect", "compare"])
 def test_output_without_noise_is_judged_too(
-    here: Path, command: Sequence[str], value: str, code: int, says: str
+    here: Path, command: Sequence[str], value: str, code: int, says: tuple[str, ...]
 ) -> None:
     faulty(here, value.replace("numpy.", "__import__('numpy')."))
     done = subcut(*command, "m.onnx", "-i", "in.npz", "-c", "cand.py", "--trust", cwd=here)
     assert done.code == code, done.out + done.err
-    assert says in done.out + done.err
+    assert has_line(done.out + done.err, *says)
     if code == 5 and command == ["compare"]:
-        assert done.out.startswith(
-            "inconclusive: y could not be judged (--criterion names a rule that needs no noise)\n"
-        )
+        assert has_line(done.out, "inconclusive: y", "--criterion")
 
 
 @pytest.mark.slow

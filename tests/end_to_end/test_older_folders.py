@@ -21,6 +21,7 @@ import pytest
 from fixtures import ROOT, older_folders
 from subgraph.storage.store import Store
 from subgraph.system import interrupt
+from tests.helpers.facts import has_line
 from tests.helpers.run_command import PATIENCE, finish, in_process, start
 
 SWEEP = "results/sweep-wrong.py-test_elu_example+test_relu"
@@ -102,7 +103,7 @@ def test_older_sweep_has_a_report(here: Path) -> None:
 
 def test_report_tells_what_blame_found(here: Path) -> None:
     text = in_process("report", "results/bisect-wrong.py").text
-    assert "Cure, proven on the whole model: an Identity behind shift (apart-1.onnx" in text
+    assert has_line(text, "Cure, proven", "Identity", "shift (apart-1.onnx")
 
 
 def test_older_bisection_keeps_its_finding(here: Path) -> None:
@@ -198,9 +199,9 @@ def test_the_page_opens_a_bisection(here: Path) -> None:
 
 def test_older_manual_search_continues(here: Path) -> None:
     assert "bad" in in_process("manual", "log").text
-    assert "mix … act, 3 nodes" in in_process("manual", "next").text
+    assert has_line(in_process("manual", "next").text, "mix … act, 3")
     assert "mix, 1 node" in in_process("manual", "bad", "3").text
-    assert "mix … act, 3 nodes" in in_process("manual", "undo").text
+    assert has_line(in_process("manual", "undo").text, "mix … act, 3")
     assert in_process("manual", "log").text.count("\n") == 1
 
 
@@ -221,7 +222,7 @@ def test_loop_runs_again_beside_its_folder(here: Path) -> None:
     done = in_process("bisect", "cell.onnx", *words)
     assert (
         done.exit_code == 1
-        and "goes wrong in step 0 of 4" in done.text
+        and has_line(done.text, "wrong", "step 0 of 4")
         and "squash (Tanh)" in done.text
     )
 

@@ -90,9 +90,7 @@ def test_functions_of_a_few_thousand_nodes_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_onnx_call_ends_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_process, "SECONDS", 1)
-    with pytest.raises(
-        ModelError, match=r"onnx's shape inference failed on m.onnx: .*at its limit of time"
-    ):
+    with pytest.raises(ModelError, match=r"m\.onnx: .*limit of time"):
         shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", SLOW)))
 
 
@@ -115,7 +113,7 @@ def test_error_of_onnx_is_reported(tmp_path: Path) -> None:
     model = text_models.model("g (float[2] x) => (float[2] y) { y = Nonsense(x) }")
     onnx.save(model, tmp_path / "m.onnx")
     with OnnxProcess(tmp_path / "m.onnx") as process:
-        with pytest.raises(OnnxError, match="ValidationError: No Op registered for Nonsense"):
+        with pytest.raises(OnnxError, match=r"ValidationError: .*Nonsense"):
             process.check(tmp_path / "m.onnx")
         model = text_models.model("g (float[2, 3] x) => (float[2, 3] y) { y = MatMul(x, x) }")
         with pytest.raises(OnnxError, match="Incompatible dimensions"):

@@ -140,7 +140,7 @@ def test_score_of_a_file_is_used(place: Path) -> None:
     assert score["plan"] >= score["limit"] > score["as_it_is"] and score["samples"] == SAMPLES
     assert score["interval"][0] <= score["float"] - score["plan"] <= score["interval"][1]
     text = subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "-q", cwd=place).out
-    assert "with the plan" in text
+    assert has_line(text, "the plan")
 
 
 def test_few_samples_are_unresolved(place: Path) -> None:
@@ -525,10 +525,8 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
         )
 
     cut = note("m.onnx", "--candidate-model", "narrow.onnx", "--at-least", "20")
-    assert "tensors are cut off by their ranges" in cut and "give no numbers" not in cut
-    assert "no few are to blame: each alone is off a little" in note(
-        "m.onnx", "--to", "fp16", "--at-least", "130"
-    )
+    assert has_line(cut, "cut off", "ranges") and not has_line(cut, "no numbers")
+    assert has_line(note("m.onnx", "--to", "fp16", "--at-least", "130"), "no few")
     reads = frozenset({(0, "")})
     twin = SimpleNamespace(forms={})
     planner: Any = SimpleNamespace(
@@ -538,8 +536,5 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
         trials=SimpleNamespace(model=SimpleNamespace(values=None)),
     )
     said = why_many(planner, Found((0, 1), 1))
-    assert (
-        "the search was not over" in said
-        and "2 of them alone give no numbers, or do not run" in said
-    )
+    assert has_line(said, "not over") and has_line(said, "2", "no numbers")
     assert why_many(planner, Found((0,), 1)) == ""

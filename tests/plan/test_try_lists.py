@@ -13,6 +13,7 @@ import pytest
 
 from subgraph.plan import quantize_main
 from tests.helpers import planned_network
+from tests.helpers.facts import has_line
 from tests.helpers.planned_network import EXACT, SAMPLES
 from tests.helpers.run_command import subcut
 
@@ -118,7 +119,7 @@ def test_list_that_no_width_cures_is_refused_and_the_plan_s_own(
         "60",
         cwd=here,
     ).out
-    assert "onnxconverter-common with this list" in text and "not tried in amct" in text
+    assert has_line(text, "onnxconverter-common", "list") and has_line(text, "not tried", "amct")
 
 
 def test_tool_that_fails_is_told_with_its_words(
@@ -131,4 +132,4 @@ def test_tool_that_fails_is_told_with_its_words(
     (package / "__init__.py").touch()
     (package / "float16.py").write_text("raise RuntimeError('no such protobuf')\n")
     (tried,) = plan(here, "--to", "fp16", "--at-least", "60")["tried_lists"]
-    assert not tried["accepted"] and "no such protobuf" in tried["why"]
+    assert not tried["accepted"] and has_line(tried["why"], "protobuf")

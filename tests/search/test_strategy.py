@@ -29,6 +29,7 @@ from subgraph.search.oracle import ClaimedAgreement, ErrorShare
 from subgraph.search.passes.everywhere import LOOKED_AT
 from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
+from tests.helpers.facts import has_line
 
 
 def faulty(
@@ -212,7 +213,7 @@ def test_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
 
     findings = ended(chain(3), Tweaked(faulty(chain(3)), nothing))
     assert findings.outcome is Outcome.UNRESOLVED
-    assert findings.findings[0].why == "every output is empty"
+    assert has_line(findings.findings[0].why, "empty")
 
 
 def test_worker_that_went_wrong_is_found_out() -> None:
@@ -308,7 +309,7 @@ def test_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
     assert (
         finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
     )
-    assert done.findings.counts.total() == 8 and done.findings.stopped == "the trials are used up"
+    assert done.findings.counts.total() == 8 and has_line(done.findings.stopped, "trials")
     assert done.findings.budget_spent
 
 
@@ -336,7 +337,7 @@ def test_oracle_that_gives_up_ends_it(runs: int) -> None:
         while True:
             next(steps)
     done = end.value.value
-    assert done.stopped == "the time is used up" and done.findings[0].kind is FindingKind.UNRESOLVED
+    assert has_line(done.stopped, "time") and done.findings[0].kind is FindingKind.UNRESOLVED
     assert done.outcome is (Outcome.DISAGREE if runs else Outcome.UNRESOLVED)
 
 
@@ -421,7 +422,7 @@ def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() ->
     right = ended(chain(30), masked(faulty(chain(30))), Settings(inside=True))
     assert right.outcome is Outcome.AGREE and right.counts.runs[Purpose.PROFILE] == 1
     refused = ended(chain(30), masked(faulty(chain(30), profile="refused")), Settings(inside=True))
-    assert refused.outcome is Outcome.UNRESOLVED and "too many outputs" in refused.notes[0][0]
+    assert refused.outcome is Outcome.UNRESOLVED and has_line(refused.notes[0][0], "too many")
 
 
 @pytest.mark.parametrize(
@@ -613,7 +614,4 @@ def test_item_that_no_run_held_is_not_reported_as_agreeing() -> None:
     another culprit."""
     findings = run(scenario("mixed", 101_950)).findings
     assert [f.items for f in findings.findings] == [(0,), (10, 11)] and not findings.complete
-    assert any(
-        "not known whether these agree" in text and items == (1, 2)
-        for text, items in findings.notes
-    )
+    assert any(has_line(text, "not known") and items == (1, 2) for text, items in findings.notes)

@@ -65,7 +65,9 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
         ({}, ()),
     ]:
         monkeypatch.setattr(computed_by, "of_region", lambda *_, found=found: found)
-        assert has_line(computed_by.sentence(trials, region), *says)
+        sentence = computed_by.sentence(trials, region)
+        assert bool(sentence) == bool(says)
+        assert has_line(sentence, *says)
 
 
 def test_one_who_cannot_say_is_not_asked(model: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from subgraph.errors import InputError
 from subgraph.types import Array
 from subgraph.view import dropped
+from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 
@@ -41,9 +42,7 @@ def test_archive_and_image_are_read(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {f"a{k}": np.zeros((k, 2), np.float32) for k in range(8)}
     np.savez(tmp_path / "x.npz", **arrays)
     told = dropped.looked_at(tmp_path / "x.npz", ".npz")
-    assert told.startswith("a0: float32 0×2; a1: float32 1×2; ") and told.endswith(
-        "; and 2 arrays more"
-    )
+    assert told.startswith("a0: float32 0×2; a1: float32 1×2; ") and has_line(told, "2 arrays")
     PIL.Image.new("RGB", (40, 30)).save(tmp_path / "x.png")
     assert dropped.looked_at(tmp_path / "x.png", ".png") == "image 40×30, RGB"
 

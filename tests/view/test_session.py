@@ -39,6 +39,7 @@ from subgraph.view.server import ViewServer
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
+from tests.helpers.facts import has_line
 from tests.helpers.recorded_runs import record_runs
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
@@ -136,7 +137,7 @@ def test_node_has_the_known_faults_of_the_candidate(
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     said = [session.node(i)["known"] for i in range(3)]
     assert said[0] == said[1] == [] and len(said[2]) == 1, said
-    assert said[2][0].startswith("ort==1.31.1: ") and "Pad of zeros" in said[2][0]
+    assert said[2][0].startswith("ort==1.31.1: ") and has_line(said[2][0], "Pad", "zeros")
 
 
 def test_node_is_described_where_the_projects_candidate_cannot_be_read(
@@ -436,8 +437,8 @@ def test_node_tells_its_source_line(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     options = ViewOptions({}, (), (), (), (), tmp_path / "out")
     session = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", options)
-    assert session.node(1)["source"].startswith("the model at u/net.py:7")
-    assert session.node(0)["source"].startswith("the node behind")  # it has none of its own
+    assert has_line(session.node(1)["source"], "u/net.py:7")
+    assert has_line(session.node(0)["source"], "node behind")  # it has none of its own
     assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
     assert "\u202e" not in session.about()["labels"][0]
 
