@@ -7,11 +7,11 @@ callers check the domain.
 from __future__ import annotations
 
 TABLE = """
-Abs                    exact keeps-shape keeps-type
-Add                    one-type
-And                    bool choice exact
-ArgMax                 choice exact int64
-ArgMin                 choice exact int64
+Abs                    exact keeps-shape keeps-type overflows
+Add                    broadcasts commutes one-type overflows
+And                    bool broadcasts choice commutes exact
+ArgMax                 choice exact int64 ranks
+ArgMin                 choice exact int64 ranks
 AveragePool            approximated float keeps-type pool sums window
 BatchNormalization     float keeps-shape keeps-type weighted
 Bernoulli              random
@@ -20,50 +20,50 @@ BitwiseAnd             exact
 BitwiseNot             exact
 BitwiseOr              exact
 BitwiseXor             exact
-Cast                   exact keeps-shape
-CastLike               exact
+Cast                   copies exact keeps-shape typed
+CastLike               exact typed
 Ceil                   exact step
 CenterCropPad          exact
-Clip                   exact keeps-shape keeps-type picks
+Clip                   exact folded folded-in-tflite keeps-shape keeps-type picks
 Compress               choice exact value-sized
 Concat                 exact keeps-type same-inputs
 ConcatFromSequence     exact
-Constant               tensor
-ConstantOfShape        exact tensor
+Constant               tensor typed
+ConstantOfShape        exact tensor typed
 Conv                   approximated float one-type sums weighted window
 ConvInteger            window
 ConvTranspose          approximated float one-type sums weighted window
 CumSum                 keeps-type
 DeformConv             window
 DepthToSpace           exact keeps-type
-DequantizeLinear       keeps-shape weighted
-Div                    one-type
-Dropout                exact keeps-shape keeps-type
-Einsum                 sums weighted
+DequantizeLinear       copies keeps-shape typed weighted
+Div                    broadcasts one-type overflows
+Dropout                copies exact keeps-shape keeps-type
+Einsum                 mixes-axes sums weighted
 Elu                    float keeps-shape keeps-type
-Equal                  bool choice exact same-inputs
+Equal                  bool broadcasts choice commutes exact overflows same-inputs
 Erf                    approximated keeps-shape keeps-type
 Exp                    approximated float keeps-shape keeps-type
-Expand                 exact keeps-type picks
+Expand                 exact keeps-type mixes-axes picks
 EyeLike                exact
-Flatten                exact keeps-type rearranges
+Flatten                exact keeps-type mixes-axes rearranges
 Floor                  exact step
 GRU                    approximated float weighted
-Gather                 exact keeps-type picks
+Gather                 exact keeps-type mixes-axes picks
 GatherElements         exact keeps-type
 GatherND               exact keeps-type
 Gelu                   approximated keeps-shape keeps-type
-Gemm                   one-type sums weighted
+Gemm                   mixes-axes one-type sums weighted
 GlobalAveragePool      approximated float keeps-type pool sums
 GlobalLpPool           keeps-type pool
 GlobalMaxPool          exact keeps-type pool
-Greater                bool choice exact same-inputs
-GreaterOrEqual         bool choice exact same-inputs
+Greater                bool broadcasts choice exact overflows same-inputs
+GreaterOrEqual         bool choice exact overflows same-inputs
 GroupNormalization     weighted
-HardSigmoid            keeps-shape keeps-type squashes
-HardSwish              keeps-shape keeps-type
+HardSigmoid            folded keeps-shape keeps-type squashes
+HardSwish              folded keeps-shape keeps-type
 Hardmax                choice exact
-Identity               exact keeps-shape keeps-type rearranges
+Identity               copies exact keeps-shape keeps-type rearranges
 If                     bodies
 InstanceNormalization  float keeps-shape keeps-type weighted
 IsInf                  bool exact
@@ -71,22 +71,22 @@ IsNaN                  bool exact
 LRN                    keeps-shape keeps-type
 LSTM                   approximated float weighted
 LayerNormalization     weighted
-LeakyRelu              keeps-shape keeps-type
-Less                   bool choice exact same-inputs
-LessOrEqual            bool choice exact same-inputs
+LeakyRelu              folded keeps-shape keeps-type
+Less                   bool broadcasts choice exact overflows same-inputs
+LessOrEqual            bool choice exact overflows same-inputs
 Log                    float keeps-shape keeps-type
 LogSoftmax             float keeps-shape keeps-type squashes
 Loop                   bodies
 LpPool                 keeps-type pool window
-MatMul                 one-type sums weighted
-Max                    exact one-type
+MatMul                 mixes-axes one-type overflows sums weighted
+Max                    broadcasts commutes exact one-type overflows
 MaxPool                exact keeps-type pool window
 MaxUnpool              exact
-Min                    exact one-type
+Min                    broadcasts commutes exact one-type overflows
 Mod                    step
-Mul                    one-type weighted
+Mul                    broadcasts commutes one-type overflows weighted
 Multinomial            random
-Neg                    exact keeps-shape keeps-type
+Neg                    exact keeps-shape keeps-type overflows
 NonMaxSuppression      choice exact value-sized
 NonZero                choice exact int64 value-sized
 Not                    bool choice exact
@@ -94,12 +94,12 @@ OneHot                 exact
 Optional               exact
 OptionalGetElement     exact
 OptionalHasElement     exact
-Or                     bool choice exact
-PRelu                  one-type weighted
+Or                     bool broadcasts choice commutes exact
+PRelu                  broadcasts one-type weighted
 Pad                    exact keeps-type picks
-Pow
+Pow                    broadcasts
 QLinearConv            window
-QuantizeLinear         exact keeps-shape weighted
+QuantizeLinear         exact keeps-shape typed weighted
 RMSNormalization       weighted
 RNN                    float weighted
 RandomNormal           random
@@ -107,13 +107,13 @@ RandomNormalLike       random
 RandomUniform          random
 RandomUniformLike      random
 Range                  exact
-ReduceMax              exact keeps-type
-ReduceMean             keeps-type sums
-ReduceMin              exact keeps-type
-ReduceProd             keeps-type
-ReduceSum              keeps-type sums
-Relu                   exact keeps-shape keeps-type
-Reshape                exact keeps-type rearranges
+ReduceMax              exact keeps-type nests overflows
+ReduceMean             keeps-type nests overflows sums
+ReduceMin              exact keeps-type nests overflows
+ReduceProd             keeps-type nests overflows
+ReduceSum              keeps-type nests overflows sums
+Relu                   exact folded folded-in-tflite keeps-shape keeps-type overflows
+Reshape                exact keeps-type mixes-axes rearranges
 Resize                 keeps-type
 ReverseSequence        exact
 Round                  exact step
@@ -131,7 +131,7 @@ SequenceLength         exact
 SequenceMap            bodies
 Shape                  dimensions exact int64
 Sigmoid                approximated float keeps-shape keeps-type squashes
-Sign                   exact step
+Sign                   exact folded-in-tflite overflows step
 Size                   dimensions exact int64
 Slice                  exact keeps-type picks
 Softmax                approximated float keeps-shape keeps-type squashes
@@ -142,18 +142,18 @@ SplitToSequence        exact
 Sqrt                   float keeps-shape keeps-type
 Squeeze                exact keeps-type rearranges
 StringSplit            value-sized
-Sub                    one-type
-Sum                    one-type
-Tanh                   approximated float keeps-shape keeps-type squashes
+Sub                    broadcasts one-type overflows
+Sum                    commutes one-type
+Tanh                   approximated float folded-in-tflite keeps-shape keeps-type squashes
 ThresholdedRelu        exact
 Tile                   exact keeps-type picks
-TopK                   exact
-Transpose              exact keeps-type rearranges
+TopK                   exact ranks
+Transpose              copies exact keeps-type rearranges
 Trilu                  exact
 Unique                 exact value-sized
 Unsqueeze              exact keeps-type rearranges
 Where                  exact
-Xor                    bool choice exact
+Xor                    bool choice commutes exact
 ZipMap                 exact
 """
 PROPERTIES = {
@@ -165,7 +165,7 @@ def _operators(word: str) -> frozenset[str]:
     return frozenset(operator for operator, words in PROPERTIES.items() if word in words)
 
 
-# Each set has the operators of which the line above it is true.
+# Each set has the operators of which the lines above it are true.
 # Its kernels deviate by more than rounding: of 16,110 tensors of healthy nodes on five
 # runtimes, those beyond 1e-5 were of these operators.
 APPROXIMATED = _operators("approximated")
@@ -173,28 +173,46 @@ APPROXIMATED = _operators("approximated")
 BODY_OPS = _operators("bodies")
 # Its first output is bool, for inputs of any type.
 MAKES_BOOL = _operators("bool")
+# Its operands are spread over each other, and none of them is a weight matrix.
+BROADCASTS = _operators("broadcasts")
 # Its first output is a choice: an error of one bit at an input may select another result.
 CHOOSES = _operators("choice")
+# Its operands may be exchanged.
+COMMUTES = _operators("commutes")
+# Its output is its input's tensor once more, for a recording: no number changes.
+COPIES = _operators("copies")
 # It reads the dimensions of its input, and no values.
 SHAPE_OPS = _operators("dimensions")
 # It does not round: it moves, selects or compares values, or changes signs.
 EXACT = _operators("exact")
 # No opset lets it compute with integers.
 FLOAT_ONLY = _operators("float")
+# Converters fold it into the operator before it, whose output then has its name.
+FOLDED = _operators("folded")
+# An operator of TensorFlow Lite may hold it as its activation.
+FOLDED_IN_TFLITE = _operators("folded-in-tflite")
 # Its first output is int64, for inputs of any type.
 MAKES_INT64 = _operators("int64")
 # Its first output has the shape of its first input.
 KEEPS_SHAPE = _operators("keeps-shape")
 # Its first output has the element type of its first input.
 KEEPS_TYPE = _operators("keeps-type")
+# The order of the axes of its output says nothing about the order of its input's.
+MIXES_AXES = _operators("mixes-axes")
+# Over several axes it is the same as over one after the other.
+NESTS = _operators("nests")
 # All its inputs and outputs have one element type.
 ONE_TYPE = _operators("one-type")
+# With integers it may be computed in a wider type, of which the last bits are kept.
+OVERFLOWS = _operators("overflows")
 # It moves, repeats, omits or limits values, or adds a constant, and computes no other ones.
 PICKS = _operators("picks")
 # Its first output has the first two dimensions of its input.
 POOLS = _operators("pool")
 # It draws random numbers.
 RANDOM_OPS = _operators("random")
+# It returns the indices of the largest or smallest values along an axis.
+RANKS = _operators("ranks")
 # It passes all values on, in another shape or order.
 REARRANGES = _operators("rearranges")
 # Its inputs have one element type; its outputs may have another one.
@@ -207,6 +225,8 @@ ROUNDS_TO_STEPS = _operators("step")
 SUMS = _operators("sums")
 # It holds a tensor as an attribute.
 HOLDS_TENSOR = _operators("tensor")
+# Its output has a type of its own, which its first input does not decide.
+TYPED = _operators("typed")
 # The size of its output depends on values.
 VALUE_SIZED = _operators("value-sized")
 # It multiplies by weights, in which an infinite value is a mistake. Add, Where, Clip, Min and Max

@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, of, reduced_axes
 from subgraph.graph import protobuf
+from subgraph.graph.properties import OVERFLOWS
 from subgraph.graph.walk import attribute
 
 # Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their
@@ -23,29 +24,6 @@ NARROW: dict[int, tuple[int, bool, int]] = {
 }
 NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax take everywhere
-WIDENED = (
-    "Abs",
-    "Add",
-    "Div",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "MatMul",
-    "Max",
-    "Min",
-    "Mul",
-    "Neg",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "Relu",
-    "Sign",
-    "Sub",
-)
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -53,7 +31,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from each(source, [_wider, _extreme, _sum])
 
 
-@of(*WIDENED)
+@of(*OVERFLOWS)
 def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in the wider type."""  # noqa: E501
     element = source.element(node.input[0])

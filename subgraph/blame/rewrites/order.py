@@ -16,10 +16,9 @@ from subgraph.blame.rewrites._region_model import (
     reduced_axes,
 )
 from subgraph.graph import protobuf
+from subgraph.graph.properties import COMMUTES, NESTS
 from subgraph.graph.walk import attribute
 
-COMMUTATIVE = ("Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal")
-REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 MANY = 8  # channels; fewer are not worth two products
 
 
@@ -28,7 +27,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from each(source, [_swapped, _by_axis, _columns, _rows, _channels])
 
 
-@of(*COMMUTATIVE)
+@of(*COMMUTES)
 def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     if len(set(node.input)) < 2:
         return ""
@@ -37,7 +36,7 @@ def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     return "the operands swapped in"
 
 
-@of(*REDUCTIONS)
+@of(*NESTS)
 def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     axes = reduced_axes(source, node)
     x = node.input[0]

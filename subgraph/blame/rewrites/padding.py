@@ -16,10 +16,11 @@ from subgraph.blame.rewrites._region_model import (
     of,
 )
 from subgraph.graph import protobuf
+from subgraph.graph.properties import WINDOWS
 from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
-WINDOWS = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool")
+PADDED = WINDOWS - {"ConvTranspose", "DeformConv"}
 ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 
@@ -29,7 +30,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from _folded(source)
 
 
-@of(*WINDOWS)
+@of(*PADDED)
 def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
@@ -38,7 +39,7 @@ def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     return f"the padding as numbers, not auto_pad={attribute(node, 'auto_pad')}, in"
 
 
-@of(*WINDOWS)
+@of(*PADDED)
 def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     value = _neutral(source, node)
@@ -177,7 +178,7 @@ def _block(new: Substitution, size: list[int], axis: int, length: int, value: Ar
 
 def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """A Pad that only one Conv or pool reads, as its attribute."""
-    readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in WINDOWS}
+    readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):
         pads = _constant_pad(source, node) if node.op_type == "Pad" else None
         index, reader = readers.get(node.output[0] if node.output else "", (0, None))

@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from subgraph.blame.rewrites._region_model import Form, RegionModel, Substitution, each
 from subgraph.graph import protobuf
+from subgraph.graph.properties import TYPED
 from subgraph.graph.walk import bodies
 
 WIDER = {
@@ -15,9 +16,6 @@ WIDER = {
     "float32 instead of bfloat16": (TensorProto.BFLOAT16, TensorProto.FLOAT),
     "float64 instead of float32": (TensorProto.FLOAT, TensorProto.DOUBLE),
 }
-TYPED = frozenset(
-    ("Cast", "CastLike", "Constant", "ConstantOfShape", "DequantizeLinear", "QuantizeLinear")
-)
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:

@@ -17,24 +17,9 @@ from subgraph.blame.rewrites._region_model import (
 )
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
+from subgraph.graph.properties import BROADCASTS, POOLS, WINDOWS
 from subgraph.graph.walk import attribute
 
-ELEMENTWISE = (
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Max",
-    "Min",
-    "PRelu",
-    "And",
-    "Or",
-    "Equal",
-    "Greater",
-    "Less",
-)
-POOLS = ("AveragePool", "LpPool", "MaxPool")
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
@@ -44,12 +29,12 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from _constants(source)
 
 
-@of(*ELEMENTWISE)
+@of(*BROADCASTS)
 def _ranks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     return _broadcast(source, node, new, full=False)
 
 
-@of(*ELEMENTWISE)
+@of(*BROADCASTS)
 def _sizes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     return _broadcast(source, node, new, full=True)
 
@@ -129,7 +114,7 @@ def _filled(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int]]:
     """Attributes of a convolution or a pooling whose defaults depend on its rank."""
-    if node.op_type not in ("Conv", *POOLS) or node.domain not in STANDARD:
+    if node.op_type not in ("Conv", *(WINDOWS & POOLS)) or node.domain not in STANDARD:
         return {}
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, 1)) or [])[2:]
     ones = [1] * len(kernel)

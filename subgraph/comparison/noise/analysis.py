@@ -22,6 +22,7 @@ from subgraph.graph.properties import (
     CHOOSES,
     EXACT,
     RANDOM_OPS,
+    RANKS,
     ROUNDS_TO_STEPS,
     SHAPE_OPS,
     VALUE_SIZED,
@@ -44,7 +45,6 @@ STEPS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(ROUNDS_TO_STEPS | QUANTIZERS, (0,)),
     "DynamicQuantizeLinear": (0, 2),
 }
-RANKING = ("TopK", "ArgMax", "ArgMin")
 # Op -> range of inputs that are parameters (axes, limits, exponents), not data.
 PARAMETERS = {
     "Clip": (1, 3),
@@ -160,7 +160,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     while i is not None and graph.ops[i] in ("Identity", "Cast"):
         output = graph.reads[i][0]
         i = graph.maker.get(output)
-    if i is None or graph.ops[i] not in RANKING or graph.nodes[i].domain not in STANDARD:
+    if i is None or graph.ops[i] not in RANKS or graph.nodes[i].domain not in STANDARD:
         return None
     node = graph.nodes[i]
     if list(node.output).index(output) != CHOICES[node.op_type][0]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Container, Sequence
 
 from subgraph.graph.graph import Graph
+from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, module_path
 from subgraph.recordings.dumps import DumpEntry
 
@@ -35,9 +36,6 @@ ENDINGS = (
     "_QuantizeLinear_Input",
 )
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
-DROPPED = frozenset(
-    "Relu Clip LeakyRelu HardSigmoid HardSwish".split()
-)  # whose names their inputs may carry
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
@@ -186,7 +184,7 @@ def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
     """What an activation reads, whose name a tool may keep for it: one that it drops as the
     rounding clips too."""
     maker = graph.maker.get(tensor)
-    if maker is None or graph.ops[maker] not in DROPPED or tensor in graph.outputs:
+    if maker is None or graph.ops[maker] not in FOLDED or tensor in graph.outputs:
         return ()
     return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
 

@@ -23,6 +23,7 @@ from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import axis_orders
@@ -40,8 +41,6 @@ SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, where they differ by rounding alone
-# Operators that change no number: their output is the same tensor once more.
-COPYING = frozenset("Identity Transpose Dropout Cast DequantizeLinear".split())
 # Operators of TensorFlow Lite whose name is not ONNX's.
 CALLED = {
     "CONV_2D": "Conv",
@@ -52,11 +51,6 @@ CALLED = {
     "AVERAGE_POOL_2D": "AveragePool",
     "CONCATENATION": "Concat",
 }
-ACTIVATIONS = frozenset(
-    "Relu Clip Tanh Sign".split()
-)  # that an operator of TensorFlow Lite may hold
-# Operators behind which an order of axes says nothing about the one before them.
-REARRANGING = frozenset("Reshape Flatten MatMul Gemm Gather Expand Einsum".split())
 SUFFIXES = (
     "_quantized",
     "_QuantizeLinear_Output",
@@ -215,7 +209,9 @@ def _by_name(
         return
     graph = reference.graph
     maker = reference.graph.maker.get(name)
-    before = graph.reads[maker][0] if maker is not None and graph.ops[maker] in ACTIVATIONS else ""
+    before = (
+        graph.reads[maker][0] if maker is not None and graph.ops[maker] in FOLDED_IN_TFLITE else ""
+    )
     if before in targets and _fused(candidate.graph, before):
         yield before, "name"
     for target in (name, *(name + suffix for suffix in SUFFIXES)):
@@ -244,7 +240,7 @@ def _inherited(
     known.
     """
     maker = graph.maker.get(name)
-    if not rank or maker is None or graph.ops[maker] in REARRANGING:
+    if not rank or maker is None or graph.ops[maker] in MIXES_AXES:
         return ()
     order = next((orders[n] for n in graph.reads[maker] if len(orders.get(n, ())) == rank), ())
     if graph.ops[maker] == "Transpose" and order:
@@ -300,9 +296,9 @@ def _is_displaced(
     if maker is None or target_maker is None:
         return False
     op = candidate.graph.ops[target_maker]
-    activated = any(graph.ops[i] in ACTIVATIONS for i in graph.readers.get(name, ()))
+    activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     if _fused(candidate.graph, match.name):  # it is what the activation makes
-        if graph.ops[maker] in ACTIVATIONS and match.name in graph.reads[maker]:
+        if graph.ops[maker] in FOLDED_IN_TFLITE and match.name in graph.reads[maker]:
             return False
         if activated:
             return True
@@ -460,7 +456,7 @@ def _original(graph: Graph, name: str) -> str:
     """The tensor that this one is a copy of; the tensor itself where it is none."""
     while (
         (maker := graph.maker.get(name)) is not None
-        and graph.ops[maker] in COPYING
+        and graph.ops[maker] in COPIES
         and graph.nodes[maker].input
     ):
         name = graph.nodes[maker].input[0]
