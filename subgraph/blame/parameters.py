@@ -10,34 +10,8 @@ from dataclasses import replace
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import SETTINGS
 from subgraph.graph.region import Region
-
-REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
-POSITIONS = {  # of the inputs that ONNX's specification takes such values from
-    "AffineGrid": (1,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "DFT": (1, 2),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "MaxUnpool": (2,),
-    "NonMaxSuppression": (2, 3, 4),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "STFT": (1, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-} | {f"Reduce{name}": (1,) for name in REDUCTIONS}
 
 
 def parameters(graph: Graph) -> tuple[str, ...]:
@@ -54,9 +28,7 @@ def _only_sets(graph: Graph, name: str) -> bool:
         node.domain in STANDARD
         and name in node.input
         and all(
-            k in POSITIONS.get(node.op_type, ())
-            for k, read in enumerate(node.input)
-            if read == name
+            k in SETTINGS.get(node.op_type, ()) for k, read in enumerate(node.input) if read == name
         )
         for node in nodes
     )

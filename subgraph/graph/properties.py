@@ -7,162 +7,196 @@ callers check the domain.
 from __future__ import annotations
 
 TABLE = """
-Abs                    exact keeps-shape keeps-type overflows
-Add                    broadcasts commutes one-type overflows
-And                    bool broadcasts choice commutes exact
-ArgMax                 choice exact int64 ranks
-ArgMin                 choice exact int64 ranks
-AveragePool            approximated float keeps-type pool sums window
-BatchNormalization     float keeps-shape keeps-type weighted
-Bernoulli              random
-BitShift               exact
-BitwiseAnd             exact
-BitwiseNot             exact
-BitwiseOr              exact
-BitwiseXor             exact
-Cast                   copies exact keeps-shape typed
-CastLike               exact typed
-Ceil                   exact step
-CenterCropPad          exact
-Clip                   exact folded folded-in-tflite keeps-shape keeps-type picks
-Compress               choice exact value-sized
-Concat                 exact keeps-type same-inputs
-ConcatFromSequence     exact
-Constant               tensor typed
-ConstantOfShape        exact tensor typed
-Conv                   approximated float one-type sums weighted window
-ConvInteger            window
-ConvTranspose          approximated float one-type sums weighted window
-CumSum                 keeps-type
-DeformConv             window
-DepthToSpace           exact keeps-type
-DequantizeLinear       copies keeps-shape typed weighted
-Div                    broadcasts one-type overflows
-Dropout                copies exact keeps-shape keeps-type
-Einsum                 mixes-axes sums weighted
-Elu                    float keeps-shape keeps-type
-Equal                  bool broadcasts choice commutes exact overflows same-inputs
-Erf                    approximated keeps-shape keeps-type
-Exp                    approximated float keeps-shape keeps-type
-Expand                 exact keeps-type mixes-axes picks
-EyeLike                exact
-Flatten                exact keeps-type mixes-axes rearranges
-Floor                  exact step
-GRU                    approximated float weighted
-Gather                 exact keeps-type mixes-axes picks
-GatherElements         exact keeps-type
-GatherND               exact keeps-type
-Gelu                   approximated keeps-shape keeps-type
-Gemm                   mixes-axes one-type sums weighted
-GlobalAveragePool      approximated float keeps-type pool sums
-GlobalLpPool           keeps-type pool
-GlobalMaxPool          exact keeps-type pool
-Greater                bool broadcasts choice exact overflows same-inputs
-GreaterOrEqual         bool choice exact overflows same-inputs
-GroupNormalization     weighted
-HardSigmoid            folded keeps-shape keeps-type squashes
-HardSwish              folded keeps-shape keeps-type
-Hardmax                choice exact
-Identity               copies exact keeps-shape keeps-type rearranges
-If                     bodies
-InstanceNormalization  float keeps-shape keeps-type weighted
-IsInf                  bool exact
-IsNaN                  bool exact
-LRN                    keeps-shape keeps-type
-LSTM                   approximated float weighted
-LayerNormalization     weighted
-LeakyRelu              folded keeps-shape keeps-type
-Less                   bool broadcasts choice exact overflows same-inputs
-LessOrEqual            bool choice exact overflows same-inputs
-Log                    float keeps-shape keeps-type
-LogSoftmax             float keeps-shape keeps-type squashes
-Loop                   bodies
-LpPool                 keeps-type pool window
-MatMul                 mixes-axes one-type overflows sums weighted
-Max                    broadcasts commutes exact one-type overflows
-MaxPool                exact keeps-type pool window
-MaxUnpool              exact
-Min                    broadcasts commutes exact one-type overflows
-Mod                    step
-Mul                    broadcasts commutes one-type overflows weighted
-Multinomial            random
-Neg                    exact keeps-shape keeps-type overflows
-NonMaxSuppression      choice exact value-sized
-NonZero                choice exact int64 value-sized
-Not                    bool choice exact
-OneHot                 exact
-Optional               exact
-OptionalGetElement     exact
-OptionalHasElement     exact
-Or                     bool broadcasts choice commutes exact
-PRelu                  broadcasts one-type weighted
-Pad                    exact keeps-type picks
-Pow                    broadcasts
-QLinearConv            window
-QuantizeLinear         exact keeps-shape typed weighted
-RMSNormalization       weighted
-RNN                    float weighted
-RandomNormal           random
-RandomNormalLike       random
-RandomUniform          random
-RandomUniformLike      random
-Range                  exact
-ReduceMax              exact keeps-type nests overflows
-ReduceMean             keeps-type nests overflows sums
-ReduceMin              exact keeps-type nests overflows
-ReduceProd             keeps-type nests overflows
-ReduceSum              keeps-type nests overflows sums
-Relu                   exact folded folded-in-tflite keeps-shape keeps-type overflows
-Reshape                exact keeps-type mixes-axes rearranges
-Resize                 keeps-type
-ReverseSequence        exact
-Round                  exact step
-Scan                   bodies
-Scatter                exact
-ScatterElements        exact
-ScatterND              exact
-Selu                   keeps-shape keeps-type
-SequenceAt             exact
-SequenceConstruct      exact
-SequenceEmpty          exact
-SequenceErase          exact
-SequenceInsert         exact
-SequenceLength         exact
-SequenceMap            bodies
-Shape                  dimensions exact int64
-Sigmoid                approximated float keeps-shape keeps-type squashes
-Sign                   exact folded-in-tflite overflows step
-Size                   dimensions exact int64
-Slice                  exact keeps-type picks
-Softmax                approximated float keeps-shape keeps-type squashes
-Softplus               float keeps-shape keeps-type
-SpaceToDepth           exact keeps-type
-Split                  exact keeps-type picks
-SplitToSequence        exact
-Sqrt                   float keeps-shape keeps-type
-Squeeze                exact keeps-type rearranges
-StringSplit            value-sized
-Sub                    broadcasts one-type overflows
-Sum                    commutes one-type
-Tanh                   approximated float folded-in-tflite keeps-shape keeps-type squashes
-ThresholdedRelu        exact
-Tile                   exact keeps-type picks
-TopK                   exact ranks
-Transpose              copies exact keeps-type rearranges
-Trilu                  exact
-Unique                 exact value-sized
-Unsqueeze              exact keeps-type rearranges
-Where                  exact
-Xor                    bool choice commutes exact
-ZipMap                 exact
+Abs                      exact keeps-shape keeps-type overflows
+Add                      broadcasts commutes one-type overflows
+AffineGrid               setting:1
+And                      bool broadcasts choice commutes exact
+ArgMax                   choice exact int64 ranks
+ArgMin                   choice exact int64 ranks
+AveragePool              approximated float keeps-type pool sums window
+BatchNormalization       float keeps-shape keeps-type weighted
+Bernoulli                random
+BitShift                 exact
+BitwiseAnd               exact
+BitwiseNot               exact
+BitwiseOr                exact
+BitwiseXor               exact
+Cast                     copies exact keeps-shape typed
+CastLike                 exact typed
+Ceil                     exact step
+CenterCropPad            exact setting:1
+Clip                     exact folded folded-in-tflite keeps-shape keeps-type parameter:1,2 picks
+Col2Im                   setting:1,2
+Compress                 choice exact value-sized
+Concat                   exact keeps-type same-inputs
+ConcatFromSequence       exact
+Constant                 tensor typed
+ConstantOfShape          exact setting:0 tensor typed
+Conv                     approximated channel:0 float one-type sums weighted window
+ConvInteger              window
+ConvTranspose            approximated channel:1 float one-type sums weighted window
+CumSum                   keeps-type setting:1
+DFT                      setting:1,2
+DeformConv               window
+DepthToSpace             exact keeps-type
+DequantizeLinear         copies keeps-shape typed weight:0,1,2 weighted
+Div                      broadcasts one-type overflows
+Dropout                  copies exact keeps-shape keeps-type parameter:1,2 setting:1,2
+DynamicQuantizeLinear    step:0,2
+Einsum                   mixes-axes sums weighted
+Elu                      float keeps-shape keeps-type
+Equal                    bool broadcasts choice commutes exact overflows same-inputs
+Erf                      approximated keeps-shape keeps-type
+Exp                      approximated float keeps-shape keeps-type
+Expand                   exact keeps-type mixes-axes picks setting:1
+EyeLike                  exact
+Flatten                  exact keeps-type mixes-axes rearranges
+Floor                    exact step
+GRU                      approximated float weighted
+Gather                   exact keeps-type mixes-axes picks
+GatherElements           exact keeps-type
+GatherND                 exact keeps-type
+Gelu                     approximated keeps-shape keeps-type
+Gemm                     channel:-1 mixes-axes one-type sums weighted
+GlobalAveragePool        approximated float keeps-type pool sums
+GlobalLpPool             keeps-type pool
+GlobalMaxPool            exact keeps-type pool
+Greater                  bool broadcasts choice exact overflows same-inputs
+GreaterOrEqual           bool choice exact overflows same-inputs
+GroupNormalization       weighted
+HardSigmoid              folded keeps-shape keeps-type squashes
+HardSwish                folded keeps-shape keeps-type
+Hardmax                  choice exact
+Identity                 copies exact keeps-shape keeps-type rearranges
+If                       bodies
+InstanceNormalization    float keeps-shape keeps-type weighted
+IsInf                    bool exact
+IsNaN                    bool exact
+LRN                      keeps-shape keeps-type
+LSTM                     approximated float weighted
+LayerNormalization       weighted
+LeakyRelu                folded keeps-shape keeps-type
+Less                     bool broadcasts choice exact overflows same-inputs
+LessOrEqual              bool choice exact overflows same-inputs
+Log                      float keeps-shape keeps-type
+LogSoftmax               float keeps-shape keeps-type squashes
+Loop                     bodies
+LpPool                   keeps-type pool window
+MatMul                   channel:-1 mixes-axes one-type overflows sums weighted
+Max                      broadcasts commutes exact one-type overflows
+MaxPool                  choice:1 exact keeps-type pool window
+MaxUnpool                exact setting:2
+MelWeightMatrix          parameter:0,1,2,3,4
+Min                      broadcasts commutes exact one-type overflows
+Mod                      step
+Mul                      broadcasts commutes one-type overflows weighted
+Multinomial              random
+Neg                      exact keeps-shape keeps-type overflows
+NonMaxSuppression        choice exact parameter:2,3,4 setting:2,3,4 value-sized
+NonZero                  choice exact int64 value-sized
+Not                      bool choice exact
+OneHot                   exact parameter:0,1 setting:1
+Optional                 exact
+OptionalGetElement       exact
+OptionalHasElement       exact
+Or                       bool broadcasts choice commutes exact
+PRelu                    broadcasts one-type weighted
+Pad                      exact keeps-type parameter:1,2,3 picks setting:1,3
+Pow                      broadcasts parameter:1
+QGemm                    scale:7,8 step weight:3,4,5
+QLinearAdd               scale:6,7 step
+QLinearAveragePool       scale:3,4 step
+QLinearConcat            scale:0,1 step
+QLinearConv              scale:6,7 step weight:3,4,5 window
+QLinearGlobalAveragePool scale:3,4 step
+QLinearLeakyRelu         scale:3,4 step
+QLinearMatMul            scale:6,7 step weight:3,4,5
+QLinearMul               scale:6,7 step
+QLinearSigmoid           scale:3,4 step
+QLinearSoftmax           scale:3,4 step
+QuantizeLinear           exact keeps-shape scale:1,2 step typed weighted
+RMSNormalization         weighted
+RNN                      float weighted
+RandomNormal             random
+RandomNormalLike         random
+RandomUniform            random
+RandomUniformLike        random
+Range                    exact parameter:0,1,2
+ReduceL1                 setting:1
+ReduceL2                 setting:1
+ReduceLogSum             setting:1
+ReduceLogSumExp          setting:1
+ReduceMax                exact keeps-type nests overflows setting:1
+ReduceMean               keeps-type nests overflows setting:1 sums
+ReduceMin                exact keeps-type nests overflows setting:1
+ReduceProd               keeps-type nests overflows setting:1
+ReduceSum                keeps-type nests overflows setting:1 sums
+ReduceSumSquare          setting:1
+Relu                     exact folded folded-in-tflite keeps-shape keeps-type overflows
+Reshape                  exact keeps-type mixes-axes rearranges setting:1
+Resize                   keeps-type parameter:1,2,3 setting:1,2,3
+ReverseSequence          exact
+Round                    exact step
+STFT                     setting:1,3
+Scan                     bodies
+Scatter                  exact
+ScatterElements          exact
+ScatterND                exact
+Selu                     keeps-shape keeps-type
+SequenceAt               exact
+SequenceConstruct        exact
+SequenceEmpty            exact
+SequenceErase            exact
+SequenceInsert           exact
+SequenceLength           exact
+SequenceMap              bodies
+Shape                    dimensions exact int64
+Sigmoid                  approximated float keeps-shape keeps-type squashes
+Sign                     exact folded-in-tflite overflows step
+Size                     dimensions exact int64
+Slice                    exact keeps-type picks setting:1,2,3,4
+Softmax                  approximated float keeps-shape keeps-type squashes
+Softplus                 float keeps-shape keeps-type
+SpaceToDepth             exact keeps-type
+Split                    exact keeps-type picks setting:1
+SplitToSequence          exact
+Sqrt                     float keeps-shape keeps-type
+Squeeze                  exact keeps-type rearranges setting:1
+StringSplit              value-sized
+Sub                      broadcasts one-type overflows
+Sum                      commutes one-type
+Tanh                     approximated float folded-in-tflite keeps-shape keeps-type squashes
+ThresholdedRelu          exact
+Tile                     exact keeps-type picks setting:1
+TopK                     choice:1 exact ranks setting:1
+Transpose                copies exact keeps-type rearranges
+Trilu                    exact setting:1
+Unique                   choice:0,1,2,3 exact value-sized
+Unsqueeze                exact keeps-type rearranges setting:1
+Upsample                 parameter:1 setting:1
+Where                    exact
+Xor                      bool choice commutes exact
+ZipMap                   exact
 """
+
+
+def _parse(word: str) -> tuple[str, tuple[int, ...]]:
+    name, _, positions = word.partition(":")
+    return name, tuple(map(int, filter(None, positions.split(","))))
+
+
 PROPERTIES = {
-    operator: frozenset(words) for operator, *words in map(str.split, TABLE.strip().splitlines())
+    operator: dict(map(_parse, words))
+    for operator, *words in map(str.split, TABLE.strip().splitlines())
 }
 
 
 def _operators(word: str) -> frozenset[str]:
-    return frozenset(operator for operator, words in PROPERTIES.items() if word in words)
+    return frozenset(_positions(word))
+
+
+def _positions(word: str) -> dict[str, tuple[int, ...]]:
+    return {name: its[word] or (0,) for name, its in PROPERTIES.items() if word in its}
 
 
 # Each set has the operators of which the lines above it are true.
@@ -175,8 +209,6 @@ BODY_OPS = _operators("bodies")
 MAKES_BOOL = _operators("bool")
 # Its operands are spread over each other, and none of them is a weight matrix.
 BROADCASTS = _operators("broadcasts")
-# Its first output is a choice: an error of one bit at an input may select another result.
-CHOOSES = _operators("choice")
 # Its operands may be exchanged.
 COMMUTES = _operators("commutes")
 # Its output is its input's tensor once more, for a recording: no number changes.
@@ -219,8 +251,6 @@ REARRANGES = _operators("rearranges")
 SAME_INPUTS = _operators("same-inputs")
 # Its output saturates: large values hide the errors of its input.
 SQUASHES = _operators("squashes")
-# Its first output has steps: an error of one bit at a boundary becomes a step.
-ROUNDS_TO_STEPS = _operators("step")
 # It sums many products or values, in an order that runtimes choose.
 SUMS = _operators("sums")
 # It holds a tensor as an attribute.
@@ -234,3 +264,19 @@ VALUE_SIZED = _operators("value-sized")
 WEIGHTED = _operators("weighted")
 # It moves a window along the axes of its input.
 WINDOWS = _operators("window")
+
+# Each table has, by operator, the positions of which the lines above it are true.
+# The output is a choice: an error of one bit at an input may select another result.
+CHOICES = _positions("choice")
+# The output is rounded to steps: an error of one bit at a boundary becomes a step.
+STEPS = _positions("step")
+# The input is a parameter (axes, limits, exponents) and not data.
+PARAMETERS = _positions("parameter")
+# The input sets how the operator works: a shape, axes, a number of elements, scales.
+SETTINGS = _positions("setting")
+# The inputs are the scale and the zero point of the quantized output.
+OUTPUT_SCALES = _positions("scale")
+# The inputs are the codes of quantized weights, their scale and zero point.
+QUANTIZED_WEIGHTS = _positions("weight")
+# The number is the axis of the channels in the weight.
+CHANNEL_AXES = _positions("channel")

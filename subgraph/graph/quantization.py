@@ -6,26 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.properties import PICKS, REARRANGES
+from subgraph.graph.properties import OUTPUT_SCALES, PICKS, REARRANGES
 from subgraph.graph.walk import attribute
 from subgraph.storage.scale import Scale
 
-# Operators that make quantized values → positions of the inputs that hold their scale and zero
-# point.
-OUTPUT_SCALES = {
-    "QuantizeLinear": (1, 2),
-    "QLinearConv": (6, 7),
-    "QLinearMatMul": (6, 7),
-    "QLinearAdd": (6, 7),
-    "QLinearMul": (6, 7),
-    "QGemm": (7, 8),
-    "QLinearSigmoid": (3, 4),
-    "QLinearLeakyRelu": (3, 4),
-    "QLinearSoftmax": (3, 4),
-    "QLinearAveragePool": (3, 4),
-    "QLinearGlobalAveragePool": (3, 4),
-    "QLinearConcat": (0, 1),
-}
 # Operators that turn what they compute into steps, also of a scale that they find as they run.
 QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".

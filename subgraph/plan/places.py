@@ -19,7 +19,8 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import STANDARD, opset_of, schema
-from subgraph.graph.quantization import AXIS, OUTPUT_SCALES, constant_scale
+from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
+from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.types import declared_type
 from subgraph.graph.walk import bodies
@@ -29,19 +30,6 @@ from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array
 
 OUTPUT = -1  # in place of a node's index: an output of the model
-# Of operators with quantized weights: positions of the codes, their scale and zero point.
-WEIGHTS = {
-    "DequantizeLinear": (0, 1, 2),
-    "QLinearConv": (3, 4, 5),
-    "QLinearMatMul": (3, 4, 5),
-    "QGemm": (3, 4, 5),
-}
-WEIGHTED = {
-    "Conv": 0,
-    "ConvTranspose": 1,
-    "MatMul": -1,
-    "Gemm": -1,
-}  # operator -> axis of the weight's channels
 NARROW = ("float16", "bfloat16")
 GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
@@ -186,7 +174,7 @@ def blocks(graph: Graph) -> dict[int, str]:
                 ends[last[n]] = ends.get(last[n], 0) + 1
                 open_tensors += 1
         if open_tensors <= 1 or k == len(order) - 1:
-            if groups and not any(graph.ops[j] in WEIGHTED for j in group):
+            if groups and not any(graph.ops[j] in CHANNEL_AXES for j in group):
                 groups[-1] += group
             else:
                 groups.append(group)
@@ -299,7 +287,7 @@ def _weights(
     found: dict[str, Form] = {}
     own: list[str] = []
     for i, node in enumerate(graph.nodes):
-        if graph.ops[i] not in WEIGHTED or node.input[0] not in forms:
+        if graph.ops[i] not in CHANNEL_AXES or node.input[0] not in forms:
             continue
         name = node.input[1]
         tensor = graph.constant(name)
@@ -309,7 +297,7 @@ def _weights(
         if value.dtype != np.float32:
             continue
         held = next((form for form, stored in codes if _is_code_of(stored, form, value)), None)
-        found[name] = held or Quantized(symmetric(value, WEIGHTED[graph.ops[i]]), "int8")
+        found[name] = held or Quantized(symmetric(value, *CHANNEL_AXES[graph.ops[i]]), "int8")
         if not held:
             own.append(name)
     return found, own
@@ -318,7 +306,7 @@ def _weights(
 def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
     """The quantized weights of a model."""
     for i, node in enumerate(twin.nodes):
-        if (positions := WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
+        if (positions := QUANTIZED_WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
             tensor = twin.constant(node.input[positions[0]])
             scale = constant_scale(twin, node, *positions[1:])
             if tensor is None or scale is None:

@@ -19,12 +19,13 @@ from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
     BODY_OPS,
-    CHOOSES,
+    CHOICES,
     EXACT,
+    PARAMETERS,
     RANDOM_OPS,
     RANKS,
-    ROUNDS_TO_STEPS,
     SHAPE_OPS,
+    STEPS,
     VALUE_SIZED,
 )
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
@@ -33,31 +34,6 @@ from subgraph.graph.walk import all_nodes, attribute, called
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
-# Op -> outputs that are choices: an error of one bit at the input may select another result.
-CHOICES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(CHOOSES, (0,)),
-    "Unique": (0, 1, 2, 3),
-    "TopK": (1,),
-    "MaxPool": (1,),
-}
-# Op -> outputs that are rounded to steps: an error of one bit at a boundary becomes a whole step.
-STEPS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(ROUNDS_TO_STEPS | QUANTIZERS, (0,)),
-    "DynamicQuantizeLinear": (0, 2),
-}
-# Op -> range of inputs that are parameters (axes, limits, exponents), not data.
-PARAMETERS = {
-    "Clip": (1, 3),
-    "Dropout": (1, 3),
-    "MelWeightMatrix": (0, 5),
-    "NonMaxSuppression": (2, 5),
-    "OneHot": (0, 2),
-    "Pad": (1, 4),
-    "Pow": (1, 2),
-    "Range": (0, 3),
-    "Resize": (1, 4),
-    "Upsample": (1, 2),
-}
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
 
 
@@ -303,10 +279,10 @@ def is_fixed(node: protobuf.NodeProto, fixed: Collection[str]) -> bool:
     return node.op_type in SHAPE_OPS or all(name in fixed for name in node.input if name)
 
 
-def parameter_positions(node: protobuf.NodeProto) -> range:
-    """Positions of the inputs that are parameters."""
-    first, last = PARAMETERS.get(node.op_type, (0, 0)) if node.domain in STANDARD else (0, 0)
-    return range(first, min(last, len(node.input)))
+def parameter_positions(node: protobuf.NodeProto) -> list[int]:
+    """Return the positions of the inputs that are parameters."""
+    positions = PARAMETERS.get(node.op_type, ()) if node.domain in STANDARD else ()
+    return [k for k in positions if k < len(node.input)]
 
 
 def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
