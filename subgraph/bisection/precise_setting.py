@@ -14,7 +14,7 @@ from typing import Any
 from subgraph.errors import SubcutError
 from subgraph.results.bisect import PreciseSetting
 from subgraph.search import Step
-from subgraph.trials.ask import RunLog
+from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Status
