@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from subgraph.drawing.network import Network
+from subgraph.reach import reach
 
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant")
 PLAIN = {"QGemm": "Gemm", "QAttention": "Attention"}  # of onnxruntime
@@ -137,13 +138,14 @@ def _unquantized(ops: Iterable[str]) -> Counter[str]:
 def _above(network: Network, tensor: str, ends: Collection[str], seen: set[int]) -> list[int]:
     """Nodes that make a tensor from those of `ends`, without nodes `seen`, to which they are added;
     ascending."""
-    found = []
-    waiting = [tensor]
-    while waiting:
-        node = network.maker.get(waiting.pop(), len(network.ops))
-        if node >= len(network.ops) or node in seen:
-            continue
-        seen.add(node)
-        found.append(node)
-        waiting += [name for _, name in network.sources[node] if name not in ends]
+
+    def producers(names: Iterable[str]) -> list[int]:
+        makers = [network.maker[name] for name in names if name in network.maker]
+        return [node for node in makers if node < len(network.ops) and node not in seen]
+
+    found = reach(
+        producers([tensor]),
+        lambda node: producers(name for _, name in network.sources[node] if name not in ends),
+    )
+    seen |= found
     return sorted(found)

@@ -33,6 +33,7 @@ from subgraph.graph.walk import (
     functions_of,
     operator,
 )
+from subgraph.reach import reach
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
@@ -274,14 +275,15 @@ class Graph:
     def descendants(self, nodes: Iterable[int]) -> set[int]:
         """`nodes` and all nodes that depend on them. Linear in the result, once `readers` is
         built."""
-        seen = set(nodes)
-        stack = list(seen)
-        while stack:
-            for other in self.successors(stack.pop()):
-                if other not in seen:
-                    seen.add(other)
-                    stack.append(other)
-        return seen
+        return reach(nodes, self.successors)
+
+    def ancestors_until(self, nodes: Iterable[int], stops: Callable[[str], bool]) -> set[int]:
+        """Return nodes, and all nodes that they depend on through tensors for which `stops` is
+        false."""
+        maker = self.maker
+        return reach(
+            nodes, lambda i: (maker[n] for n in self.reads[i] if n in maker and not stops(n))
+        )
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """Nodes by index, with `name` and `op`; one edge per tensor between two nodes, with

@@ -175,14 +175,8 @@ def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
 
     `stops` is not asked about `names` themselves.
     """
-    nodes: set[int] = set()
-    stack = [graph.maker[n] for n in names if n in graph.maker]
-    while stack:
-        i = stack.pop()
-        if i in nodes:
-            continue
-        nodes.add(i)
-        stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and not stops(n)]
+    makers = [graph.maker[n] for n in names if n in graph.maker]
+    nodes = graph.ancestors_until(makers, stops)
     kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:

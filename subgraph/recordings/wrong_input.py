@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
+from subgraph.reach import reach
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
 from subgraph.recordings.matching.match import match_sample
@@ -35,20 +36,15 @@ FIRST = 8  # tensors behind an input, among which entries of unknown names are l
 def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
     """The recorded tensors behind an input that are computed from it through none that is
     recorded."""
-    found = []
-    seen = set[int]()
-    stack = list(graph.readers.get(name, ()))
-    while stack:
-        i = stack.pop()
-        if i in seen:
-            continue
-        seen.add(i)
+
+    def follow(i: int) -> Iterator[int]:
         for made in graph.makes[i]:
-            if made in recorded:
-                found.append(made)
-            else:
-                stack += graph.readers.get(made, ())
-    return found
+            if made not in recorded:
+                yield from graph.readers.get(made, ())
+
+    nodes = graph.in_order(reach(graph.readers.get(name, ()), follow))
+    tensors = chain.from_iterable(graph.makes[i] for i in nodes)
+    return [name for name in tensors if name in recorded]
 
 
 def find_misread_input(

@@ -148,12 +148,9 @@ class ReferenceValues:
 
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph = self.graph
-        made = [n for n in names if n in self.graph.maker]
-        nodes = (
-            self._nodes_after_stored(made)
-            if near
-            else graph.ancestors(graph.maker[n] for n in made)
-        )
+        made = [n for n in names if n in graph.maker]
+        stored = self.records[0] if near else {}
+        nodes = graph.ancestors_until((graph.maker[n] for n in made), stored.__contains__)
         stored_random = {
             i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])
         }
@@ -174,21 +171,6 @@ class ReferenceValues:
                 )
         for k, run in enumerate(runs):  # after the last run: every sample has the same tensors
             self._keep(k, run.by_name, into / str(k))
-
-    def _nodes_after_stored(self, names: Sequence[str]) -> set[int]:
-        """The nodes that compute these tensors from tensors with values."""
-        graph = self.graph
-        stored = self.records[0]
-        nodes: set[int] = set()
-        stack = [graph.maker[n] for n in names]
-        while stack:
-            i = stack.pop()
-            if i not in nodes:
-                nodes.add(i)
-                stack += [
-                    graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in stored
-                ]
-        return nodes
 
     def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """The result of `capture.capture_samples` for these tensors and this folder, by copying

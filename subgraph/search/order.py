@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from subgraph.reach import reach
 from subgraph.search.oracle import Items
 
 Parents = Sequence[Sequence[int]]
@@ -48,13 +49,7 @@ def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
     for start in reversed(inside):
         if start in seen:
             continue
-        component = {start}
-        stack = [start]
-        while stack:
-            for j in adjacent[stack.pop()]:
-                if j not in component:
-                    component.add(j)
-                    stack.append(j)
+        component = reach([start], adjacent.__getitem__)
         seen |= component
         yield component
 
@@ -78,11 +73,4 @@ def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
 def above(parents: Parents, items: Iterable[int], last: int) -> set[int]:
     """The items of a region on which `last` depends, itself included. O(its edges)."""
     inside = set(items)
-    ancestors = {last}
-    stack = [last]
-    while stack:
-        for p in parents[stack.pop()]:
-            if p in inside and p not in ancestors:
-                ancestors.add(p)
-                stack.append(p)
-    return ancestors
+    return reach([last], lambda k: inside.intersection(parents[k]))

@@ -8,7 +8,7 @@ the way out, so that judging, attribution and search see tensors of the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, s
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
 from subgraph.precision import Precision
+from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
@@ -154,19 +155,13 @@ class CandidateModel:
             )
         outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
         boundary = {self.matches[n].name for n in region.inputs if n in self.matches}
-        nodes: set[int] = set()
-        stack = [self._maker(n, boundary) for n in outputs]
-        while stack:
-            i = stack.pop()
-            if i in nodes:
-                continue
-            nodes.add(i)
-            entering = graph.kinds(graph.reads[i])
-            stack += [
-                self._maker(n, boundary)
-                for n, kind in entering.items()
-                if kind == VALUE and n not in boundary
-            ]
+
+        def follow(i: int) -> Iterator[int]:
+            for name, kind in graph.kinds(graph.reads[i]).items():
+                if kind == VALUE and name not in boundary:
+                    yield self._maker(name, boundary)
+
+        nodes = reach([self._maker(n, boundary) for n in outputs], follow)
         return replace(regions.of_nodes(graph, nodes, [(n,) for n in outputs]), outputs=outputs)
 
     def _maker(self, name: str, boundary: set[str]) -> int:

@@ -647,21 +647,12 @@ def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region 
     """One node as a region, with those before it whose outputs one side does not have; None for a
     random one."""
     graph = model.graph
-    nodes = set[int]()
-    waiting = [i]
-    while waiting:
-        node = waiting.pop()
-        nodes.add(node)
-        read = [
-            n
-            for n in graph.reads[node]
-            if model.shared_tensors is not None and n not in model.shared_tensors
-        ]
-        waiting += [
-            graph.maker[n]
-            for n, kind in graph.kinds(read).items()
-            if kind == VALUE and n in graph.maker
-        ]
+    shared = model.shared_tensors
+    nodes = {i}
+    if shared is not None:
+        nodes = graph.ancestors_until(
+            nodes, lambda name: name in shared or graph.kinds([name])[name] != VALUE
+        )
     try:
         return regions.of_nodes(graph, nodes, [tuple(names)])
     except NoRegion:

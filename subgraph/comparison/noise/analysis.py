@@ -31,6 +31,7 @@ from subgraph.graph.properties import (
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, called
+from subgraph.reach import reach
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
@@ -159,15 +160,12 @@ def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -
         for i in inside
         if _makes_integers(graph, i) and all(kinds[n] == CONSTANT for n in graph.makes[i])
     }
-    nodes = set(seeds)
-    stack = list(seeds)
-    while stack:
-        for other in graph.predecessors(stack.pop()):
-            feeds = other in inside and other not in nodes and graph.ops[other] != "Constant"
-            if feeds and all(kinds[n] in (SHAPE, CONSTANT) for n in graph.makes[other]):
-                nodes.add(other)
-                stack.append(other)
-    return nodes
+
+    def feeds(other: int) -> bool:
+        is_own = other in inside and graph.ops[other] != "Constant"
+        return is_own and all(kinds[n] in (SHAPE, CONSTANT) for n in graph.makes[other])
+
+    return reach(seeds, lambda i: filter(feeds, graph.predecessors(i)))
 
 
 def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from subgraph.errors import Refused
 from subgraph.graph.graph import Graph
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.program import Node, Place, Program
+from subgraph.reach import reach
 
 INNER = re.compile(r"val_\d+")  # how the exporter names what only ONNX has
 
@@ -76,19 +77,19 @@ class ExportedModel:
                 code="torch.inside-operator",
             )
         fed = {self._value(name) for name in inputs}
-        steps: set[str] = set()
-        waiting = [self.places[name][0] for name in outputs if self._value(name) not in fed]
-        while waiting:
-            name = waiting.pop()
-            if self._number[name] in fed or name in steps or name in self._weights:
-                continue
-            if self._nodes[name].op == "placeholder":
-                raise Refused(
-                    f"the module has no piece between the same tensors: '{name}' lies across",
-                    code="pair.no-region",
-                )
-            steps.add(name)
-            waiting += [node.name for node in self._nodes[name].all_input_nodes]
+
+        def computed(names: Iterable[str]) -> list[str]:
+            return [n for n in names if self._number[n] not in fed and n not in self._weights]
+
+        steps = reach(
+            computed(self.places[name][0] for name in outputs if self._value(name) not in fed),
+            lambda name: computed(node.name for node in self._nodes[name].all_input_nodes),
+        )
+        if across := sorted(name for name in steps if self._nodes[name].op == "placeholder"):
+            raise Refused(
+                f"the module has no piece between the same tensors: '{across[0]}' lies across",
+                code="pair.no-region",
+            )
         return ProgramPart(inputs, outputs, frozenset(steps))
 
     def run(self, piece: ProgramPart, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
+from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
@@ -294,21 +295,20 @@ class _Nodes:
         from them."""
         graph = self.graph
         found = dict[str, int]()
-        stack = list(graph.reads[node])
-        while stack:
-            name = stack.pop()
-            tensor = graph.weights.get(name)
-            if name in found:
-                continue
-            if tensor is not None:
-                found[name] = held_bytes(tensor)
-            elif (maker := graph.maker.get(name)) is not None and graph.kinds([name])[
-                name
-            ] == CONSTANT:
-                read = [t for n in graph.reads[maker] if (t := graph.weights.get(n)) is not None]
-                found[name] = CAST * max(map(protobuf.element_count, read), default=0)
-                stack += graph.reads[maker]
+        for name in reach(graph.reads[node], self._read_for_constant):
+            read = self._read_for_constant(name)
+            weights = [graph.weights[n] for n in read if n in graph.weights]
+            if name in graph.weights:
+                found[name] = held_bytes(graph.weights[name])
+            elif read:
+                found[name] = CAST * max(map(protobuf.element_count, weights), default=0)
         return found
+
+    def _read_for_constant(self, name: str) -> Sequence[str]:
+        """Return the tensors from which a constant is computed; none for another tensor."""
+        maker = self.graph.maker.get(name)
+        is_computed = maker is not None and self.graph.kinds([name])[name] == CONSTANT
+        return self.graph.reads[maker] if maker is not None and is_computed else ()
 
     def live(self, records: Mapping[str, Record]) -> list[int]:
         """Bytes of the tensors that are alive before each node; one of unknown size counts as the
