@@ -25,6 +25,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project
+from subgraph.results.bisect import BisectDocument
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
 from subgraph.storage import folders
@@ -181,18 +182,18 @@ def _reason(verdict: Verdict) -> str:
 
 def _found(bisection: Bisection, seen: str) -> Disagreement | None:
     """What a search says that began because one run of the whole was not right."""
-    shown = reports.cleaned(bisection.document)
-    if shown["agree"] and (shown["whole"]["status"] == "fail" or shown.get("pieces")):
+    shown = reports.cleaned(bisection.result)
+    if shown.agree and (shown.whole.status is Status.FAIL or shown.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
-    lines = [flaky if shown["agree"] else reports.headline(shown), seen, *_explanation(shown)]
-    case = next((finding["case"] for finding in shown["findings"] if finding["case"]), None)
-    places = {name: place for name, place in (("case", case), ("report", shown["report"])) if place}
+    lines = [flaky if shown.agree else reports.headline(shown), seen, *_explanation(shown)]
+    case = next((finding.case for finding in shown.findings if finding.case), None)
+    places = {name: place for name, place in (("case", case), ("report", shown.report)) if place}
     lines += [f"{name}: {place}" for name, place in places.items()]
     lines += [f"next: {reports.replay_command(shown, case)}"] if case else []
     return Disagreement(lines, places)
 
 
-def _explanation(document: Mapping[str, Any]) -> Iterable[str]:
+def _explanation(document: BisectDocument) -> Iterable[str]:
     """Why the first finding is wrong, as far as it is known: an optimiser, rounding, a bug."""
-    return (line for finding in document["findings"][:1] if (line := reports.evidence(finding)[0]))
+    return (line for finding in document.findings[:1] if (line := reports.evidence(finding)[0]))

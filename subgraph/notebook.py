@@ -16,7 +16,6 @@ from typing import Any
 
 from subgraph import reports
 from subgraph.bisection.bisection import Bisection
-from subgraph.documents import to_json
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.svg import Marks, svg
 from subgraph.graph.cut import Cut
@@ -177,7 +176,7 @@ def _(plan: PlanDocument) -> str:
         if kept
         else ""
     )
-    curve = plan_curve(to_json(plan))
+    curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
     return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(table) if table else ''}"
 
@@ -213,14 +212,14 @@ def _(findings: Findings) -> str:
 @html.register
 def _(bisection: Bisection) -> str:
     """The report in text once it ended, with the first finding drawn; before, how far it is."""
-    if not bisection.document:
+    if not bisection.finished:
         return _progress(bisection)
-    findings = bisection.document["findings"]
+    findings = bisection.result.findings
     first = (
-        _around(bisection.oracle.trials.model.graph, findings[0]["indices"], ()) if findings else ""
+        _around(bisection.oracle.trials.model.graph, findings[0].indices, ()) if findings else ""
     )
     report = (
-        f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.document))}</pre>"
+        f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.result))}</pre>"
     )
     return report + (_scrolling(first) if first else "")
 
@@ -257,7 +256,7 @@ def _progress(bisection: Bisection) -> str:
     what = _words(bisection.nodes(step)) or "whole model"
     remaining = bisection.remaining
     last = f"run {step.number}: {what} {_status(step.outcome.value)}"
-    if bisection.document:
+    if bisection.finished:
         return f"<p>ended after {count(len(bisection.steps), 'run')}; last: {last}</p>"
     bar = f'<progress max="{remaining.size}" value="{remaining.size - remaining.left}"></progress>'
     left = f"{remaining.left} of {count(remaining.size, 'node')} left"

@@ -168,14 +168,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def prediction(shares: Mapping[str, float]) -> str:
+def prediction(top1: float, top5: float) -> str:
     """What became of the classes that a model ranks highest, from their `top1` and `top5` agreement, 0 … 1.
 
-    >>> prediction({"top1": 1.0, "top5": 0.8})
+    >>> prediction(top1=1.0, top5=0.8)
     'prediction unchanged, top-5 agrees in 80 %'
     """  # noqa: E501
-    top1 = shares["top1"]
-    top5 = shares["top5"]
     if top1 < 1:
         return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace(
             "%", " %"

@@ -76,7 +76,7 @@ def save(
         document = replace(
             document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
         )
-        evidence.write_document(to_json(document), work)
+        evidence.write_document(document, work)
         source = case.source_of(oracle.trials.model.graph)
         case.write_manifest(
             EvidenceManifest(source=source, command=document.command, request=request), work

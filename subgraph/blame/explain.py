@@ -80,9 +80,7 @@ def explain(
             ]
             if wrong
             else (),
-            seen=beside(to_json(finding.worst), to_json(finding.off))
-            if finding and finding.worst
-            else "",
+            seen=beside(finding.worst, finding.off) if finding and finding.worst else "",
             environment=_environment(search.environment) if wrong else "",
             switches=list(switches),
             versions=versions,
@@ -119,8 +117,8 @@ def _add_to_report(
 ) -> None:
     """Have the report of the bisection tell it, too."""
     findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
-    document = to_json(replace(search, findings=findings))
-    texts = {RUN_JSON: as_json(document).decode(), **rendered_reports(document)}
+    document = replace(search, findings=findings)
+    texts = {RUN_JSON: as_json(to_json(document)).decode(), **rendered_reports(document)}
     with folders.scratch(folder) as work:
         for name, text in texts.items():
             (work / name).write_text(text, encoding="utf-8")

@@ -326,8 +326,7 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
 def _reports(document: Any) -> dict[str, bytes]:
     """The reports of a redacted document; none where it is of another version."""
     try:
-        if results.problem(document):
-            return {}
-        return {file: text.encode() for file, text in rendered_reports(document).items()}
-    except (SubcutError, KeyError, TypeError, AttributeError):
+        texts = rendered_reports(results.parse(document))
+    except (SubcutError, TypeError):
         return {}
+    return {file: text.encode() for file, text in texts.items()}

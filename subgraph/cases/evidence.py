@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from subgraph import plugins, reports
+from subgraph import plugins, reports, results
 from subgraph.cases import case, write_case
 from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
@@ -27,11 +27,14 @@ from subgraph.text import clean
 from subgraph.version import versions
 
 if TYPE_CHECKING:
+    from subgraph.results.bisect import BisectDocument
+    from subgraph.results.compare import ComparisonDocument
+    from subgraph.results.recorded import RecordedDocument
     from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
-T = TypeVar("T", bound=Any)  # a document
+T = TypeVar("T", bound="BisectDocument | ComparisonDocument | RecordedDocument")
 OUTPUTS = "outputs"  # of the reference, in a case
 
 
@@ -80,7 +83,7 @@ class EvidenceManifest:
     versions: Mapping[str, str] = field(default_factory=versions)
 
 
-def rendered_reports(document: dict[str, Any]) -> dict[str, str]:
+def rendered_reports(document: results.Document) -> dict[str, str]:
     """File name → text of the reports of a document, of those forms that render it."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
     return {
@@ -134,9 +137,9 @@ def save_document(
     """
     try:
         place = case.free_place(place, source, reads)
-        saved: Any = replace(document, report=(place.path / REPORT_FILES["html"]).as_posix())
+        saved = replace(document, report=(place.path / REPORT_FILES["html"]).as_posix())
         with folders.aside(place.path) as work:
-            write_document(to_json(saved), work)
+            write_document(saved, work)
             request = {"schema": saved.schema}
             case.write_manifest(
                 EvidenceManifest(source=source, command=saved.command, request=request), work
@@ -144,13 +147,13 @@ def save_document(
     except (OutputError, ResultExists) as e:
         log.warning("no report: %s", e.what)
         return document
-    log.info("report: %s", clean(saved.report))
-    return cast("T", saved)
+    log.info("report: %s", clean(saved.report or ""))
+    return saved
 
 
-def write_document(document: dict[str, Any], work: Path, name: str = RUN_JSON) -> None:
+def write_document(document: results.Document, work: Path, name: str = RUN_JSON) -> None:
     """Write a document and its reports into a folder."""
-    (work / name).write_bytes(case.as_json(document))
+    (work / name).write_bytes(case.as_json(to_json(document)))
     for file, text in rendered_reports(document).items():
         (work / file).write_text(text, encoding="utf-8")
 

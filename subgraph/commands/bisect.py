@@ -222,8 +222,9 @@ def log_steps(bisection: Bisection) -> Result:
         if remaining.estimate and time.monotonic() - last_estimate_at >= ESTIMATE_SECONDS:
             last_estimate_at = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})
-    text = plugins.load("reports", "text").render(bisection.document)
-    return Result(bisection.document, text.rstrip("\n"), bisection.document["exit_code"])
+    found = bisection.result
+    text = plugins.load("reports", "text").render(found)
+    return Result(bisection.document, text.rstrip("\n"), found.exit_code)
 
 
 def _limits(

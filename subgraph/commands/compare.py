@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project, system
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
@@ -25,6 +25,7 @@ from subgraph.graph.graph import load
 from subgraph.text import aligned, masked, short
 
 if TYPE_CHECKING:
+    from subgraph.results.compare import ComparisonDocument
     from subgraph.runtime.reference import Reference
     from subgraph.trials.session import Setup
 
@@ -179,8 +180,8 @@ def compare(
         return table.compared(found[0], csv_file)
     document = {
         "schema": "subcut.side-by-side/1",
-        "exit_code": max((one["exit_code"] for one in found), key=(0, 5, 1).index),
-        "comparisons": found,
+        "exit_code": max((one.exit_code for one in found), key=(0, 5, 1).index),
+        "comparisons": to_json(found),
     }
     return table.result(
         document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
@@ -239,7 +240,7 @@ def _compare(
     choice: TensorChoice,
     jobs: int,
     several: bool,
-) -> dict[str, Any]:
+) -> ComparisonDocument:
     """The document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
@@ -293,23 +294,22 @@ def _compare(
                     value_pairs(trials, chosen(trials.model, words)), free_values(choice.save)
                 )
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
-    saved = evidence.save_document(found, place, source_of(graph), [graph.path])
-    return dict(to_json(saved))
+    return evidence.save_document(found, place, source_of(graph), [graph.path])
 
 
-def side_by_side(documents: Sequence[dict[str, Any]]) -> str:
+def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     """Several candidates for people: a column each, with the worse of in place and alone; below it
     the pages."""
     from subgraph.reports import cleaned, view, word
     from subgraph.reports.text import IN_PLACE, compared_cell
 
     shown = [cleaned(document) for document in documents]
-    names = [document["candidate"]["name"] for document in shown]
+    names = [document.candidate.name for document in shown]
     rows = [
         {(line.index, line.tensor): line for line in view(document).lines} for document in shown
     ]
     cells = [("", "node", "op", "tensor", *names)]
-    cells.append(("", "whole model", "", "", *(word(document["whole"]) for document in shown)))
+    cells.append(("", "whole model", "", "", *(word(document.whole) for document in shown)))
     for key, line in max(rows, key=len).items():
         same = [of[key].cells if key in of else [] for of in rows]
         worst = [
@@ -317,18 +317,18 @@ def side_by_side(documents: Sequence[dict[str, Any]]) -> str:
         ]
         told = [compared_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
-    lines = [f"{document['candidate']['name']}: {document['says']}" for document in shown]
-    pages = [f"report {document['report']}" for document in shown if document["report"]]
+    lines = [f"{document.candidate.name}: {document.says}" for document in shown]
+    pages = [f"report {document.report}" for document in shown if document.report]
     return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])
 
 
-def csv_of_all(documents: Sequence[dict[str, Any]]) -> str:
+def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
     """The tables of several candidates below each other, the candidate in the first column."""
     from subgraph.reports.csv import render_compared
 
     lines: list[str] = []
     for document in documents:
         head, *rows = render_compared(document).splitlines()
-        name = table.render([document["candidate"]["name"]], []).strip()
+        name = table.render([document.candidate.name], []).strip()
         lines += [*([] if lines else [f"candidate,{head}"]), *(f"{name},{row}" for row in rows)]
     return "".join(f"{line}\n" for line in lines)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ from subgraph.text import clean, count, masked
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.origins.converters import Converter
+    from subgraph.results.recorded import RecordedDocument
     from subgraph.runtime.inputs import Feeding
     from subgraph.storage.tensors import Record
 
@@ -297,8 +298,10 @@ def _compared(
     """Both models on the same inputs, tensor by tensor where names survive. They agree only if all
     outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
+    from subgraph.documents import from_json
     from subgraph.recordings.runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
+    from subgraph.results.recorded import RecordedDocument
 
     resolve.log_random_inputs(check.feeding)
     try:
@@ -314,25 +317,29 @@ def _compared(
         found = compare_recorded(check, options, TensorChoice(every_output=True), None, fed)
     except SubcutError as e:
         return _unchecked(graph.path, head, e.what)
-    uncompared = _uncompared(graph, found.document, unpaired)
+    comparison = from_json(RecordedDocument, found.document)
+    uncompared = _uncompared(graph, comparison, unpaired)
     why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
-    lines = [render_compared(found.document) + head]
+    lines = [render_compared(comparison) + head]
     lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
     document = {**found.document, "path": str(graph.path), "converter": original.converter.name}
     document |= {"checked": not why, "why": why, "uncompared": list(uncompared)}
     return replace(found, document=document, text="\n".join([*lines, clean(str(graph.path))]))
 
 
-def _uncompared(graph: Graph, document: dict[str, Any], unpaired: str) -> dict[str, str]:
+def _uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
     """The outputs of the model about which the comparison with the original says nothing, and
     why."""
-    rows = {row["tensor"]: row["runs"][0] for row in document["rows"]}
+    from subgraph.verdict import Status
+
+    rows = {row.tensor: row.runs[0] for row in document.rows}
     found = {}
     for name in graph.outputs:
         run = rows.get(name)
-        judged = run and run["in_place"]
-        if not judged or judged["status"] == "unresolved":
-            reason = (judged or run or {"why": ""})["why"]
+        judged = run.in_place if run else None
+        if judged is None or judged.status is Status.UNRESOLVED:
+            telling = judged or run
+            reason = telling.why if telling else ""
             found[name] = (
                 reason
                 or unpaired

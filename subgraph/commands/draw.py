@@ -299,7 +299,7 @@ def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region |
     return of_nodes(graph, wrong, keep_random=True) if wrong else None
 
 
-def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str], dict[int, bool]]:
+def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:
     """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the
     nodes of findings with whether they are proven.
 
@@ -309,15 +309,27 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     """
     from subgraph import results
     from subgraph.reports import is_proven, judged_tensors
+    from subgraph.results.bisect import BisectDocument, FindingDocument
+    from subgraph.results.plan import PlanDocument
+    from subgraph.results.recorded import IntervalDocument, IntervalFinding
+    from subgraph.results.sweep import SweepDocument
+    from subgraph.verdict import Status
 
     hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
     path = path / RUN_JSON if path.is_dir() else path
     found = results.read(path, hint)
+    if isinstance(found, (PlanDocument, SweepDocument)):
+        raise UsageError(
+            f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"
+        )
     rows = [row for row in judged_tensors(found) if row.tensor in graph.maker]
     values = {row.tensor: row.error for row in rows if row.error is not None}
-    failed = {row.tensor for row in rows if row.status == "fail"}
-    findings = sorted(found.get("findings", ()), key=is_proven)
-    wrong = {int(i): is_proven(finding) for finding in findings for i in finding["indices"]}
+    failed = {row.tensor for row in rows if row.status is Status.FAIL}
+    known: Sequence[FindingDocument | IntervalFinding] = ()
+    if isinstance(found, (BisectDocument, IntervalDocument)):
+        known = found.findings
+    findings = sorted(known, key=is_proven)
+    wrong = {i: is_proven(finding) for finding in findings for i in finding.indices}
     if not (values or failed or wrong):
         raise UsageError(
             f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"

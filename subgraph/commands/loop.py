@@ -129,15 +129,12 @@ def _looked_into(
 def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     """A loop that agrees, after the search in its step that is off by more than rounding."""
     from subgraph import reports
-    from subgraph.documents import to_json
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
     k = searched.first_wrong
     found = searched.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
-        return replace(
-            agreeing, why=f"step {k}: {reports.headline(to_json(found))}", bisection=found
-        )
+        return replace(agreeing, why=f"step {k}: {reports.headline(found)}", bisection=found)
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return replace(searched, why=why)

@@ -460,7 +460,7 @@ def _advanced(manual: Session, trials: Trials) -> Result:
     advanced = advance.advance(manual, trials)
     manual = advanced.session
     bisection = advanced.bisection
-    finding = bisection.document if advanced.has_ended else None
+    finding = bisection.result if advanced.has_ended else None
     remaining = Remaining(bisection.suspects)
     for step in bisection.steps:
         labels = bisection.nodes(step)
@@ -470,14 +470,14 @@ def _advanced(manual: Session, trials: Trials) -> Result:
     tasks = [manual_tasks.open_task(manual, number) for number in manual.open]
     document = {
         "schema": SCHEMA,
-        "exit_code": finding["exit_code"] if finding else 0,
+        "exit_code": finding.exit_code if finding else 0,
         "name": manual.request.name,
         "folder": str(manual.folder),
         "ended": finding is not None,
         "answers": len(manual.log),
         "trips": manual.rounds,
         "open": to_json(tasks),
-        "result": finding,
+        "result": bisection.document if finding else None,
     }
     if finding is None:
         lines = manual_tasks.next_steps(manual, tasks, bisection, _parent(None))
@@ -487,4 +487,4 @@ def _advanced(manual: Session, trials: Trials) -> Result:
     answers = count(len(manual.log), "answer")
     log.info("the search has ended: %s in %s", answers, count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
-    return Result(document, text.rstrip("\n"), finding["exit_code"])
+    return Result(document, text.rstrip("\n"), finding.exit_code)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from subgraph.documents import to_json
 from subgraph.errors import InputError
 from subgraph.precision import Precision
 from subgraph.reports.text import recorded_lines
@@ -69,7 +68,7 @@ def evidence_of(
     }
     nodes = [list(place.region.nodes) for place in places]
     outputs = _outputs(compared)
-    lines = recorded_lines(to_json(document))
+    lines = recorded_lines(document)
     return RecordedEvidence(run.name, lines, wrong, own_errors, nodes, outputs)
 
 

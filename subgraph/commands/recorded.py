@@ -161,6 +161,7 @@ def compare_recorded(
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.recordings.run_comparison import value_pairs
+    from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
@@ -191,15 +192,15 @@ def compare_recorded(
         ]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
-    shown = to_json(
-        evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths])
-    )
-    for recording, advice in zip(shown["recordings"], advices, strict=True):
-        recording["advice"] = to_json(advice)
-    if csv_file and npu:
-        rows = msaccucmp.as_csv(tables[-1])
-        return table.result(shown, render_compared(shown).rstrip("\n"), rows, csv_file)
-    return table.compared(shown, csv_file)
+    reads = [graph.path, *recordings.paths]
+    saved = evidence.save_document(comparison, place, source_of(graph), reads)
+    advised = zip(saved.recordings, advices, strict=True)
+    shown = replace(saved, recordings=[replace(run, advice=advice) for run, advice in advised])
+    rows = msaccucmp.as_csv(tables[-1]) if npu else render_table(shown)
+    plain = to_json(shown)
+    for recording in plain["recordings"]:
+        recording.setdefault("advice", None)
+    return table.result(plain, render_compared(shown).rstrip("\n"), rows, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
@@ -256,7 +257,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
             document = evidence.save_document(document, aside, case.source_of(graph), reads)
-    return table.compared(to_json(document), None)
+    return table.compared(document, None)
 
 
 def cut_recorded(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from subgraph import plugins
+from subgraph import documents, plugins, results
 from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
@@ -77,7 +77,7 @@ def report(
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         what = (
             f"the form {clean(odd[0])} has no {renderer(document)}: it does not show"
-            f" {document['schema']}"
+            f" {document.schema}"
         )
         raise UsageError(
             what, "choose another form, -f html for example", code="report.not-for-result"
@@ -113,14 +113,16 @@ def _document_of(run: Path) -> Path:
     )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The document of a bisection, a comparison, a recording, a plan or a sweep.
+def read(path: Path) -> results.Document:
+    """Return the document of a bisection, a comparison, a recording, a plan or a sweep.
+
+    Args:
+        path: The file of the document.
 
     Raises:
-        UsageError: no such file, not JSON, or a field is missing or wrong; names the field.
+        UsageError: There is no such file, it is not JSON, or a field is missing or wrong. The error
+            names the field.
     """
-    from subgraph.results import KNOWN, problem
-
     hint = f"`subcut bisect` or `compare` writes a {RUN_JSON} into its folder"
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
@@ -130,17 +132,17 @@ def read(path: Path) -> dict[str, Any]:
         ) from e
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise UsageError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
-    if not isinstance(document, dict) or document.get("schema") not in KNOWN:
-        schema = document.get("schema", "none") if isinstance(document, dict) else "none"
+    schema = document.get("schema", "none") if isinstance(document, dict) else "none"
+    if schema not in results.KNOWN:
         raise UsageError(
             f"{path} is not a result with a report: its schema is {schema}, not one of"
-            f" {', '.join(KNOWN)}",
+            f" {', '.join(results.KNOWN)}",
             hint,
             code="document.unknown-schema",
         )
-    if wrong := problem(document):
+    if wrong := documents.problem(document, results.type_of(schema)):
         raise UsageError(f"{path} is not whole: {wrong}", hint, code="document.damaged")
-    return document
+    return results.parse(document)
 
 
 def _no_constant(word: str) -> None:

@@ -169,7 +169,7 @@ def text(document: SweepDocument) -> str:
 def _candidates(document: SweepDocument) -> list[str]:
     from subgraph.reports import runtime
 
-    parts = [list(map(clean, runtime(vars(c)))) for c in document.candidates]
+    parts = [list(map(clean, runtime(c))) for c in document.candidates]
     return aligned(
         [("candidate", name, " ".join(about), precision) for name, *about, precision in parts]
     )

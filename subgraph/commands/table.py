@@ -7,11 +7,15 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import Result
+from subgraph.documents import to_json
 from subgraph.errors import OutputError
 from subgraph.text import cell
+
+if TYPE_CHECKING:
+    from subgraph.reports import ComparedDocument
 
 
 def check(file: str | None) -> None:
@@ -80,11 +84,12 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
     return Result(document, text, document["exit_code"])
 
 
-def compared(document: dict[str, Any], csv_file: str | None) -> Result:
+def compared(document: ComparedDocument, csv_file: str | None) -> Result:
     """The result of a comparison, or of recordings: the terminal shows the report's text, `--csv`
     writes its table."""
     from subgraph.reports import csv as csv_form
     from subgraph.reports import text
 
     rows = csv_form.render_compared(document) if csv_file else ""
-    return result(document, text.render_compared(document).rstrip("\n"), rows, csv_file)
+    shown = text.render_compared(document).rstrip("\n")
+    return result(to_json(document), shown, rows, csv_file)

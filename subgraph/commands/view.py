@@ -7,7 +7,7 @@ import contextlib
 import os
 import tempfile
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,12 @@ from subgraph.commands import Result, log, options
 from subgraph.commands.known import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
+from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.results.bisect import BisectDocument
+from subgraph.results.plan import PlanDocument
+from subgraph.results.sweep import SweepDocument
 from subgraph.storage import folders
 from subgraph.text import clean
 
@@ -110,10 +114,10 @@ def view(
             f"--port {port}: expected a number from 1 to {MAX_PORT}", code="option.out-of-range"
         )
     settings = project.load()
-    found = _run_document(model)
+    found = _read_run(model)
     asked = Asked(
         settings,
-        find_model(found, clean(str(model))) if found else model,
+        find_model(found.file, found.structure, clean(str(model))) if found else model,
         weights,
         inputs,
         result=options.ResultOptions(output, trust=runs.trust),
@@ -130,11 +134,7 @@ def view(
         session = ViewSession(opened, words, typed)
         session.show_case(path.parent)
         if found:
-            session.runs.show(
-                str(found["schema"]).split("/")[0].removeprefix("subcut."),
-                str(found["command"]),
-                found,
-            )
+            session.runs.show(found.kind, found.command, found.page)
         return session
 
     with ViewServer(open_session, port or 0) as server:
@@ -177,21 +177,43 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     return found
 
 
-def _run_document(place: str | None) -> dict[str, Any] | None:
-    """The document of the folder of a bisection or a plan; None for anything else.
+@dataclass(frozen=True)
+class _FoundRun:
+    """The result of a bisection or a plan that is opened.
+
+    Attributes:
+        kind: The command that wrote it.
+        command: The command line that wrote it.
+        file: The model's file.
+        structure: The digest of the model's structure; None if it is unknown.
+        page: The JSON that the page shows.
+    """
+
+    kind: str
+    command: str
+    file: str
+    structure: str | None
+    page: dict[str, object]
+
+
+def _read_run(place: str | None) -> _FoundRun | None:
+    """The result in the folder of a bisection or a plan; None for anything else.
 
     Raises:
         InputError: it cannot be read.
         UsageError: it is the search inside a node.
     """
     if place and (Path(place) / PLAN_JSON).is_file():
-        return _plan_document(Path(place))
+        return _read_plan(Path(place))
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
-    found = results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
-    if body := found.get("body"):
+    hint = "name the folder that `subcut bisect` wrote"
+    found = results.read(Path(place) / RUN_JSON, hint)
+    if isinstance(found, (SweepDocument, PlanDocument)):
+        raise InputError(f"{clean(place)} is not a bisection", hint, code="document.damaged")
+    if isinstance(found, BisectDocument) and found.body:
         what = (
-            f"{clean(place)} is the search inside {clean(str(body))}, which is not a model of"
+            f"{clean(place)} is the search inside {clean(found.body)}, which is not a model of"
             " its own"
         )
         raise UsageError(
@@ -200,42 +222,42 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
             " in it",
             code="view.body-run",
         )
-    return found
+    kind = found.schema.split("/")[0].removeprefix("subcut.")
+    about = found.model
+    return _FoundRun(kind, found.command, about.file, about.structure_sha256, to_json(found))
 
 
-def _plan_document(folder: Path) -> dict[str, Any]:
+def _read_plan(folder: Path) -> _FoundRun:
     """A plan, with the model that it is of and its report, as a bisection has them.
 
     Raises:
         InputError: it cannot be read.
     """
     hint = "name the folder that `subcut plan` wrote"
-    found = results.read(folder / PLAN_JSON, hint)
+    found = read_document(folder / PLAN_JSON, PlanDocument, hint)
     manifest = case.read_manifest(folder)
     if manifest is None:
         raise InputError(f"{clean(str(folder))} has no manifest", hint, code="case.damaged")
-    agrees = {0: True, 1: False}.get(found["exit_code"])
-    return {
-        **found,
-        "model": {"file": "", **manifest["source"]},
-        "agree": agrees,
-        "report": str(folder / REPORT_FILES["html"]),
-    }
+    agrees = {0: True, 1: False}.get(found.exit_code)
+    report = str(folder / REPORT_FILES["html"])
+    source = manifest["source"]
+    page = {**to_json(found), "agree": agrees, "report": report}
+    file = str(source.get("file", ""))
+    return _FoundRun("plan", found.command, file, source.get("structure_sha256"), page)
 
 
-def find_model(found: Mapping[str, Any], folder: str) -> str:
+def find_model(file: str, structure: str | None, folder: str) -> str:
     """The model here that the bisection or plan is of, known by its structure: the file of that
     name before others.
 
     Raises:
         UsageError: there is none.
     """
-    about = found["model"]
-    for path in (Path(about["file"]), *sorted(Path().glob("*.onnx"))):
+    for path in (Path(file), *sorted(Path().glob("*.onnx"))):
         with contextlib.suppress(SubcutError):  # another file here may be damaged
-            if path.is_file() and load(path).skeleton.structure == about.get("structure_sha256"):
+            if path.is_file() and load(path).skeleton.structure == structure:
                 return str(path)
-    what = f"no model here is the one of {folder}: {clean(str(about['file']))} as it was then"
+    what = f"no model here is the one of {folder}: {clean(file)} as it was then"
     raise UsageError(
         what,
         "stand in the folder of its model; one that was exported again is asked about again",
@@ -243,12 +265,12 @@ def find_model(found: Mapping[str, Any], folder: str) -> str:
     )
 
 
-def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
+def _require_same(found: _FoundRun, graph: Graph, folder: str) -> None:
     """
     Raises:
         UsageError: the bisection is of another model.
     """
-    if found["model"].get("structure_sha256") != graph.skeleton.structure:
+    if found.structure != graph.skeleton.structure:
         what = f"{folder} is of another model than {graph.path.name}"
         raise UsageError(what, "stand in the folder of its model", code="result.other-model")
 

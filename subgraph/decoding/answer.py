@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph import plugins
-from subgraph.documents import to_json
 from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.text import clean, count
 
@@ -25,7 +24,7 @@ def _lines(document: LoopDocument) -> Iterator[str]:
     if document.why:
         yield f"  {document.why}"
     if document.bisection:
-        yield plugins.load("reports", "text").render(to_json(document.bisection)).rstrip("\n")
+        yield plugins.load("reports", "text").render(document.bisection).rstrip("\n")
     if document.report:
         yield f"steps {document.report}"
 

@@ -26,7 +26,7 @@ def picture(document: LoopDocument) -> str:
     """The error of each step, those that fail in red, the steps that the finding is about
     marked."""
     points = [
-        Point(s.step, "inf" if s.error is None else s.error, s.status, f"step {s.step}")
+        Point(s.step, math.inf if s.error is None else s.error, s.status, f"step {s.step}")
         for s in document.seen
     ]
     found = document.outcome not in (LoopOutcome.AGREE, LoopOutcome.UNRESOLVED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from subgraph.text import short
 
@@ -36,7 +36,7 @@ class Point(NamedTuple):
     title."""
 
     x: float
-    error: float | str | None
+    error: float | None
     status: str
     name: str
 
@@ -55,7 +55,7 @@ class TitledPoint(NamedTuple):
     x: float
     y: float
     name: str
-    error: float | str
+    error: float
 
 
 class Mark(NamedTuple):
@@ -131,7 +131,7 @@ def chart(
 
     `marks`: the x values of each finding; empty for a finding without a place.
     """
-    numbers = [float(p.error) for p in points if p.error is not None]
+    numbers = [p.error for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
     zeros = 0.0 in numbers
     below = any(0 < n < 10.0**low for n in numbers)
@@ -150,8 +150,7 @@ def chart(
             1,
         )
 
-    def down(error: float | str) -> float:
-        value = float(error)
+    def down(value: float) -> float:
         if not math.isfinite(value):
             return roof + 6
         return at(math.log10(value) if value > 0 else low)
@@ -193,7 +192,7 @@ def chart(
 def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str, str]) -> Chart:
     """The highest of finite numbers at each x on a plain axis, the failing points apart; with bands
     at some x."""
-    drawn = [(p, float(p.error)) for p in points if p.error is not None]
+    drawn = [(p, p.error) for p in points if p.error is not None]
     values = [value for _, value in drawn] or [0.0]
     (low, high), (first, last) = (
         (min(values), max(values)),
@@ -283,15 +282,12 @@ def _marks(
     return sorted(marks)
 
 
-def bars(histogram: Mapping[str, Any]) -> Bars:
+def bars(equal: int, not_finite: int, decades: Mapping[int, int]) -> Bars:
     """Horizontal bars, largest differences first; their lengths are logarithmic, since most
     elements are equal."""
-    rows = [("not finite", histogram["not_finite"])] if histogram["not_finite"] else []
-    rows += [
-        (f"1e{b['decade']} …", b["count"])
-        for b in sorted(histogram["bins"], key=lambda b: -b["decade"])
-    ]
-    rows.append(("equal", histogram["equal"]))
+    rows = [("not finite", not_finite)] if not_finite else []
+    rows += [(f"1e{decade} …", decades[decade]) for decade in sorted(decades, reverse=True)]
+    rows.append(("equal", equal))
     most = max(math.log10(1 + max(n, 0)) for _, n in rows) or 1.0
     room, height = 190.0, 20.0  # the page may be 400 pixels wide
     lengths = [round(room * math.log10(1 + max(n, 0)) / most, 1) for _, n in rows]

@@ -10,7 +10,6 @@ from subgraph.cases import case, evidence
 from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import PLAN_JSON
-from subgraph.documents import to_json
 from subgraph.plan.plan import Planner
 from subgraph.plan.search import Found
 from subgraph.plan.try_lists import try_list
@@ -55,7 +54,7 @@ def save(
         document = replace(
             document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix()
         )
-        evidence.write_document(to_json(document), work, PLAN_JSON)
+        evidence.write_document(document, work, PLAN_JSON)
         request = {
             "precision": document.precision,
             "unit": document.unit,

@@ -23,6 +23,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.results.recorded import Advice
 from subgraph.storage.tensors import Record
 from subgraph.text import cell, clean, count
 from subgraph.trials.reference_model import ReferenceModel
@@ -241,25 +242,6 @@ def overflows(array: Array, dtype: str) -> bool:
     (True, False)
     """  # noqa: E501
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
-
-
-@dataclass(frozen=True)
-class Advice:
-    """The advisor's answer.
-
-    Attributes:
-        kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or
-            "NA".
-        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is
-            no cosine.
-        tensor: the index of the first one of this kind; None if all is well or nothing is known.
-        says: one sentence, ours.
-    """
-
-    kind: str
-    verdict: str
-    tensor: str | None
-    says: str
 
 
 def advise(rows: Sequence[AccuracyRow]) -> Advice:

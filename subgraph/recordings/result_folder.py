@@ -17,7 +17,6 @@ from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import to_json
 from subgraph.graph.region import surroundings
 from subgraph.origins.source import source
 from subgraph.recordings import document as run_document
@@ -112,7 +111,7 @@ def save(
             document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
         )
         document = replace(document, next=next_of(document))
-        evidence.write_document(to_json(document), work)
+        evidence.write_document(document, work)
         case.write_manifest(
             EvidenceManifest(source=origin, command=document.command, request=request), work
         )

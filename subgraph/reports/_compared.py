@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from subgraph import system
-from subgraph.text import count, source_line
+from subgraph.documents import Number
+from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.compare import ComparisonDocument, NotJudged, RowDocument
+from subgraph.results.recorded import (
+    DocumentRow,
+    IntervalDocument,
+    IntervalFinding,
+    RecordedDocument,
+    RecordedTensor,
+    RunSummary,
+)
+from subgraph.text import count
+from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
 
-Document = dict[str, Any]
-SCHEMAS = ("subcut.compare/1", "subcut.recorded/1", "subcut.interval/1")
-RECORDED = SCHEMAS[1:]
-STATUS = {0: "agree", 1: "fail", 5: "unresolved"}
+ComparedDocument: TypeAlias = ComparisonDocument | RecordedDocument
+STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 MAX_SOURCES = 3  # of a finding
-NO_JUDGEMENT: Document = {
-    "status": "",
-    "signature": None,
-    "label": "",
-    "sample": "",
-    "why": "",
-    "errors": {},
-}
 
 
 @dataclass(frozen=True)
@@ -37,21 +39,20 @@ class Compared:
     """A tensor in one column; `status` is empty where it was not seen. `sample`: the worst, of
     several."""
 
-    status: str
-    signature: str | None = None
+    status: Status | Literal[""] = ""
+    signature: Signature | None = None
     label: str = ""
     sample: str = ""
     why: str = ""
-    errors: Document = field(default_factory=dict)
+    errors: Mapping[str, Number] = field(default_factory=dict)
     recorded_as: str = ""
     matched_by: str = ""
     beside: str = ""
 
     @property
-    def error(self) -> float | str | None:
+    def error(self) -> float | None:
         """The relative error; None where there is none."""
-        value = "nan" if self.signature == "nan" else self.errors.get("max_rel")
-        return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
+        return math.nan if self.signature is Signature.NAN else self.errors.get("max_rel")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class TensorLine:
     @property
     def agrees(self) -> bool:
         """True if it was compared and nothing failed."""
-        return {one.status for one in self.cells} - {""} == {"agree"}
+        return {one.status for one in self.cells} - {""} == {Status.AGREE}
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -96,43 +97,56 @@ class View:
 
     kind: str
     headline: str
-    status: str
+    status: Status
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str]
     columns: Sequence[str]
     lines: Sequence[TensorLine]
     left_out: Sequence[tuple[str, int, Sequence[str]]]
-    findings: Sequence[Document]
+    findings: Sequence[IntervalFinding]
     next: Sequence[tuple[str, str]]
 
 
-def origins(finding: Document, quoted: Callable[[str], str] = str) -> list[str]:
+def origins(finding: FindingDocument, quoted: Callable[[str], str] = str) -> list[str]:
     """The modules and lines of the user's code that a finding's nodes come from, in one line; empty
     if unknown."""
-    lines = (source_line(one) for one in finding.get("sources", ()) if one)
+    lines = (str(one) for one in finding.sources or () if one)
     known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
     return [f"from {'; '.join(map(quoted, known[:MAX_SOURCES]))}{more}"] if known else []
 
 
-def view(document: Document) -> View:
-    """The view of a document of one of `SCHEMAS`."""
-    recorded = document["schema"] in RECORDED
-    lines = [_recorded(row, document) if recorded else _line(row) for row in document["rows"]]
-    columns = [run["name"] for run in document["recordings"]] if recorded else ["in place", "alone"]
-    if recorded and len(columns) == 1:
+def view(document: ComparedDocument) -> View:
+    """The view of a comparison, or of recordings."""
+    status = STATUS.get(document.exit_code, Status.UNRESOLVED)
+    if isinstance(document, ComparisonDocument):
+        return View(
+            kind="compare",
+            headline=document.says,
+            status=status,
+            facts=[*_facts_of_comparison(document), *_facts(document)],
+            notes=_notes(document),
+            columns=["in place", "alone"],
+            lines=[_line(row) for row in document.rows],
+            left_out=[],
+            findings=(),
+            next=_next(document),
+        )
+    lines = [_recorded(row, document) for row in document.rows]
+    columns = [run.name for run in document.recordings]
+    if len(columns) == 1:
         columns.append("alone")
     return View(
-        kind="recorded" if recorded else "compare",
-        headline=document["says"],
-        status=STATUS.get(document["exit_code"], "unresolved"),
-        facts=list(_facts(document, lines, recorded)),
-        notes=_notes(document, recorded),
+        kind="recorded",
+        headline=document.says,
+        status=status,
+        facts=[*_facts_of_recordings(document, lines), *_facts(document)],
+        notes=_notes_of_recordings(document),
         columns=columns,
         lines=lines,
-        left_out=_left_out(document) if recorded else [],
-        findings=document.get("findings", ()),
-        next=_next(document, recorded),
+        left_out=_left_out(document),
+        findings=document.findings if isinstance(document, IntervalDocument) else (),
+        next=_next_of_recordings(document),
     )
 
 
@@ -143,19 +157,17 @@ class JudgedTensor:
     index: int
     node: str
     tensor: str
-    error: float | str | None
-    status: str
+    error: float | None
+    status: Status | Literal[""]
 
 
-def judged_tensors(document: Document) -> list[JudgedTensor]:
+def judged_tensors(document: BisectDocument | ComparedDocument) -> list[JudgedTensor]:
     """The tensors of a bisection's profile, or in place of a comparison or of each recording that
     has them."""
-    if document["schema"] not in SCHEMAS:
-        rows = document["profile"] or ()
-        return [
-            JudgedTensor(r["index"], r["node"], r["tensor"], r["error"], r["status"]) for r in rows
-        ]
-    columns = len(document.get("recordings", ())) or 1  # behind them stands what is alone
+    if isinstance(document, BisectDocument):
+        rows = document.profile or ()
+        return [JudgedTensor(r.index, r.node, r.tensor, r.error, r.status) for r in rows]
+    columns = places_in_cells(document)
     return [
         JudgedTensor(line.index, line.node, line.tensor, cell.error, cell.status)
         for line in view(document).lines
@@ -163,152 +175,159 @@ def judged_tensors(document: Document) -> list[JudgedTensor]:
     ]
 
 
-def _judged(judgement: Document | None, **more: Any) -> Compared:
-    known = NO_JUDGEMENT | (judgement or {})
-    return Compared(**{key: known[key] for key in NO_JUDGEMENT}, **more)
+def places_in_cells(document: ComparedDocument) -> int:
+    """How many cells of a line are of tensors in place; behind them stands what is alone."""
+    return len(document.recordings) if isinstance(document, RecordedDocument) else 1
 
 
-def _line(row: Document) -> TensorLine:
-    return _tensor(row, [_judged(row["in_place"]), _judged(row["alone"])])
+def _judged(judgement: Judgement | NotJudged | None) -> Compared:
+    if judgement is None:
+        return Compared()
+    if isinstance(judgement, NotJudged):
+        return Compared(judgement.status, judgement.signature, why=judgement.why)
+    return Compared(
+        judgement.status,
+        judgement.signature,
+        judgement.label,
+        judgement.sample,
+        judgement.why,
+        judgement.errors,
+    )
 
 
-def _recorded(row: Document, document: Document) -> TensorLine:
-    cells = [_held(one) for one in row["runs"]]
-    if len(document["recordings"]) == 1:
-        cells.append(_judged(row["runs"][0] and row["runs"][0]["alone"]))
-    return _tensor(row, cells)
+def _line(row: RowDocument) -> TensorLine:
+    cells = [_judged(row.in_place), _judged(row.alone)]
+    source = str(row.source or "")
+    return TensorLine(row.index, row.node, row.op, row.tensor, cells, source, row.computed_by or "")
 
 
-def _tensor(row: Document, cells: Sequence[Compared]) -> TensorLine:
-    source = row.get("source")
-    by = row.get("computed_by") or ""
-    place = source_line(source) if source else ""
-    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, place, by)
+def _recorded(row: DocumentRow, document: RecordedDocument) -> TensorLine:
+    cells = [_held(one) for one in row.runs]
+    if len(document.recordings) == 1:
+        only = row.runs[0]
+        cells.append(_judged(only.alone if only else None))
+    return TensorLine(row.index, row.node, row.op, row.tensor, cells, str(row.source or ""))
 
 
-def _held(one: Document | None) -> Compared:
+def _held(one: RecordedTensor | None) -> Compared:
     if one is None:
-        return Compared("")
-    how = ", ".join(filter(None, (f"by {one['matched_by']}", one["note"])))
-    if one["in_place"] is None:
-        return Compared(
-            "unresolved", why=one["why"], recorded_as=one["recorded_as"], matched_by=how
-        )
-    like = {"agree": "as", "fail": "unlike"}.get((one.get("beside") or {}).get("status", ""), "")
-    beside = f"{like} {one['before']}" if like and one["in_place"]["status"] == "fail" else ""
-    return _judged(one["in_place"], recorded_as=one["recorded_as"], matched_by=how, beside=beside)
+        return Compared()
+    how = ", ".join(filter(None, (f"by {one.matched_by}", one.note)))
+    if one.in_place is None:
+        return Compared(Status.UNRESOLVED, why=one.why, recorded_as=one.recorded_as, matched_by=how)
+    words = {Status.AGREE: "as", Status.FAIL: "unlike"}
+    like = words.get(one.beside.status, "") if one.beside else ""
+    beside = f"{like} {one.before}" if like and one.in_place.status is Status.FAIL else ""
+    judged = _judged(one.in_place)
+    return replace(judged, recorded_as=one.recorded_as, matched_by=how, beside=beside)
 
 
-def reason(whole: Document) -> str:
+def reason(whole: VerdictDocument) -> str:
     """Why the whole model is judged so, with the output that decided, and the sample if there are
     several."""
-    outcome = whole["status"], whole["why"]
-    about = next((j for j in whole["outputs"] if (j["status"], j["why"]) == outcome), None)
+    outcome = whole.status, whole.why
+    about = next((j for j in whole.outputs if (j.status, j.why) == outcome), None)
     if about is None:
-        return str(whole["why"])
-    sample = f", sample {about['sample']}" if about["sample"] else ""
-    return f"{about['name']}: {about['why']}{sample}"
+        return whole.why
+    sample = f", sample {about.sample}" if about.sample else ""
+    return f"{about.name}: {about.why}{sample}"
 
 
-def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> Any:
-    if recorded:
-        for k, run in enumerate(document["recordings"]):
-            seen = sum(bool(line.cells[k].status) for line in lines)
-            matched = (
-                f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')}"
-                f" matched, {run['wrong']} wrong"
-            )
-            outcome = f"missing: {run['missing']}" if run["missing"] else matched
-            yield run["name"], outcome
-            yield from _run_facts(run, "" if len(document["recordings"]) == 1 else run["name"])
-    else:
-        about = document["candidate"]
-        whole = document["whole"]
-        yield (
-            "candidate",
-            " ".join(filter(None, (about["name"], about["version"], about["precision"]))),
+def _facts_of_recordings(
+    document: RecordedDocument, lines: Sequence[TensorLine]
+) -> Iterator[tuple[str, str]]:
+    for k, run in enumerate(document.recordings):
+        seen = sum(bool(line.cells[k].status) for line in lines)
+        matched = (
+            f"{run.format}, {run.precision}: {seen} of {count(len(lines), 'tensor')}"
+            f" matched, {run.wrong} wrong"
         )
-        yield "whole model", ": ".join(filter(None, (whole["status"], reason(whole))))
-    yield "model", f"{document['model']['file']}, {count(document['model']['nodes'], 'node')}"
-    yield "criterion", document["criterion"]
-    if samples := [label for label in document["samples"] if label]:
-        yield (
-            "samples",
-            ", ".join(samples[:20])
-            + (f" and {len(samples) - 20} more" if len(samples) > 20 else ""),
-        )
+        yield run.name, f"missing: {run.missing}" if run.missing else matched
+        yield from _run_facts(run, "" if len(document.recordings) == 1 else run.name)
 
 
-def _run_facts(run: Document, name: str) -> Iterator[tuple[str, str]]:
+def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
+    about = document.candidate
+    whole = document.whole
+    yield "candidate", " ".join(filter(None, (about.name, about.version, about.precision)))
+    yield "whole model", ": ".join(filter(None, (whole.status, reason(whole))))
+
+
+def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
+    yield "model", f"{document.model.file}, {count(document.model.nodes, 'node')}"
+    yield "criterion", document.criterion
+    if samples := [label for label in document.samples if label]:
+        more = f" and {len(samples) - 20} more" if len(samples) > 20 else ""
+        yield "samples", ", ".join(samples[:20]) + more
+
+
+def _run_facts(run: RunSummary, name: str) -> Iterator[tuple[str, str]]:
     """The first bad tensor of a recording, and the advice of msaccucmp; `name`: of one of
     several."""
     of = f" of {name}" if name else ""
-    if run["first_bad"] and not run["missing"]:
-        good = run["last_good"]
+    if run.first_bad and not run.missing:
+        good = run.last_good
         last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-        source = source_line(run.get("source") or {})
+        source = str(run.source or "")
         yield (
             f"first bad tensor{of}",
-            f"{run['first_bad']}{last}{f'; from {source}' if source else ''}",
+            f"{run.first_bad}{last}{f'; from {source}' if source else ''}",
         )
-    if advice := run.get("advice"):
-        yield f"advisor{of}", f"{advice['kind']}: {advice['verdict']}   {advice['says']}"
+    if advice := run.advice:
+        yield f"advisor{of}", f"{advice.kind}: {advice.verdict}   {advice.says}"
 
 
-def _notes(document: Document, recorded: bool) -> list[str]:
-    if not recorded:
-        bad = document["first_bad"]
-        return [
-            *(
-                f"{bad['tensor']} looks like: {words}"
-                for words in (bad or {}).get("looks_like", ())
-            ),
-            *document["notes"],
-        ]
-    several = len(document["recordings"]) > 1
-    noted = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
-    noted += [(run["name"], run["mistake"]) for run in document["recordings"] if run["mistake"]]
+def _notes(document: ComparisonDocument) -> list[str]:
+    bad = document.first_bad
+    likenesses = [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
+    return [*likenesses, *document.notes]
+
+
+def _notes_of_recordings(document: RecordedDocument) -> list[str]:
+    several = len(document.recordings) > 1
+    noted = [(run.name, note) for run in document.recordings for note in run.notes]
+    noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
     return [f"{name}: {note}" if several else note for name, note in noted]
 
 
-def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
+def _left_out(document: RecordedDocument) -> list[tuple[str, int, list[str]]]:
     """By reason, how many entries of all recordings are not compared, and the first of their
     names."""
     counts = Counter[str]()
     names = dict[str, list[str]]()
-    for left in (left for run in document["recordings"] for left in run.get("left_out", ())):
-        counts[left["why"]] += left["count"]
-        names.setdefault(left["why"], []).extend(left["names"])
+    for left in (left for run in document.recordings for left in run.left_out):
+        counts[left.why] += left.count
+        names.setdefault(left.why, []).extend(left.names)
     return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
-def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
-    model = system.quote(document["model"].get("path") or document["model"]["file"])
-    if STATUS.get(document["exit_code"]) != "fail":
+def _next(document: ComparisonDocument) -> list[tuple[str, str]]:
+    if document.exit_code != 1:
         return []
-    if not recorded:
-        commands = document.get("next") or [
-            f"subcut bisect {model} -c {system.quote(document['candidate']['name'])}"
-        ]
-        return [(command, "finds the smallest piece that goes wrong") for command in commands]
-    if not document.get("findings"):
-        folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])
+    spec = system.quote(document.candidate.name)
+    commands = document.next or [f"subcut bisect {_model(document)} -c {spec}"]
+    return [(command, "finds the smallest piece that goes wrong") for command in commands]
+
+
+def _next_of_recordings(document: RecordedDocument) -> list[tuple[str, str]]:
+    if document.exit_code != 1:
+        return []
+    model = _model(document)
+    if not isinstance(document, IntervalDocument) or not document.findings:
+        folders = (system.quote(run.folder) for run in document.recordings if run.folder)
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
-        return [
-            (
-                f"subcut bisect {model} {words}",
-                "narrows it down to an interval, with a case for the device",
-            )
-        ]
-    first = document["findings"][0]
-    case = system.quote(first["case"] or "CASE")
-    span = system.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
-    commands = document.get("next") or (
+        what = "narrows it down to an interval, with a case for the device"
+        return [(f"subcut bisect {model} {words}", what)]
+    first = document.findings[0]
+    case = system.quote(first.case or "CASE")
+    span = system.quote(f"{first.nodes[0]}..{first.nodes[-1]}")
+    commands = document.next or (
         f"subcut export {case} -o to_device",
         f"subcut manual start {model} -i FILE --within {span}",
     )
-    what = (
-        "writes the interval's inputs in the device's form",
-        "goes on with the search, run by you",
-    )
-    return list(zip(commands, what, strict=False))
+    what = "writes the interval's inputs in the device's form"
+    return list(zip(commands, (what, "goes on with the search, run by you"), strict=False))
+
+
+def _model(document: ComparedDocument) -> str:
+    return system.quote(document.model.path or document.model.file)

@@ -4,23 +4,20 @@ schema."""
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
-from subgraph.reports._compared import SCHEMAS as COMPARED
+from subgraph.results import Document
 
-SCHEMA = "subcut.bisect/1"
-SWEEP = "subcut.sweep/1"
-PLAN = "subcut.plan/1"
-KNOWN = (SCHEMA, *COMPARED, SWEEP, PLAN)  # schemas of documents
-
-Document = dict[str, Any]  # as `json.loads` gives it
+# The function of a form by the schema of what it renders; every form has `render`.
+RENDERERS = {
+    "subcut.bisect/1": "render",
+    "subcut.sweep/1": "render_sweep",
+    "subcut.plan/1": "render_plan",
+}
 
 
 def renderer(document: Document) -> str:
-    """The function of a form that renders documents of this schema; every form has `render`."""
-    return {SCHEMA: "render", SWEEP: "render_sweep", PLAN: "render_plan"}.get(
-        document["schema"], "render_compared"
-    )
+    """The function of a form that renders documents of this schema."""
+    return RENDERERS.get(document.schema, "render_compared")
 
 
 def can_render(form: ModuleType, document: Document) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
 from subgraph.reports import is_proven
-from subgraph.reports._compared import JudgedTensor
+from subgraph.reports._compared import ComparedDocument, JudgedTensor
+from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.recorded import IntervalDocument, IntervalFinding
+from subgraph.search.oracle import QueryKind
+from subgraph.search.predicate import RegionOutcome
+from subgraph.verdict import Status
 
-Document = dict[str, Any]
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = (
@@ -23,6 +26,7 @@ UNKNOWN, AGREED, ALONE, IN_PLACE = (
     "p",
 )  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
+FAILS = (RegionOutcome.FAIL, RegionOutcome.MINOR)
 FOUND = "found"
 SUSPECT = "suspect"
 
@@ -36,56 +40,56 @@ class Drawing:
     steps: Sequence[str]
 
 
-def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawing]:
+def whole_drawn(
+    document: BisectDocument | ComparedDocument, rows: Sequence[JudgedTensor]
+) -> list[Drawing]:
     """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to
     `#tensor-INDEX` if they have a row, else to `#finding-NUMBER`, if they are in one. Complexity:
     that of `layered`, and steps × nodes."""
-    network = _network(document["model"].get("network"))
-    if network is None:
+    network = document.model.network
+    if network is None or not _is_whole(network):
         return []
     drawer = Drawer(network)
-    findings = document.get("findings", ())
+    findings: Sequence[FindingDocument | IntervalFinding] = ()
+    if isinstance(document, (BisectDocument, IntervalDocument)):
+        findings = document.findings
     nodes = range(len(network.ops))
-    inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
+    inside = {i: k for k, f in enumerate(findings, 1) for i in f.indices if i in nodes}
     in_table = {row.index for row in rows}
     marks = Marks(
         found={i for i, k in inside.items() if called(findings[k - 1]) == FOUND},
         suspects={i for i, k in inside.items() if called(findings[k - 1]) == SUSPECT},
         badges={i: str(k) for i, k in inside.items() if len(findings) > 1},
         values={row.tensor: row.error for row in rows if row.error is not None},
-        failed={row.tensor for row in rows if row.status == "fail"},
+        failed={row.tensor for row in rows if row.status is Status.FAIL},
         makes=dict(enumerate(map(tuple, network.makes))),
     )
     to = {i: f"#finding-{k}" for i, k in inside.items()} | {
         i: f"#tensor-{i}" for i in nodes if i in in_table
     }
-    bad = {row.index for row in rows if row.status == "fail"}
-    states = list(_states(document, len(nodes)))
+    bad = {row.index for row in rows if row.status is Status.FAIL}
+    states = list(_states(document, len(nodes))) if isinstance(document, BisectDocument) else []
     keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
     drawings = []
     for width in WIDTHS:
         layout = drawer.layout(keys, width, tall=bool(marks.values))
         marks = Marks(**vars(marks) | {"links": _links(layout, to, bad)})
-        text = svg(layout, marks, document["model"]["file"], style=False)
+        text = svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text, [_painted(layout, *state) for state in states]))
     return drawings
 
 
-def called(finding: Document, number: int = 0) -> str:
+def called(finding: FindingDocument | IntervalFinding, number: int = 0) -> str:
     """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among
     several findings."""
     word = FOUND if is_proven(finding) else SUSPECT
     return f"{word} {number}" if number else word
 
 
-def _network(stored: Document | None) -> Network | None:
-    """The network of a document; None without one, or if its lists do not belong together."""
-    if not stored:
-        return None
-    lengths = {len(stored[key]) for key in ("names", "ops", "reads", "makes")}
-    if len(lengths) > 1 or len(stored["scopes"]) not in {0, *lengths}:
-        return None
-    return Network(**stored | {"scopes": [tuple(scope) for scope in stored["scopes"]]})
+def _is_whole(network: Network) -> bool:
+    """Do the lists of a network belong together?"""
+    lengths = {len(network.names), len(network.ops), len(network.reads), len(network.makes)}
+    return len(lengths) == 1 and len(network.scopes) in {0, *lengths}
 
 
 def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
@@ -117,7 +121,9 @@ def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, st
 # ------------------------------------------------------------ the search
 
 
-def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], dict[int, str]]]:
+def _states(
+    document: BisectDocument, nodes: int
+) -> Iterable[tuple[frozenset[int], dict[int, str]]]:
     """Per step: the nodes it is about, and what is known of each node then.
 
     The smallest regions that failed alone, what agreed alone, and what is wrong in place. A piece
@@ -126,19 +132,23 @@ def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], di
     alone: list[frozenset[int]] = []
     agreed: set[int] = set()
     wrong: set[int] = set()
-    for step in document.get("steps", ()):
-        asked = frozenset(i for i in step["indices"] if 0 <= i < nodes)
-        query = step.get("query")
-        status = step["status"]
-        if query == "profile":
-            wrong = {row["index"] for row in document["profile"] or () if row["status"] == "fail"}
-        elif status in ("fail", "minor") and asked and query in ("isolated", "rest"):
+    for step in document.steps:
+        asked = frozenset(i for i in step.indices if 0 <= i < nodes)
+        query = step.query
+        status = step.status
+        if query == QueryKind.PROFILE:
+            wrong = {row.index for row in document.profile or () if row.status is Status.FAIL}
+        elif status in FAILS and asked and query in (QueryKind.ISOLATED, QueryKind.REST):
             if not any(part <= asked for part in alone):
                 alone = [part for part in alone if not asked <= part] + [asked]
-        elif status == "agree" and query == "isolated":
+        elif status is RegionOutcome.AGREE and query == QueryKind.ISOLATED:
             agreed |= asked
         known = dict.fromkeys(wrong, IN_PLACE) | dict.fromkeys(agreed, AGREED)
         yield asked, known | {i: ALONE for part in alone for i in part}
+
+
+def _at(places: Mapping[int, int], node: int | None) -> int | None:
+    return None if node is None else places.get(node)
 
 
 def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) -> str:
@@ -157,15 +167,15 @@ def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) ->
 # ------------------------------------------------------------ the region
 
 
-def region_drawn(finding: Document) -> list[Drawing]:
+def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     """A finding's region, marked as it is called, and the nodes around it; empty without a
     region."""
-    neighbours = finding.get("neighbours")
-    if not neighbours or not neighbours["nodes"]:
+    neighbours = finding.neighbours
+    if not neighbours or not neighbours.nodes:
         return []
-    nodes = sorted(neighbours["nodes"], key=lambda node: node["index"])
-    at = {node["index"]: k for k, node in enumerate(nodes)}
-    edges = [(e["tensor"], at.get(e["from"]), at.get(e["to"])) for e in neighbours["edges"]]
+    nodes = sorted(neighbours.nodes, key=lambda node: node.index)
+    at = {node.index: k for k, node in enumerate(nodes)}
+    edges = [(e.tensor, _at(at, e.source), _at(at, e.target)) for e in neighbours.edges]
     reads: list[list[str]] = [[] for _ in nodes]
     makes: list[list[str]] = [[] for _ in nodes]
     for tensor, source, target in edges:
@@ -174,14 +184,14 @@ def region_drawn(finding: Document) -> list[Drawing]:
         if target is not None:
             reads[target].append(tensor)
     network = Network(
-        names=[node["label"] or "–" for node in nodes],
-        ops=[f"{node['op']} #{node['index']}" for node in nodes],
+        names=[node.label or "–" for node in nodes],
+        ops=[f"{node.op} #{node.index}" for node in nodes],
         reads=reads,
         makes=makes,
         inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
         outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
     )
-    wrong = {k for k, node in enumerate(nodes) if node["inside"]}
+    wrong = {k for k, node in enumerate(nodes) if node.inside}
     marks = Marks(found=wrong) if called(finding) == FOUND else Marks(suspects=wrong)
     drawer = Drawer(network)
     layouts = [drawer.layout(width=width) for width in WIDTHS]

@@ -6,9 +6,11 @@ import csv
 import io
 from collections.abc import Iterator
 
-from subgraph.reports import Document, cleaned, listed, origins, title, view
+from subgraph.reports import ComparedDocument, HasNodes, cleaned, listed, origins, title, view
 from subgraph.reports._compared import METRICS
+from subgraph.results.bisect import BisectDocument
 from subgraph.text import cell
+from subgraph.verdict import Status
 
 FILE = "report.csv"
 COLUMNS = (
@@ -54,7 +56,7 @@ COMPARED = (
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
 
-def render(document: Document) -> str:
+def render(document: BisectDocument) -> str:
     """The document as a table with a heading; cells that a row does not have are empty."""
     shown = cleaned(document)
     out = io.StringIO()
@@ -67,23 +69,23 @@ def render(document: Document) -> str:
     return out.getvalue()
 
 
-def _steps(document: Document) -> Iterator[dict[str, object]]:
+def _steps(document: BisectDocument) -> Iterator[dict[str, object]]:
     kept = ("number", "kind", "status", "signature", "first", "last", "count", "error", "seconds")
-    for step in document["steps"]:
-        yield {"row": "step", "words": step["changed"], **{key: step[key] for key in kept}}
+    for step in document.steps:
+        yield {"row": "step", "words": step.changed, **{key: getattr(step, key) for key in kept}}
 
 
-def _findings(document: Document) -> Iterator[dict[str, object]]:
-    for number, finding in enumerate(document["findings"], 1):
+def _findings(document: BisectDocument) -> Iterator[dict[str, object]]:
+    for number, finding in enumerate(document.findings, 1):
         kept = {
-            key: finding[key]
+            key: getattr(finding, key)
             for key in ("kind", "signature", "explains", "reproduces", "certified", "case")
         }
-        verdict = finding["verdict"]
-        worst = finding["worst"]
+        verdict = finding.verdict
+        worst = finding.worst
         outcome = {
-            "status": verdict["status"] if verdict else "",
-            "error": worst["error"] if worst else "",
+            "status": verdict.status if verdict else "",
+            "error": worst.error if worst else "",
         }
         yield (
             _names(finding)
@@ -98,24 +100,24 @@ def _findings(document: Document) -> Iterator[dict[str, object]]:
         )
 
 
-def _alone(document: Document) -> Iterator[dict[str, object]]:
-    for number, piece in enumerate(document["alone"], 1):
-        kept = {key: piece[key] for key in ("signature", "error", "explains")}
-        yield _names(piece) | kept | {"row": "alone", "number": number, "status": "fail"}
+def _alone(document: BisectDocument) -> Iterator[dict[str, object]]:
+    for number, piece in enumerate(document.alone, 1):
+        kept = {key: getattr(piece, key) for key in ("signature", "error", "explains")}
+        yield _names(piece) | kept | {"row": "alone", "number": number, "status": Status.FAIL}
 
 
-def _names(region: Document) -> dict[str, object]:
-    nodes = region["nodes"]
+def _names(region: HasNodes) -> dict[str, object]:
+    nodes = region.nodes
     return {
         "first": nodes[0] if nodes else "",
         "last": nodes[-1] if nodes else "",
         "count": len(nodes),
         "nodes": listed(nodes, most=MAX_NAMES),
-        "ops": listed(region["ops"], most=MAX_NAMES),
+        "ops": listed(region.ops, most=MAX_NAMES),
     }
 
 
-def render_compared(document: Document) -> str:
+def render_compared(document: ComparedDocument) -> str:
     """A comparison as a table: a line per tensor and column; what was left out follows."""
     shown = view(cleaned(document))
     out = io.StringIO()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from subgraph.drawing import chart, svg
 from subgraph.reports import (
     BAD,
-    Document,
+    ComparedDocument,
     JudgedTensor,
     View,
     cleaned,
@@ -52,8 +52,14 @@ from subgraph.reports import (
     view,
     word,
 )
+from subgraph.reports._compared import places_in_cells
 from subgraph.reports._network import called, region_drawn, whole_drawn
+from subgraph.results.bisect import BisectDocument, FindingDocument, Histogram
+from subgraph.results.plan import PlanDocument
+from subgraph.results.recorded import IntervalDocument
+from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
 from subgraph.text import count, short
+from subgraph.verdict import Status
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,42 +70,42 @@ COMPARED = "compared.jinja"
 SWEPT = "sweep.jinja"
 PLANNED = "plan.jinja"
 SIGNS = {
-    "wrong": "✗",
-    "crashed": "✗",
-    "timeout": "✗",
-    "unresolved": "?",
-    "refused": "–",
-    "right": "✓",
+    SweepOutcome.WRONG: "✗",
+    SweepOutcome.CRASHED: "✗",
+    SweepOutcome.TIMEOUT: "✗",
+    SweepOutcome.UNRESOLVED: "?",
+    SweepOutcome.REFUSED: "–",
+    SweepOutcome.RIGHT: "✓",
 }  # worst first
 MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
 
-def render(document: Document) -> str:
+def render(document: BisectDocument) -> str:
     """The document as a page."""
     shown = cleaned(document)
-    findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
+    findings = [_view(finding, number) for number, finding in enumerate(shown.findings, 1)]
     about = {
         "d": shown,
         "network_drawn": whole_drawn(document, judged_tensors(document)),
-        "places": {i: f for f in reversed(findings) for i in f["indices"]},
+        "places": _first_places(shown.findings),
         "depth": _depth(shown),
-        "headline": headline(shown),
+        "headline": (said := headline(shown)),
         "lines": common_cause(shown) + shares(shown) + other_model(shown),
     }
-    heading = f"{shown['model']['file']}: {about['headline']}"
+    heading = f"{shown.model.file}: {said}"
     return _page(TEMPLATE, heading, about | {"findings": findings})
 
 
-def render_compared(document: Document) -> str:
+def render_compared(document: ComparedDocument) -> str:
     """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table
     of all tensors."""
     shown = cleaned(document)
     summary = view(shown)
     findings = [
-        finding
-        | {
+        {
+            **vars(finding),
             "number": k,
             "title": interval_title(finding),
             "lines": place(finding),
@@ -107,7 +113,7 @@ def render_compared(document: Document) -> str:
         }
         for k, finding in enumerate(summary.findings, 1)
     ]
-    heading = f"{shown['model']['file']}: {summary.headline}"
+    heading = f"{shown.model.file}: {summary.headline}"
     about = {
         "d": shown,
         "v": summary,
@@ -117,36 +123,36 @@ def render_compared(document: Document) -> str:
     return _page(COMPARED, heading, about | {"findings": findings})
 
 
-def render_sweep(document: Document) -> str:
+def render_sweep(document: SweepDocument) -> str:
     """A sweep as a page: operators × candidates, and each test that is not right."""
     shown = cleaned(document)
-    names = [c["name"] for c in shown["candidates"]]
+    names = [c.name for c in shown.candidates]
     bad = [
         (row, result, name)
-        for row in shown["rows"]
-        for result, name in zip(row["results"], names, strict=True)
-        if result["status"] != "right"
+        for row in shown.rows
+        for result, name in zip(row.results, names, strict=True)
+        if result.status is not SweepOutcome.RIGHT
     ]
-    bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
+    bad.sort(key=lambda one: list(SIGNS).index(one[1].status))
     about = {
         "d": shown,
-        "headline": swept(shown),
+        "headline": (said := swept(shown)),
         "bad": bad,
         "most": MAX_TESTS,
         "signs": SIGNS,
         "words": list(SIGNS),
     }
-    return _page(SWEPT, about["headline"], about)
+    return _page(SWEPT, said, about)
 
 
-def render_plan(document: Document) -> str:
+def render_plan(document: PlanDocument) -> str:
     """A plan as a page: what stays in float, how the score grows with it, how sensitive each place
     is."""
     shown = cleaned(document)
-    kept = {place["name"] for place in shown["kept"] or ()}
+    kept = {place.name for place in shown.kept or ()}
     places = [
-        chart.Point(k, one["error"], "fail" if one["name"] in kept else "", one["name"])
-        for k, one in enumerate(shown["sensitivity"])
+        chart.Point(k, one.error, "fail" if one.name in kept else "", one.name)
+        for k, one in enumerate(shown.sensitivity)
     ]
     errors = {
         "x": "places, in the order of the model",
@@ -156,68 +162,74 @@ def render_plan(document: Document) -> str:
         "d": shown,
         "curve": _curve(shown),
         "places": chart.chart(places, (), errors) if places else None,
-        "total": sum((shown["weights"] or {}).values()),
+        "total": sum((shown.weights or {}).values()),
     }
-    return _page(PLANNED, shown["says"], about)
+    return _page(PLANNED, shown.says, about)
 
 
-def _curve(shown: Document) -> chart.Chart | None:
+def _curve(shown: PlanDocument) -> chart.Chart | None:
     """The score of a plan over the number of places that are kept; None where no score judged two
     models."""
-    tried = [t for t in shown["tried"] if t["score"] is not None]
+    tried = [t for t in shown.tried if t.score is not None]
     points = [
-        chart.Point(
-            t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept"
-        )
+        chart.Point(t.kept, t.score, "" if t.accepted else "fail", f"{t.kept} places kept")
         for t in tried
     ]
     words = {
         "x": "places that are kept",
         "label": "The score over the number of places that are kept",
     }
-    marks = [len(shown["kept"])] if shown["kept"] is not None else []
+    marks = [len(shown.kept)] if shown.kept is not None else []
     return chart.linear(points, marks, words) if len(points) > 1 else None
 
 
-def plan_curve(document: Document) -> str:
+def plan_curve(document: PlanDocument) -> str:
     """The curve of a plan as SVG, for a page that has no style of its own; "" where there is
     none."""
     curve = _curve(cleaned(document))
     return str(_environment().get_template("_macros.jinja").module.chart(curve)) if curve else ""  # type: ignore[attr-defined]
 
 
-def worst(totals: Document) -> str:
+def worst(totals: Totals) -> str:
     """The class of a cell: that of its worst outcome."""
-    word = next((word for word in SIGNS if totals[word]), "right")
-    return "fail" if word in BAD else "agree" if word == "right" else "unresolved"
+    outcome = next((one for one in SIGNS if totals[one]), SweepOutcome.RIGHT)
+    if outcome in BAD:
+        return Status.FAIL
+    return Status.AGREE if outcome is SweepOutcome.RIGHT else Status.UNRESOLVED
 
 
-def rank(totals: Document) -> float:
+def rank(totals: Totals) -> float:
     """Larger for a cell with more that is worse."""
     return sum(
         float(min(totals[word], 99)) * math.pow(100, -k)
         for k, word in enumerate(SIGNS)
-        if word != "right"
+        if word is not SweepOutcome.RIGHT
     )
 
 
-def _rows(document: Document) -> list[JudgedTensor]:
+def _rows(document: ComparedDocument) -> list[JudgedTensor]:
     """The tensors in place; of several recordings as the one that was narrowed down, else as the
     worst, has them."""
     summary = view(document)
-    places = range(len(document.get("recordings", ())) or 1)
-    narrowed = [k for k in places if summary.columns[k] == document.get("narrowed")]
-    worst = {"fail": 2, "unresolved": 1}
+    places = range(places_in_cells(document))
+    narrowed = [k for k in places if summary.columns[k] == _narrowed(document)]
+    worst = {Status.FAIL: 2, Status.UNRESOLVED: 1}
     rows = []
     for line in summary.lines:
         one = max(
-            (line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0)
+            (line.cells[k] for k in narrowed or places),
+            key=lambda cell: worst.get(cell.status or Status.AGREE, 0),
         )
         rows.append(JudgedTensor(line.index, line.node, line.tensor, one.error, one.status))
     return rows
 
 
-def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
+def _narrowed(document: ComparedDocument) -> str | None:
+    """The recording that was narrowed down; None for any."""
+    return document.narrowed if isinstance(document, IntervalDocument) else None
+
+
+def _errors(document: ComparedDocument, summary: View) -> list[tuple[str, chart.Chart]]:
     """A chart for each column, with the places of the one that they are of."""
     charts = []
     for k, column in enumerate(summary.columns):
@@ -228,9 +240,7 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
             for line in summary.lines
         ]
         marks = (
-            [f["indices"] for f in summary.findings]
-            if document.get("narrowed") in (column, None)
-            else []
+            [f.indices for f in summary.findings] if _narrowed(document) in (column, None) else []
         )
         words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
@@ -238,7 +248,16 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
     return charts
 
 
-def _page(template: str, title: str, shown: Document) -> str:
+def _first_places(findings: Sequence[FindingDocument]) -> dict[int, dict[str, object]]:
+    """By node, the first finding that it is in."""
+    places: dict[int, dict[str, object]] = {}
+    for number, finding in enumerate(findings, 1):
+        for i in finding.indices:
+            places.setdefault(i, {"number": number, "called": called(finding)})
+    return places
+
+
+def _page(template: str, title: str, shown: Mapping[str, object]) -> str:
     script = _source(SCRIPT)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
@@ -247,7 +266,7 @@ def _page(template: str, title: str, shown: Document) -> str:
         "script": script,
         "script_hash": f"sha256-{digest}",
     }
-    return _environment().get_template(template).render(shown | around).rstrip("\n") + "\n"
+    return _environment().get_template(template).render({**shown, **around}).rstrip("\n") + "\n"
 
 
 def _source(name: str) -> str:
@@ -289,11 +308,12 @@ def _environment() -> Environment:
     return environment
 
 
-def _view(finding: Document, number: int) -> Document:
+def _view(finding: FindingDocument, number: int) -> dict[str, object]:
     """A finding with what the template shows of it: words, drawing, charts."""
-    growth = [chart.Point(g["nodes"], g["error"], "", "") for g in finding.get("growth", ())]
+    growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.growth or ()]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
-    return finding | {
+    return {
+        **vars(finding),
         "number": number,
         "called": called(finding),
         "title": title(finding),
@@ -301,34 +321,37 @@ def _view(finding: Document, number: int) -> Document:
         "evidence": evidence(finding),
         "stderr": stderr(finding),
         "drawing": region_drawn(finding),
-        "bars": chart.bars(finding["histogram"]) if finding["histogram"] else None,
+        "bars": _bars(finding.histogram) if finding.histogram else None,
         "curve": chart.chart(growth, (), words) if growth else None,
-        "contributors": finding.get("contributors", ()),
-        "listed": finding["nodes"][:MAX_LISTED],
+        "contributors": finding.contributors or (),
+        "listed": finding.nodes[:MAX_LISTED],
     }
 
 
-def _depth(document: Document) -> chart.Chart | None:
-    rows = document["profile"]
+def _bars(histogram: Histogram) -> chart.Bars:
+    decades = {one.decade: one.count for one in histogram.bins}
+    return chart.bars(histogram.equal, histogram.not_finite, decades)
+
+
+def _depth(document: BisectDocument) -> chart.Chart | None:
+    rows = document.profile
     if not rows:
         return None
-    points = [
-        chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows
-    ]
+    points = [chart.Point(r.index, r.error, r.status, f"#{r.index} {r.node}") for r in rows]
     words = {
         "x": "nodes, in topological order",
         "label": "Error of every tensor in place, along the model",
     }
-    drawn = chart.chart(points, [f["indices"] for f in document["findings"]], words)
+    drawn = chart.chart(points, [f.indices for f in document.findings], words)
     return replace(drawn, said=_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 
-def _hidden(document: Document, numbers: Sequence[int]) -> list[str]:
+def _hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
     """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has
     room for."""
-    if document["whole"]["status"] != "fail":
+    if document.whole.status is not Status.FAIL:
         return ["in place, nothing is wrong here:", "what was found fails alone"]
-    if any(row["status"] == "fail" for row in document["profile"]):
+    if any(row.status is Status.FAIL for row in document.profile or ()):
         places = ", ".join(map(str, numbers))
         return [
             f"nothing wrong at finding {places} in this run:",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from subgraph.reports import (
     BAD,
     UNKNOWN,
-    Document,
+    ComparedDocument,
     cleaned,
     common_cause,
     evidence,
@@ -39,27 +39,29 @@ from subgraph.reports import (
     word,
 )
 from subgraph.reports._compared import TensorLine
+from subgraph.results.bisect import BisectDocument, EdgeTensors, FindingDocument
+from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
 from subgraph.text import count
 
 FILE = "report.md"
 
 
-def render(document: Document) -> str:
+def render(document: BisectDocument) -> str:
     """The document as the text of an issue. Names from a model are code spans, which trackers do
     not interpret."""
     shown = cleaned(document)
     lines = [
-        f"# subcut: {code(shown['model']['file'])}: {headline(shown, code)}",
+        f"# subcut: {code(shown.model.file)}: {headline(shown, code)}",
         "",
         *_whole(shown),
     ]
-    for number, finding in enumerate(shown["findings"], 1):
-        lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
-    if shown["alone"]:
+    for number, finding in enumerate(shown.findings, 1):
+        lines += ["", *_finding(finding, f"{number}. " if len(shown.findings) > 1 else "")]
+    if shown.alone:
         lines += ["", "## Fail alone, account for little of the error", ""]
         lines += [
-            f"- {region(p, code)}: {percent(p['explains'])}, error / scale {size(p, p['error'])}"
-            for p in shown["alone"]
+            f"- {region(p, code)}: {percent(p.explains)}, error / scale {size(p, p.error)}"
+            for p in shown.alone
         ]
     lines += [
         "",
@@ -109,10 +111,10 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows)]
 
 
-def _whole(document: Document) -> list[str]:
-    whole = document["whole"]
-    why = f": {code(whole['why'])}" if whole["why"] else ""
-    lines = [f"The whole model on {code(document['candidate']['name'])}: **{word(whole)}**{why}"]
+def _whole(document: BisectDocument) -> list[str]:
+    whole = document.whole
+    why = f": {code(whole.why)}" if whole.why else ""
+    lines = [f"The whole model on {code(document.candidate.name)}: **{word(whole)}**{why}"]
     lines += [
         f"- {line}"
         for line in [*predictions(document, code), *common_cause(document, code), *shares(document)]
@@ -120,84 +122,83 @@ def _whole(document: Document) -> list[str]:
     return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
 
 
-def _notes(document: Document) -> list[str]:
-    lines = [*other_model(document, code), *(code(note) for note in document["notes"])]
+def _notes(document: BisectDocument) -> list[str]:
+    lines = [*other_model(document, code), *(code(note) for note in document.notes)]
     return ["", *(f"- {line}" for line in lines)] if lines else []
 
 
-def _finding(finding: Document, number: str) -> list[str]:
+def _finding(finding: FindingDocument, number: str) -> list[str]:
     conclusion, reasons = evidence(finding, code)
     lines = [f"## {number}{title(finding, code)}", ""]
     lines += [f"**Precision or bug?** {conclusion}".rstrip(), ""] if conclusion or reasons else []
     lines += [f"- {line}" for line in (*sentences(finding, code), *reasons)]
-    if finding["edge"]:
-        lines += ["", *_edge(finding["edge"])]
+    if finding.edge:
+        lines += ["", *_edge(finding.edge)]
     return [*lines, *(["", *_fenced(last, "text")] if (last := stderr(finding)) else [])]
 
 
-def _edge(edge: Document) -> list[str]:
+def _edge(edge: EdgeTensors) -> list[str]:
     rows = [
-        (way, table_code(t["tensor"]), table_code(t["dtype"]), table_code(shape(t["shape"])))
-        for way, tensors in (("in", edge["inputs"]), ("out", edge["outputs"]))
+        (way, table_code(t.tensor), table_code(t.dtype), table_code(shape(t.shape)))
+        for way, tensors in (("in", edge.inputs), ("out", edge.outputs))
         for t in tensors
     ]
     return _table(("boundary", "tensor", "dtype", "shape"), rows)
 
 
-def _reproduce(document: Document) -> list[str]:
+def _reproduce(document: BisectDocument) -> list[str]:
     lines = []
-    for case in filter(None, (finding["case"] for finding in document["findings"])):
+    for case in filter(None, (finding.case for finding in document.findings)):
         lines.append(
             f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime"
             " and numpy):"
         )
         lines += ["", *_fenced(["python repro.py"], "sh"), ""]
-    return [*lines, "Found with:", "", *_fenced([document["command"]], "sh")]
+    return [*lines, "Found with:", "", *_fenced([document.command], "sh")]
 
 
-def _environment(document: Document) -> list[str]:
-    model = document["model"]
-    environment = document["environment"]
-    rows = [("model", f"{table_code(model['file'])}, {count(model['nodes'], 'node')}")]
-    rows.append(("structure sha256", table_code(model["structure_sha256"])))
-    for name in ("candidate", "reference"):
-        one = document[name]
-        parts = [*runtime(one), *(f"{key}={value}" for key, value in one["options"].items())]
+def _environment(document: BisectDocument) -> list[str]:
+    model = document.model
+    environment = document.environment
+    rows = [("model", f"{table_code(model.file)}, {count(model.nodes, 'node')}")]
+    rows.append(("structure sha256", table_code(model.structure_sha256 or "")))
+    for name, one in (("candidate", document.candidate), ("reference", document.reference)):
+        parts = [*runtime(one), *(f"{key}={value}" for key, value in one.options.items())]
         rows.append((name, " ".join(table_code(part) for part in parts)))
-    rows.append(("criterion", table_code(document["criterion"])))
-    if samples := list(filter(None, document["samples"])):
+    rows.append(("criterion", table_code(document.criterion)))
+    if samples := list(filter(None, document.samples)):
         rows.append(("samples", listed(samples, table_code)))
     rows += [
-        (name, table_code(str(environment[name])))
+        (name, table_code(str(getattr(environment, name))))
         for name in ("subcut", "python", "machine", "threads")
     ]
     rows += [
-        (table_code(name), table_code(version)) for name, version in environment["packages"].items()
+        (table_code(name), table_code(version)) for name, version in environment.packages.items()
     ]
     return _table(("", ""), rows)
 
 
-def _steps(document: Document) -> list[str]:
+def _steps(document: BisectDocument) -> list[str]:
     rows = [
         (
-            str(step["number"]),
-            table_code(step["kind"]),
+            str(step.number),
+            table_code(step.kind),
             span(step, table_code) or UNKNOWN,
-            str(step["count"]),
-            size(step, step["error"]),
+            str(step.count),
+            size(step, step.error),
             word(step),
-            seconds(step["seconds"]),
-            table_code(step["changed"]) if step["changed"] else "",
+            seconds(step.seconds),
+            table_code(step.changed) if step.changed else "",
         )
-        for step in document["steps"]
+        for step in document.steps
     ]
-    what = f"{runs(document)}, {document['compiled_nodes']} nodes compiled"
+    what = f"{runs(document)}, {document.compiled_nodes} nodes compiled"
     heading = ("#", "run", "region", "nodes", "error / scale", "answer", "took", "left")
-    summary = f"<summary>Steps: {what}, {seconds(document['seconds'])}</summary>"
+    summary = f"<summary>Steps: {what}, {seconds(document.seconds)}</summary>"
     return ["<details>", summary, "", *_table(heading, rows), "", "</details>"]
 
 
-def render_compared(document: Document) -> str:
+def render_compared(document: ComparedDocument) -> str:
     """A comparison as the text of an issue; names are code spans."""
     shown = view(cleaned(document))
     lines = [f"# subcut: {code(shown.headline)}", ""]
@@ -236,33 +237,32 @@ def render_compared(document: Document) -> str:
         for line in shown.lines
     )
     lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]
-    return "\n".join([*lines, *_fenced([cleaned(document)["command"]], "sh")]).rstrip("\n") + "\n"
+    return "\n".join([*lines, *_fenced([cleaned(document).command], "sh")]).rstrip("\n") + "\n"
 
 
-def render_sweep(document: Document) -> str:
+def render_sweep(document: SweepDocument) -> str:
     """A sweep as the text of an issue: what is bad, then each operator that is not right
     throughout, by candidate."""
     shown = cleaned(document)
-    names = [candidate["name"] for candidate in shown["candidates"]]
+    names = [candidate.name for candidate in shown.candidates]
     lines = [f"# subcut: {code(swept(shown))}", ""]
     lines += [
-        f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown["candidates"]
+        f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown.candidates
     ]
     lines += [
-        f"- tests: {shown['tests']['count']} of onnx {code(shown['tests']['onnx'])}, by"
-        f" {code(shown['criterion'])}"
+        f"- tests: {shown.tests.count} of onnx {code(shown.tests.onnx)}, by {code(shown.criterion)}"
     ]
     bad = [
         (
-            table_code(row["operator"] or row["kind"]),
-            table_code(row["test"]),
+            table_code(row.operator or row.kind),
+            table_code(row.test),
             table_code(name),
-            result["status"],
-            table_code(result["why"]),
+            result.status,
+            table_code(result.why),
         )
-        for row in shown["rows"]
-        for name, result in zip(names, row["results"], strict=True)
-        if result["status"] in BAD
+        for row in shown.rows
+        for name, result in zip(names, row.results, strict=True)
+        if result.status in BAD
     ]
     if bad:
         lines += [
@@ -273,23 +273,23 @@ def render_sweep(document: Document) -> str:
         ]
     mixed = [
         (
-            table_code(operator["operator"]),
-            str(operator["tests"]),
-            *map(_outcomes, operator["totals"]),
+            table_code(operator.operator),
+            str(operator.tests),
+            *map(_outcomes, operator.totals),
         )
-        for operator in shown["operators"]
-        if any(t["right"] != operator["tests"] for t in operator["totals"])
+        for operator in shown.operators
+        if any(t[SweepOutcome.RIGHT] != operator.tests for t in operator.totals)
     ]
     if mixed:
         heading = ("operator", "tests", *map(table_code, names))
         lines += ["", "## Operators that are not right in every test", "", *_table(heading, mixed)]
     return (
-        "\n".join([*lines, "", "Found with:", "", *_fenced([shown["command"]], "sh")]).rstrip("\n")
+        "\n".join([*lines, "", "Found with:", "", *_fenced([shown.command], "sh")]).rstrip("\n")
         + "\n"
     )
 
 
-def _outcomes(totals: Document) -> str:
+def _outcomes(totals: Totals) -> str:
     """`3 right, 1 wrong`."""
     return ", ".join(f"{number} {word}" for word, number in totals.items() if number)
 

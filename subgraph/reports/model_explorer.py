@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 
-from subgraph.reports import Document, judged_tensors
+from subgraph.reports import ComparedDocument, judged_tensors
+from subgraph.results.bisect import BisectDocument
 
 FILE = "model_explorer.json"
 NOT_FINITE = 1e38  # the viewer takes numbers only; larger than any finite error of a float32 tensor
@@ -25,7 +26,7 @@ THRESHOLDS = (
 NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a name
 
 
-def render(document: Document) -> str:
+def render(document: BisectDocument | ComparedDocument) -> str:
     """The profile as node data; without a profile no node is coloured. Names are keys, so they are
     not cleaned."""
     results: dict[str, dict[str, float]] = {}
@@ -37,13 +38,12 @@ def render(document: Document) -> str:
         if key not in results or value > results[key]["value"]:  # of several tensors the worst
             results[key] = {"value": value}
     colours = [{"value": value, "bgColor": colour} for value, colour in THRESHOLDS]
-    graph = document["model"]["graph"] or NAMELESS
+    graph = document.model.graph or NAMELESS
     return json.dumps({graph: {"results": results, "thresholds": colours}}, indent=1) + "\n"
 
 
-def _value(error: float | str) -> float:
-    value = float(error)
-    return min(value, NOT_FINITE) if math.isfinite(value) else NOT_FINITE
+def _value(error: float) -> float:
+    return min(error, NOT_FINITE) if math.isfinite(error) else NOT_FINITE
 
 
 render_compared = (

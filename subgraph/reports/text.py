@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from subgraph.reports import (
-    SCHEMA,
-    SCHEMAS,
     Compared,
-    Document,
+    ComparedDocument,
     View,
     cleaned,
     common_cause,
@@ -32,13 +30,21 @@ from subgraph.reports import (
     sentences,
     shares,
     stderr,
+    stderr_lines,
     title,
     view,
     word,
 )
 from subgraph.reports import region as region_words
-from subgraph.reports._forms import PLAN
+from subgraph.results import Document
+from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.common import WholeDocument
+from subgraph.results.compare import ComparisonDocument
+from subgraph.results.plan import PlanDocument
+from subgraph.results.recorded import RecordedDocument
+from subgraph.results.sweep import SweepDocument
 from subgraph.text import aligned, count, prediction, short
+from subgraph.verdict import Status
 
 FILE = "report.txt"
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -60,36 +66,32 @@ IN_PLACE = (
 )
 
 
-def render(document: Document) -> str:
+def render(document: BisectDocument) -> str:
     """The document as lines for a terminal."""
     shown = cleaned(document)
-    findings = shown["findings"]
-    whole = shown["whole"]
+    findings = shown.findings
+    whole = shown.whole
     lines = [headline(shown)]
-    is_in_headline = not (findings or shown["agree"] or shown.get("precise"))
-    if not any(map(is_proven, findings)) and whole["why"] and not is_in_headline:
-        lines.append(f"  the whole model: {whole['why']}" if findings else f"  {whole['why']}")
+    is_in_headline = not (findings or shown.agree or shown.precise)
+    if not any(map(is_proven, findings)) and whole.why and not is_in_headline:
+        lines.append(f"  the whole model: {whole.why}" if findings else f"  {whole.why}")
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
         lines += [f"  {line}" for line in _finding(shown, finding)]
     lines += [*common_cause(shown), *shares(shown)]
-    lines += [] if shown["agree"] else predictions(shown)
-    if shown["alone"]:
-        pieces = (
-            "1 piece fails" if len(shown["alone"]) == 1 else f"{len(shown['alone'])} pieces fail"
-        )
+    lines += [] if shown.agree else predictions(shown)
+    if shown.alone:
+        pieces = "1 piece fails" if len(shown.alone) == 1 else f"{len(shown.alone)} pieces fail"
         lines.append(
-            f"{pieces} alone and explain{'s' if len(shown['alone']) == 1 else ''} little of the"
+            f"{pieces} alone and explain{'s' if len(shown.alone) == 1 else ''} little of the"
             " final error:"
         )
-        lines += [
-            f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]
-        ]
+        lines += [f"  {region_words(piece)}   {percent(piece.explains)}" for piece in shown.alone]
     lines += other_model(shown)
-    lines += [f"note: {note}" for note in shown["notes"]]
-    cases = [finding["case"] for finding in findings if finding["case"]]
+    lines += [f"note: {note}" for note in shown.notes]
+    cases = [finding.case for finding in findings if finding.case]
     places = [f"case {case}" for case in cases] + (
-        [f"report {shown['report']}"] if shown["report"] else []
+        [f"report {shown.report}"] if shown.report else []
     )
     if len(places) > 2:
         lines += places
@@ -98,11 +100,11 @@ def render(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _finding(document: Document, finding: Document) -> list[str]:
+def _finding(document: BisectDocument, finding: FindingDocument) -> list[str]:
     """The reason, what to do with the case, figures, evidence."""
     conclusion, reasons = evidence(finding)
     lines = [conclusion] if conclusion else []
-    if case := finding["case"]:
+    if case := finding.case:
         lines.append(
             f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}"
         )
@@ -117,23 +119,23 @@ def _finding(document: Document, finding: Document) -> list[str]:
 def first_lines(document: Document) -> FirstLines | None:
     """What a page shows beside the network; None for a document that is no bisection, comparison or
     plan."""
-    kind = document.get("schema")
-    if kind == PLAN:
-        return FirstLines(cleaned(document)["says"])
-    if kind == SCHEMA:
+    if isinstance(document, SweepDocument):
+        return None
+    if isinstance(document, PlanDocument):
+        return FirstLines(cleaned(document).says)
+    if isinstance(document, BisectDocument):
         shown = cleaned(document)
-        several = len(shown["findings"]) > 1
+        several = len(shown.findings) > 1
         rows = [
             [f"{k}. {title(f)}"] * several + _finding(shown, f)
-            for k, f in enumerate(shown["findings"], 1)
+            for k, f in enumerate(shown.findings, 1)
         ]
-        whole = shown["whole"]["why"] if shown["agree"] and not rows else ""
+        whole = shown.whole.why if shown.agree and not rows else ""
         return FirstLines(headline(shown), rows, [whole] * bool(whole))
-    if kind not in SCHEMAS:
-        return None
-    seen = view(cleaned(document))
+    compared = cleaned(document)
+    seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
-    totals = [] if seen.kind == "recorded" else _totals(cleaned(document), seen)
+    totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
     return FirstLines(
         seen.headline,
         rows,
@@ -141,11 +143,11 @@ def first_lines(document: Document) -> FirstLines | None:
     )
 
 
-def render_compared(document: Document) -> str:
+def render_compared(document: ComparedDocument) -> str:
     """A comparison or recordings as lines for a terminal, as `subcut compare` prints them."""
     shown = cleaned(document)
     seen = view(shown)
-    if seen.kind == "compare":
+    if isinstance(shown, ComparisonDocument):
         return "\n".join(_compared(shown, seen)) + "\n"
     lines = _recorded(seen)
     if seen.findings:
@@ -156,7 +158,7 @@ def render_compared(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def recorded_lines(document: Document) -> list[str]:
+def recorded_lines(document: RecordedDocument) -> list[str]:
     """The verdict of recordings, where they go wrong, and what makes it doubtful."""
     return _recorded(view(cleaned(document)))
 
@@ -166,41 +168,36 @@ def _recorded(shown: View) -> list[str]:
     lines += [f"note: {note}" for note in shown.notes]
     for finding in shown.findings[:MAX_PLACES]:
         lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
-        lines += [f"  case {finding['case']}/"] if finding["case"] else []
+        lines += [f"  case {finding.case}/"] if finding.case else []
     further = len(shown.findings) - MAX_PLACES
     lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
     return lines
 
 
-def _compared(document: Document, shown: View) -> list[str]:
+def _compared(document: ComparisonDocument, shown: View) -> list[str]:
     """The verdict, the whole model, a line per tensor, the first bad one."""
     lines = [
         shown.headline,
-        "   ".join(
-            [f"candidate    {document['candidate']['name']}", *runtime(document["candidate"])[1:]]
-        ),
+        "   ".join([f"candidate    {document.candidate.name}", *runtime(document.candidate)[1:]]),
     ]
-    lines += _whole(document["whole"])
+    lines += _whole(document.whole)
     if shown.lines:
         lines += compared_table(shown)
-        in_place = (
-            document.get("in_place") or {}
-        )  # documents of before have none, and no `looked_at`
-        if in_place and not any(
-            line.cells[0].status for line in shown.lines
-        ):  # that column says nothing
-            lines.append(f"in place: {word(in_place)}   {in_place['why']}")
+        in_place = document.in_place  # documents of before have none, and no `looked_at`
+        is_seen = any(line.cells[0].status for line in shown.lines)
+        if in_place and not is_seen:
+            lines.append(f"in place: {word(in_place)}   {in_place.why}")
         else:
             lines.append(IN_PLACE)
-    return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document["notes"])]
+    return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document.notes)]
 
 
-def _whole(whole: Document) -> list[str]:
-    lines = [f"{name}: {prediction(shares)}" for name, shares in whole["ranking"].items()]
-    lines += [f"| {line}" for line in whole["process"].get("stderr") or ()]
-    lines.append(
-        f"built in {seconds(whole['build_seconds'])}, ran in {seconds(whole['run_seconds'])}"
-    )
+def _whole(whole: WholeDocument) -> list[str]:
+    lines = [
+        f"{name}: {prediction(shares.top1, shares.top5)}" for name, shares in whole.ranking.items()
+    ]
+    lines += [f"| {line}" for line in stderr_lines(whole)]
+    lines.append(f"built in {seconds(whole.build_seconds)}, ran in {seconds(whole.run_seconds)}")
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 
@@ -230,48 +227,49 @@ def compared_cell(cell: Compared) -> str:
     """`1.1e-02 FAIL`; a dash for a tensor that was not seen."""
     if not cell.status:
         return "-"
-    is_number = isinstance(cell.error, float) and math.isfinite(cell.error)
-    return f"{f'{cell.error:.1e} ' if is_number else ''}{outcome(cell)}"
+    error = cell.error
+    figure = f"{error:.1e} " if error is not None and math.isfinite(error) else ""
+    return f"{figure}{outcome(cell)}"
 
 
-def _totals(document: Document, shown: View) -> list[str]:
+def _totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
-    bad = document["first_bad"]
-    whole = document["whole"]["status"]
+    bad = document.first_bad
+    whole = document.whole.status
     if not rows:
         return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
     parts = []
     for k, way in enumerate(shown.columns):
         statuses = [line.cells[k].status for line in rows if line.cells[k].status]
-        unresolved = statuses.count("unresolved")
+        unresolved = statuses.count(Status.UNRESOLVED)
         unsure = f", {unresolved} unresolved" if unresolved else ""
-        parts.append(f"{statuses.count('fail')} of {len(statuses)} wrong {way}{unsure}")
+        parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {way}{unsure}")
     lines = [
         f"{count(len(rows), 'tensor')}:"
-        f" {'; '.join(parts)}{' (stopped there)' if document.get('stopped') else ''}"
+        f" {'; '.join(parts)}{' (stopped there)' if document.stopped else ''}"
     ]
     if bad:
-        lines.append(f"first bad tensor  {bad['tensor']}   node {bad['node']} ({bad['op']})")
+        lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
         source = next(
-            (t.source for t in rows if (t.index, t.tensor) == (bad["index"], bad["tensor"])), ""
+            (t.source for t in rows if (t.index, t.tensor) == (bad.index, bad.tensor)), ""
         )
         lines += [f"source            {source}"] if source else []
-        lines += [f"looks like        {words}" for words in bad["looks_like"]]
-    elif whole == "agree" and (seen := document.get("looked_at")):
-        unseen = "" if seen["inner"] else "; without --at, all intermediate tensors are compared"
-        inner = count(seen["inner"], "intermediate tensor")
-        lines.append(f"compared: {count(seen['outputs'], 'output')}, {inner}{unseen}")
-    elif whole == "fail":
+        lines += [f"looks like        {words}" for words in bad.looks_like]
+    elif whole is Status.AGREE and (seen := document.looked_at):
+        unseen = "" if seen.inner else "; without --at, all intermediate tensors are compared"
+        inner = count(seen.inner, "intermediate tensor")
+        lines.append(f"compared: {count(seen.outputs, 'output')}, {inner}{unseen}")
+    elif whole is Status.FAIL:
         lines.append(_whole_alone(document, shown))
     return lines
 
 
-def _whole_alone(document: Document, shown: View) -> str:
+def _whole_alone(document: ComparisonDocument, shown: View) -> str:
     """A sentence on a model that is wrong where no tensor is."""
-    if others := (document.get("looked_at") or {}).get("others"):
+    if document.looked_at and (others := document.looked_at.others):
         left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
         return f"the whole model is wrong, what was asked about is not: {left}"
-    if all(line.cells[-1].status == "agree" for line in shown.lines):
+    if all(line.cells[-1].status is Status.AGREE for line in shown.lines):
         return (
             "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a"
             " fusion"

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from subgraph import documents
-from subgraph.errors import InputError
-from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.results.bisect import BisectDocument
+    from subgraph.results.compare import ComparisonDocument
+    from subgraph.results.plan import PlanDocument
+    from subgraph.results.recorded import RecordedDocument
+    from subgraph.results.sweep import SweepDocument
+
+Document: TypeAlias = (
+    "BisectDocument | ComparisonDocument | RecordedDocument | SweepDocument | PlanDocument"
+)
 
 MODULES = ("bisect", "blame", "common", "compare", "loop", "plan", "recorded", "sweep")
 # By schema: module here, and dataclass in it.
@@ -36,24 +45,48 @@ def type_of(schema: str) -> type:
     return found
 
 
-def problem(document: Any) -> str:
-    """The first place at which a document is not whole, as those of a schema of `KNOWN` are; ""
-    where it is."""
-    kind = document.get("schema") if isinstance(document, dict) else None
-    return documents.problem(
-        document, type_of(kind if isinstance(kind, str) and kind in KNOWN else "subcut.bisect/1")
-    )
+def parse(document: Any, what: str = "the document", hint: str = "") -> Document:
+    """Return a document from plain JSON.
 
-
-def read(path: Path, hint: str) -> dict[str, Any]:
-    """The document in a file, checked, as JSON.
+    Args:
+        document: The plain JSON. A document without a known schema is read as a bisection.
+        what: The name of the document in an error.
+        hint: The hint of an error.
 
     Raises:
-        InputError: it cannot be read, or is not whole; names the key and what was expected.
+        InputError: The document is not whole. The error names the key and what was expected.
     """
-    document: dict[str, Any] = documents.read_json(path, hint)
-    if why := problem(document):
-        raise InputError(
-            f"{clean(str(path))} is damaged: {clean(why)}", hint, code="document.damaged"
-        )
-    return document
+    schema = document.get("schema") if isinstance(document, dict) else None
+    kind = type_of(schema if isinstance(schema, str) and schema in KNOWN else "subcut.bisect/1")
+    return cast("Document", documents.from_json(kind, _with_inner_findings(document), what, hint))
+
+
+def _with_inner_findings(found: Any) -> Any:
+    """Return a bisection, or what was found in a body, with its list of findings in bodies.
+
+    Documents of earlier versions have one finding in place of such a list.
+    """
+    if not isinstance(found, dict):
+        return found
+    if isinstance(found.get("findings"), list):
+        return {**found, "findings": [_with_inner_findings(one) for one in found["findings"]]}
+    inside = found.get("inside")
+    if not isinstance(inside, dict):
+        return found
+    if "findings" not in inside and inside.get("nodes"):
+        inside = {**inside, "findings": [inside]}
+    return {**found, "inside": _with_inner_findings(inside)}
+
+
+def read(path: Path, hint: str) -> Document:
+    """Return the document in a file.
+
+    Args:
+        path: The file.
+        hint: The hint of an error.
+
+    Raises:
+        InputError: The file cannot be read, or the document is not whole. The error names the key
+            and what was expected.
+    """
+    return parse(documents.read_json(path, hint), str(path), hint)

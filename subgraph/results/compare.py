@@ -44,6 +44,25 @@ class NotJudged:
 
 
 @dataclass(frozen=True)
+class RunOutcome:
+    """How the run of the full model with intermediate tensors as outputs ended.
+
+    The fields are those of a `VerdictDocument` without its outputs.
+    """
+
+    status: Status
+    signature: Signature | None
+    label: str
+    why: str
+    process: Mapping[str, object]
+    build_seconds: float
+    run_seconds: float
+    stored: bool
+    pooled: bool
+    from_run: int | None = absent()
+
+
+@dataclass(frozen=True)
 class RowDocument:
     """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
 
@@ -99,7 +118,7 @@ class ComparisonDocument(ComparedOutputs):
     criterion: str
     samples: Sequence[Name]
     whole: WholeDocument
-    in_place: Mapping[str, object] = field(default_factory=dict)
+    in_place: RunOutcome | None = absent()
     looked_at: ComparedTensors | None = None
     forms: Sequence[FormDocument] = ()
     first_bad: FirstBadDocument | None

@@ -135,7 +135,7 @@ def save(
             for row in rows:
                 if name := case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
-            evidence.write_document(to_json(document), work, SWEEP_JSON)
+            evidence.write_document(document, work, SWEEP_JSON)
             request = request_of(sweep, runtime)
             case.write_manifest(
                 EvidenceManifest(source=_source(), command=document.command, request=request), work

@@ -38,6 +38,7 @@ from subgraph.results.compare import (
     FirstBadDocument,
     NotJudged,
     RowDocument,
+    RunOutcome,
 )
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
@@ -724,7 +725,7 @@ def document(
         criterion=criterion,
         samples=trials.model.values.labels,
         whole=ranked(comparison.whole, comparison.ranking),
-        in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
+        in_place=_run_outcome(comparison.in_place),
         looked_at=replace(
             comparison.looked_at,
             others=len(trials.model.tensors()) - len(comparison.rows),
@@ -753,6 +754,11 @@ def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
     shares = {name: Agreement(**found) for name, found in ranking.items()}
     mute = find_mute(whole.outputs) or None
     return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)
+
+
+def _run_outcome(verdict: Verdict) -> RunOutcome:
+    fields = vars(verdict.document())
+    return RunOutcome(**{key: value for key, value in fields.items() if key != "outputs"})
 
 
 def _row_document(row: ComparisonRow) -> RowDocument:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from subgraph import system
+from subgraph import results, system
 from subgraph.bodies.parts import Part, parts, within
 from subgraph.cases.case import read_manifest
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.drawing.families import WORDS, kind_of
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
@@ -34,9 +34,9 @@ from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.inspection.weights import small_constants, spread
 from subgraph.origins.source import source
-from subgraph.reports import found_inside
 from subgraph.reports.text import first_lines
-from subgraph.results import plan
+from subgraph.results.bisect import InsideDocument
+from subgraph.results.plan import PlanDocument
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
@@ -558,17 +558,19 @@ class ViewSession:
                 ):
                     archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
-    def find_links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    def find_links(self, document: object, words: Sequence[str]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result
         that may belong to another model than this one only that it is `stale`. `words`: of the run.
 
         `prefix`: what stands before its tensors' names on the page, where it is of a body. Of
         several candidates there are the same of each, as `comparisons`.
         """
-        if of_each := document.get("comparisons"):
-            links = [self.find_links(one, words) for one in of_each]
+        linked = from_json(LinkedResult, document)
+        if linked.comparisons:
+            links = [self.find_links(one, words) for one in linked.comparisons]
             return {"comparisons": links, "stale": any("stale" in one for one in links)}
-        structure = (document.get("model") or {}).get("structure_sha256")
+        about = linked.model
+        structure = about.structure_sha256 if isinstance(about, LinkedModel) else None
         at = next(
             (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
         )
@@ -577,35 +579,35 @@ class ViewSession:
             None,
             self._structure,
         )  # the model of a run in a body is that body
-        if "error" not in document and (not self.opened.is_current or not same):
+        if linked.error is None and (not self.opened.is_current or not same):
             return {"stale": True}
-        findings = document.get("findings") or ()
-        inner = [list(_chain(f.get("inside"))) for f in findings]
+        inner = [list(_chain(f.inside)) for f in linked.findings]
         ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
         places: list[tuple[str | None, Sequence[str]]] = [
-            (r.get("path"), ends) for r in document.get("results") or ()
+            (one.path, ends) for one in linked.results
         ]
-        places += [(f.get("case"), ()) for f in findings]
-        places += [
-            (f.get("case"), f["nodes"]) for i in itertools.chain(*inner) for f in found_inside(i)
-        ]
+        places += [(f.case, ()) for f in linked.findings]
+        found_inside = itertools.chain.from_iterable(i.findings for i in itertools.chain(*inner))
+        places += [(f.case, f.nodes) for f in found_inside]
+        found = _known(document)
         for path, names in places:
             if path and self._relative(path):
                 self.show_case(Path(path), names)
         return {
             "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
-            "report": self._relative(document.get("report") or ""),
+            "report": self._relative(linked.report or ""),
             "kept": self._numbers(
-                [name for place in document.get("kept") or () for name in place["nodes"]]
+                list(itertools.chain.from_iterable(place.nodes for place in linked.kept or ()))
             ),
-            "curve": _curve(document),
-            "said": to_json(first_lines(document)),
+            "curve": _curve(found),
+            "said": to_json(first_lines(found)) if found else None,
             "prefix": prefix,
             "inner_reports": [
-                [rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner
+                [rel for i in of if (rel := self._relative(i.report or ""))] for of in inner
             ],
             "inside": [
-                [self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner
+                [self._numbers(f.nodes) for f in itertools.chain(*(i.findings for i in of))]
+                for of in inner
             ],
         }
 
@@ -640,21 +642,67 @@ def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
     return future
 
 
-def _curve(document: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class LinkedModel:
+    """The model of a result."""
+
+    structure_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class LinkedPlace:
+    """A finding, a cut or a place of a plan, with its folder as `case` or `path`."""
+
+    case: str | None = None
+    path: str | None = None
+    nodes: Sequence[str] = ()
+    inside: InsideDocument | None = None
+
+
+@dataclass(frozen=True)
+class LinkedResult:
+    """The parts of any command's result to which the page leads.
+
+    Attributes:
+        error: The error in place of a result; None without an error.
+        model: The model; its file alone if nothing else is known.
+        comparisons: Those of several candidates.
+        findings: The findings of a search.
+        results: The cuts.
+        kept: The places that a plan keeps; None without a plan.
+        report: The file of the report.
+    """
+
+    error: object = None
+    model: LinkedModel | str | None = None
+    comparisons: Sequence[object] = ()
+    findings: Sequence[LinkedPlace] = ()
+    results: Sequence[LinkedPlace] = ()
+    kept: Sequence[LinkedPlace] | None = None
+    report: str | None = None
+
+
+def _known(document: object) -> results.Document | None:
+    """The document of a result that has a report; None for any other result."""
+    schema = document.get("schema") if isinstance(document, dict) else None
+    return results.parse(document) if schema in results.KNOWN else None
+
+
+def _curve(document: results.Document | None) -> str:
     """Of a plan, its score over what is kept, as SVG."""
-    if document.get("schema") != plan.SCHEMA:
+    if not isinstance(document, PlanDocument):
         return ""
     from subgraph.reports.html import plan_curve  # jinja2, which few results need
 
     return plan_curve(document)
 
 
-def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
     """What was found inside of a finding, and inside of that."""
     if inside:
         yield inside
-        for finding in found_inside(inside):
-            yield from _chain(finding.get("inside"))
+        for finding in inside.findings:
+            yield from _chain(finding.inside)
 
 
 def error_document(

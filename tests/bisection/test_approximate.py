@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from subgraph.documents import from_json
 from subgraph.reports import replay_command
+from subgraph.results.bisect import BisectDocument
 from subgraph.trials import pieces
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -71,7 +73,7 @@ def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
     assert [f["nodes"] for f in done.document["findings"]] == [[node]]
     case = done.document["findings"][0]["case"]
-    words = shlex.split(replay_command(done.document, case))
+    words = shlex.split(replay_command(from_json(BisectDocument, done.document), case))
     assert words[-2:] == ["--criterion", "noise:floor=1e-5"], "as it was found"
     assert subcut(*words[1:], cwd=tmp_path).code == 1
 

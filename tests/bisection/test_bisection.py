@@ -22,9 +22,10 @@ import pytest
 
 from fixtures import ROOT
 from subgraph import plugins
-from subgraph.results import problem
+from subgraph.results import parse
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import NAMES, line
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
@@ -156,7 +157,7 @@ def test_what_the_outputs_hide_is_found_where_it_is_looked_for(
         else document["looked_at"]["within"] == "n0..n2"
     )
     for form in ("md", "html"):
-        assert has_line(plugins.load("reports", form).render(document), "outputs agree")
+        assert has_line(plugins.load("reports", form).render(parse(document)), "outputs agree")
 
 
 def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:

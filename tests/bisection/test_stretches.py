@@ -14,7 +14,6 @@ import pytest
 from subgraph.bisection.bisection import Bisection
 from subgraph.bisection.options import BisectionOptions
 from subgraph.graph.graph import Graph
-from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
@@ -23,6 +22,7 @@ from subgraph.trials.region_runs import RegionRuns
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import QUICK, faulty_candidate
 from tests.helpers.run_command import subcut

@@ -24,7 +24,6 @@ from subgraph.blame.blame import Blame, ReleasesAsked, in_its_surroundings, is_b
 from subgraph.blame.draws import drawn
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
-from subgraph.results import problem
 from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -33,6 +32,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load, save
 from subgraph.trials.session import Setup, open_trials
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import region_of
 from tests.helpers.run_command import Done, in_process, subcut

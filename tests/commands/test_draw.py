@@ -17,6 +17,7 @@ from fixtures.runs import RUNS
 from subgraph.commands import draw
 from subgraph.drawing import layout
 from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, UsageError
+from subgraph.results import parse
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
@@ -166,10 +167,10 @@ def test_a_bisections_finding_is_the_region(model: Path) -> None:
 )
 def test_only_what_is_proven_is_marked_as_found(model: Path, kind: str, marked: str) -> None:
     """A recording's suspects, and a region in doubt, are dashed, with a question mark."""
-    run = RUNS["culprit"]()
-    run["findings"][0] |= {"indices": [3], "kind": kind}
+    run = COMPARED["interval"]() if kind == "interval" else RUNS["culprit"]()
+    run["findings"] = [run["findings"][0] | {"indices": [3], "kind": kind, "reason": ""}]
     Path("run.json").write_text(json.dumps(run), encoding="utf-8")
-    with mock.patch("subgraph.results.read", return_value=run):
+    with mock.patch("subgraph.results.read", return_value=parse(run)):
         in_process("draw", model, "--values", ".", "--depth", "9", "-o", "m.svg")
     assert [key for key, classes in boxes("m.svg") if marked in classes] == ["#3"]
     assert f">{'✗' if marked == 'found' else '?'}</text>" in Path("m.svg").read_text(

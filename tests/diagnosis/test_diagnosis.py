@@ -19,7 +19,6 @@ import pytest
 
 from subgraph.diagnosis.conclusions import UNKNOWN
 from subgraph.diagnosis.diagnosis import MAX_EVALUATED, diagnose
-from subgraph.results import problem
 from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import BackendInfo
@@ -33,6 +32,7 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import region_of, spec_of
 from tests.helpers.run_command import Done, in_process, subcut

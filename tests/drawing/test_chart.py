@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from subgraph.drawing.chart import MAX_LABELS, Point, chart
 
 ERRORS = st.one_of(
-    st.none(), st.floats(min_value=0), st.sampled_from(["inf", "nan"]), st.just(5e-324)
+    st.none(), st.floats(min_value=0), st.sampled_from([math.inf, math.nan]), st.just(5e-324)
 )
 
 

@@ -26,10 +26,10 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.results import problem
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import line, products
 from tests.helpers.disks import fill, limit_files
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import (

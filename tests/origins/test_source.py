@@ -20,7 +20,7 @@ from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
 from subgraph.origins.source import LONGEST, Source, module_path, source
 from subgraph.reports import rendered
-from subgraph.results import type_of
+from subgraph.results import parse, type_of
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import in_process
@@ -186,7 +186,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
     assert shown.document["rows"][0]["source"]["code"] == CODE
     assert next(csv.DictReader(table.read_text().splitlines()))["source"].endswith(CODE)
     for form in ("html", "md", "text", "csv"):
-        assert LINE in rendered(plugins.load("reports", form), shown.document), form
+        assert LINE in rendered(plugins.load("reports", form), parse(shown.document)), form
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_a_finding_names_the_line(tmp_path: Path) -> None:
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
     for form in ("html", "md", "text", "csv"):
-        assert f"from {LINE}" in rendered(plugins.load("reports", form), document).replace(
+        assert f"from {LINE}" in rendered(plugins.load("reports", form), parse(document)).replace(
             "`", ""
         ), form
 

@@ -21,6 +21,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
@@ -31,6 +32,7 @@ from subgraph.plan.reasons import why_many
 from subgraph.plan.search import Found
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
+from subgraph.results.plan import PlanDocument
 from subgraph.runtime.deadline import Deadline
 from tests.helpers import planned_network, text_models
 from tests.helpers.facts import has_line
@@ -374,13 +376,16 @@ def test_plan_has_a_report(place: Path) -> None:
     words = ("--candidate-model", "bad.onnx", "--score", "sqnr", "--at-least", "20")
     document = plan(place, *words).document
     page = (place / document["path"] / "report.html").read_text()
-    assert page == render_plan(document) and 'aria-label="The score over' in page
+    assert (
+        page == render_plan(from_json(PlanDocument, document))
+        and 'aria-label="The score over' in page
+    )
     assert [one["name"] for one in document["sensitivity"]][:2] == ["first", "relu"]
     worst = max(document["sensitivity"], key=lambda one: one["error"])
     assert worst["name"] == "second" and f">{document['says']}" in page
     assert subcut("report", document["path"], "-f", "html", cwd=place).code == 0
     document["kept"][0]["name"] = "<script>alert(1)"
-    assert "<script>alert" not in render_plan(document)
+    assert "<script>alert" not in render_plan(from_json(PlanDocument, document))
 
 
 def test_the_document_is_that_of_the_folder(place: Path) -> None:

@@ -30,10 +30,10 @@ from subgraph.recordings import document as contrast
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
-from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 from tests.helpers.runs import evaluate

@@ -25,10 +25,19 @@ import jsonschema
 import numpy as np
 import pytest
 
-from subgraph.documents import schema
+from subgraph.documents import from_json, schema
 from subgraph.reports import junit, md
 from subgraph.reports.html import render_sweep
-from subgraph.results.sweep import SweepDocument, SweepOutcome
+from subgraph.results import sweep as sweep_results
+from subgraph.results.sweep import (
+    CandidateEntry,
+    OnnxruntimeEntry,
+    OperatorEntry,
+    ResultEntry,
+    RowEntry,
+    SweepDocument,
+    SweepOutcome,
+)
 from subgraph.sweep.sweep import outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
@@ -271,9 +280,10 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     assert (
         has_line(page, "1 of 2", "wrong</h1>")
         and "✗ 1 wrong" in page
-        and page == render_sweep(document)
+        and page == render_sweep(from_json(SweepDocument, document))
     )
-    hostile = json.loads(json.dumps(document).replace("test_elu_example", "<script>alert(1)"))
+    told = json.loads(json.dumps(document).replace("test_elu_example", "<script>alert(1)"))
+    hostile = from_json(SweepDocument, told)
     assert "<script>alert" not in render_sweep(
         hostile
     ) and "&lt;script&gt;alert(1)" in render_sweep(hostile)
@@ -301,38 +311,48 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
 def test_sweep_for_a_tracker_and_a_server() -> None:
     """Wrong and crashed tests are failures, refused ones are skipped; names are code spans."""
 
-    def result(status: str, why: str = "") -> dict[str, Any]:
-        return {
-            "status": status,
-            "why": why,
-            "build_seconds": 0.5,
-            "run_seconds": 0.25,
-            "case": None,
-        }
+    def result(status: SweepOutcome) -> ResultEntry:
+        return ResultEntry(
+            status=status,
+            signature=None,
+            why="why|not",
+            judged_by=None,
+            phase=None,
+            before=None,
+            output=None,
+            errors={},
+            build_seconds=0.5,
+            run_seconds=0.25,
+            case=None,
+        )
 
     statuses = {
-        "test_a": "right",
-        "test_b": "wrong",
-        "test_c": "refused",
-        "test_d": "crashed",
-        "test_e": "unresolved",
+        "test_a": SweepOutcome.RIGHT,
+        "test_b": SweepOutcome.WRONG,
+        "test_c": SweepOutcome.REFUSED,
+        "test_d": SweepOutcome.CRASHED,
+        "test_e": SweepOutcome.UNRESOLVED,
     }
     rows = [
-        {"test": name, "operator": "Elu", "kind": "node", "results": [result(status, "why|not")]}
+        RowEntry(name, "Elu", "", "node", "agrees", [result(status)])
         for name, status in statuses.items()
     ]
-    totals = {word: sum(status == word for status in statuses.values()) for word in SweepOutcome}
-    document = {
-        "candidates": [
-            {"name": "x", "version": "1.0", "precision": "fp32", "seconds": 3.75, "backend": "x"}
-        ],
-        "rows": rows,
-        "operators": [{"operator": "Elu", "tests": 5, "totals": [totals]}],
-        "criterion": "noise",
-        "tests": {"onnx": "1.23", "count": 5},
-        "command": "subcut sweep -c x",
-        "left_out": [],
-    }
+    totals = {word: sum(status is word for status in statuses.values()) for word in SweepOutcome}
+    candidate = CandidateEntry("x", "x", {}, "1.0", "fp32", totals, 3.75, None)
+    document = SweepDocument(
+        exit_code=1,
+        command="subcut sweep -c x",
+        criterion="noise",
+        only=[],
+        tests=sweep_results.TestsEntry("1.23", 5, 1, 0, 0),
+        candidates=[candidate],
+        operators=[OperatorEntry("Elu", "", 5, [totals])],
+        networks=[totals],
+        differ=[],
+        onnxruntime=OnnxruntimeEntry("1.0", 5, 0, 0, []),
+        left_out=[],
+        rows=rows,
+    )
     suite = ElementTree.fromstring(junit.render_sweep(document))
     assert [suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == [
         "5",

@@ -26,12 +26,15 @@ from subgraph import view
 from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
 from subgraph.commands.view import RunOptions, find_known, find_model, open_page, view_options
+from subgraph.documents import to_json
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import load
 from subgraph.graph.region import between
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection import describe
+from subgraph.results.bisect import InnerFinding, InsideDocument
+from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
@@ -206,13 +209,9 @@ def test_region_is_in_one_graph(loop: ViewSession) -> None:
 
 
 def test_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> None:
-    found = {
-        "nodes": [INNER.replace("body", "body@2")],
-        "indices": [2],
-        "case": None,
-        "inside": None,
-    }
-    inside = {"findings": [found], "body": LOOP.path[0], "report": None}
+    node = INNER.replace("body", "body@2")
+    found = InnerFinding("culprit", None, [node], ["Neg"], certified=True, case=None)
+    inside = to_json(InsideDocument(LOOP.path[0], 2, 3, findings=[found]))
     links = loop.find_links({"findings": [{"case": None, "inside": inside}]}, ())
     assert links["inside"] == [[[loop.about()["labels"].index(INNER)]]]
 
@@ -228,18 +227,27 @@ def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
 
 
 def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
-    tried = [{"kept": k, "accepted": k > 0, "score": 10.0 * k, "why": ""} for k in (0, 1)]
-    plan = {
-        "schema": "subcut.plan/1",
-        "says": "right with 1 of 3",
-        "kept": [{"nodes": [NAMES[1]]}],
-        "tried": tried,
-    }
-    links = session.find_links(plan, ())
+    plan = PlanDocument(
+        exit_code=0,
+        says="right with 1 of 3",
+        precision="int8",
+        unit="node",
+        criterion="score",
+        kept=[KeptPlace(NAMES[1], [NAMES[1]], ["Relu"], [], 0.5)],
+        places=3,
+        minimal=True,
+        proven=1,
+        runs=2,
+        seconds=1.0,
+        score=None,
+        tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)],
+        weights=None,
+        run_seconds=None,
+        model=None,
+    )
+    links = session.find_links(to_json(plan), ())
     assert (
-        links["kept"] == [1]
-        and links["said"]["headline"] == plan["says"]
-        and "<svg" in links["curve"]
+        links["kept"] == [1] and links["said"]["headline"] == plan.says and "<svg" in links["curve"]
     )
     assert session.find_links({"findings": []}, ())["curve"] == ""
 
@@ -360,22 +368,17 @@ def test_findings_inside_bodies_are_listed_with_their_reports(session: ViewSessi
         (Path("out") / name / "culprit").mkdir(parents=True)
         (Path("out") / name / "report.html").touch()
 
-    def inside(name: str, **more: Any) -> dict[str, Any]:
-        told = dict.fromkeys(("asked", "outcome", "why"), "") | {
-            "iteration": None,
-            "iterations": None,
-            "asked": "alone",
-        }
-        finding = {
-            "case": f"out/{name}/culprit",
-            "kind": "culprit",
-            "nodes": [f"{name}/n"],
-            "ops": ["Neg"],
-            **more,
-        }
-        return {**told, "report": f"out/{name}/report.html", "body": name, "findings": [finding]}
+    def inside(name: str, deeper: InsideDocument | None = None) -> InsideDocument:
+        case = f"out/{name}/culprit"
+        finding = InnerFinding(
+            "culprit", None, [f"{name}/n"], ["Neg"], certified=True, case=case, inside=deeper
+        )
+        return InsideDocument(
+            name, None, None, findings=[finding], report=f"out/{name}/report.html"
+        )
 
-    document = {"findings": [{"inside": inside("deep", inside=inside("deeper"))}, {}]}
+    deep = to_json(inside("deep", inside("deeper")))
+    document: dict[str, Any] = {"findings": [{"inside": deep}, {}]}
     session.runs.show("bisect", "subcut bisect", document)
     event = session.runs.events[-1]
     assert event["inner_reports"] == [["deep/report.html", "deeper/report.html"], []]
@@ -489,14 +492,10 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(
         text_models.save(name, f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}")
     Path("damaged.onnx").write_bytes(b"no model")
     structure = load(Path("b.onnx")).skeleton.structure
-    assert (
-        find_model({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
-    )
-    assert (
-        find_model({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
-    ), "renamed"
+    assert find_model("b.onnx", structure, "run") == "b.onnx"
+    assert find_model("a.onnx", structure, "run") == "b.onnx", "renamed"
     with raises(UsageError, "result.model-missing", "c.onnx"):
-        find_model({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
+        find_model("c.onnx", "0", "run")
 
 
 def test_types_are_inferred_once_however_many_nodes_are_looked_at(

@@ -29,13 +29,15 @@ from subgraph.bisection.manual.outputs import ExpectedFile
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
+from subgraph.documents import from_json
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
 from subgraph.reports import headline
-from subgraph.results import problem
+from subgraph.results.bisect import BisectDocument
 from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import NAMES, line
+from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.killed_command import kill_before_rename
 from tests.helpers.refusals import raises
@@ -232,7 +234,7 @@ def test_a_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: M
         f["certified"] for f in result["findings"]
     )
     assert done["trips"] <= 5 and has_line(result["notes"], "regions")
-    assert has_line(headline(result), "wrong: 2 of 24", "2 places")
+    assert has_line(headline(from_json(BisectDocument, result)), "wrong: 2 of 24", "2 places")
 
 
 def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
