@@ -118,13 +118,7 @@ def operator_tests() -> Path:
     with Lock(folder / "lock"):
         if not (folder / "done").exists():
             done = subcut(
-                "sweep",
-                "-c",
-                "ort",
-                "--only",
-                "test_abs",
-                "--only",
-                "test_bernoulli",
+                *"sweep -c ort --only test_abs --only test_bernoulli".split(),
                 cwd=folder,
                 timeout=900,
             )

@@ -22,9 +22,7 @@ from subgraph import plugins
 from subgraph.children import python
 from subgraph.system import telemetry
 from tests.helpers.chain_models import chain
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.run_command import in_process
 
 HOME = Path(subgraph.__file__).parent
 
@@ -252,39 +250,14 @@ def test_nobody_asks_which_backend_it_is(module: str) -> None:
 
 
 # What only `system` may ask for: each operating system does it in its own way.
-SYSTEM_MODULES = {
-    "fcntl",
-    "grp",
-    "msvcrt",
-    "psutil",
-    "pwd",
-    "resource",
-    "select",
-    "signal",
-    "termios",
-    "winreg",
-}
+SYSTEM_MODULES = {*"fcntl grp msvcrt psutil pwd resource select signal termios winreg".split()}
 SYSTEM_CALLS = {
-    "sys.platform",
-    "os.name",
-    "os.uname",
-    "os.sysconf",
-    "os.kill",
-    "os.killpg",
-    "os.getpgid",
-    "os.getpgrp",
-    "os.getsid",
-    "os.setsid",
-    "os.fork",
-    "os.register_at_fork",
-    "os.waitpid",
-    "os.waitid",
-    "os.pread",
-    "os.sched_getaffinity",
-    "os.posix_fadvise",
-    "os.copy_file_range",
-    "ctypes.CDLL",
-    "ctypes.windll",
+    *(
+        "sys.platform os.name os.uname os.sysconf os.kill os.killpg os.getpgid os.getpgrp "
+        "os.getsid os.setsid os.fork os.register_at_fork os.waitpid os.waitid os.pread "
+        "os.sched_getaffinity os.posix_fadvise os.copy_file_range ctypes.CDLL "
+        "ctypes.windll"
+    ).split()
 }
 SYSTEM_OPTIONS = {"start_new_session", "process_group", "preexec_fn", "pass_fds", "creationflags"}
 
@@ -459,15 +432,7 @@ def test_one_function_starts_python() -> None:
 def test_each_child_is_started_without_telemetry() -> None:
     """By `ProcessGroup`, or with that environment. The children of a backend inherit it."""
     starts = {
-        "Popen",
-        "run",
-        "call",
-        "check_call",
-        "check_output",
-        "getoutput",
-        "getstatusoutput",
-        "system",
-        "popen",
+        *"Popen run call check_call check_output getoutput getstatusoutput system popen".split()
     }
     assert telemetry.without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
     assert (

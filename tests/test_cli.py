@@ -27,15 +27,7 @@ from subgraph.project import KEYS
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import refused
-from tests.helpers.run_command import (
-    PATIENCE,
-    SUBCUT,
-    Done,
-    environment,
-    manifest,
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut, tree
 
 LAYERS = (
     "pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a"
@@ -66,14 +58,10 @@ def test_the_line_as_the_user_wrote_it(here: Path) -> None:
     told = manifest(here / CASE)
     assert [node["name"] for node in told["region"]["nodes"]] == LAYERS
     assert set(tree(here / CASE)) == {
-        "inputs/conv1.bin",
-        "inputs/conv1.npy",
-        "outputs/res2a.bin",
-        "outputs/res2a.npy",
-        "log.txt",
-        "manifest.json",
-        "model.onnx",
-        "repro.py",
+        *(
+            "inputs/conv1.bin inputs/conv1.npy outputs/res2a.bin outputs/res2a.npy "
+            "log.txt manifest.json model.onnx repro.py"
+        ).split()
     }
     log = (here / CASE / "log.txt").read_text()
     assert [
@@ -128,16 +116,7 @@ def test_nodes_have_several_names(start: str, end: str, nodes: list[str], here: 
 
 
 def test_several_starts_and_ends(here: Path) -> None:
-    words = (
-        "-s",
-        "res2a_branch1",
-        "-s",
-        "res2a_branch2a",
-        "-e",
-        "scale2a_branch1",
-        "-e",
-        "res2a_branch2a_relu",
-    )
+    words = "-s res2a_branch1 -s res2a_branch2a -e scale2a_branch1 -e res2a_branch2a_relu".split()
     done = subcut(*words, cwd=here)
     (folder,) = (here / "subcut_out").iterdir()
     assert done.out.splitlines()[-1] == f"subcut_out/{folder.name}/"

@@ -23,9 +23,7 @@ from subgraph.runtime.worker import Worker
 from subgraph.view.server import ViewServer
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.run_command import in_process
 
 BACKEND = """
 import onnx
@@ -107,10 +105,7 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
     [
         None,
         -1,
-        "x",
-        "7",
-        "nan",
-        "1e3",
+        *"x 7 nan 1e3".split(),
         "",
         [],
         {},
@@ -245,12 +240,7 @@ def test_no_edited_document_is_an_internal_error(
             3,
             ("n0__n1/manifest.json", "inputs[0].name"),
         ),
-        (
-            f"{CASE}/manifest.json",
-            ("samples",),
-            {},
-            ("manifest.json", "samples: expected a list"),
-        ),
+        (f"{CASE}/manifest.json", ("samples",), {}, ("manifest.json", "samples: expected a list")),
         (
             f"{FOUND}/manifest.json",
             ("request", "identity"),
@@ -270,12 +260,7 @@ def test_no_edited_document_is_an_internal_error(
             DELETED,
             ("KeyError 'origin", "of in'"),
         ),
-        (
-            f"{LOOP}/state.json",
-            ("samples", 0, "tensors", 0),
-            DELETED,
-            ("KeyError", "value of in'"),
-        ),
+        (f"{LOOP}/state.json", ("samples", 0, "tensors", 0), DELETED, ("KeyError", "value of in'")),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, ("asked[0].key", "missing")),
         (
             f"{LOOP}/todo/1/manifest.json",
@@ -290,12 +275,7 @@ def test_no_edited_document_is_an_internal_error(
             ("no file", "output"),
         ),
         ("subcut.json", ("timeout",), 10**400, ("subcut.toml", "'timeout'", "number")),
-        (
-            f"{UNPACKED}/bundle.json",
-            ("files",),
-            [],
-            ("bundle.json", "files: expected an object"),
-        ),
+        (f"{UNPACKED}/bundle.json", ("files",), [], ("bundle.json", "files: expected an object")),
     ],
 )
 def test_the_error_names_file_and_key(

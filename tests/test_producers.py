@@ -25,16 +25,7 @@ def _compared(code: int, wrong: int) -> dict[str, object]:
 
 def test_each_script_says_what_it_needs_with_versions() -> None:
     assert {s.name for s in producers.scripts()} == {
-        "aimet",
-        "litert",
-        "mnn",
-        "msprobe",
-        "ncnn",
-        "onnxruntime",
-        "openvino",
-        "polygraphy",
-        "rknn",
-        "torch",
+        *"aimet litert mnn msprobe ncnn onnxruntime openvino polygraphy rknn torch".split()
     }
     for script in producers.scripts():
         named = [*script.head["dependencies"], *script.own.get("alone", ())]

@@ -433,13 +433,7 @@ def test_installed_it_is_there_and_costs_others_nothing(tmp_path: Path) -> None:
     site = tmp_path / "site"
     pip = [
         sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
+        *"-m pip install -q --no-deps --no-build-isolation --target".split(),
         str(site),
         str(ROOT),
     ]

@@ -92,8 +92,7 @@ def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline
 
 
 @pytest.mark.parametrize(
-    ("off", "kernels"),
-    [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)],
+    ("off", "kernels"), [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)]
 )
 def test_an_approximate_kernel_is_right_and_named(
     off: float, kernels: tuple[str, ...] | None, tmp_path: Path
@@ -136,20 +135,8 @@ NOT_LOOKED = ("inconclusive: ", "rounding", "approximate kernels", "nodes alone"
         ("Exp", 1e-2, ("--at", "c"), 5, NOT_LOOKED),
         ("Exp", 1e-3, ("--at", "b"), 5, NOT_LOOKED),
         ("Abs", 1e-3, ("--align", "output"), 5, NOT_LOOKED),
-        (
-            "Abs",
-            1.5e-3,
-            ("--at", "a"),
-            1,
-            ("wrong", "outputs", "1 of 1"),
-        ),
-        (
-            "Exp",
-            1e-3,
-            ("--fail-fast",),
-            0,
-            ("right", "approximate", "1 Exp", "1.0e-03"),
-        ),
+        ("Abs", 1.5e-3, ("--at", "a"), 1, ("wrong", "outputs", "1 of 1")),
+        ("Exp", 1e-3, ("--fail-fast",), 0, ("right", "approximate", "1 Exp", "1.0e-03")),
         ("Abs", 1e-9, ("--at", "a"), 0, ("right", "1 intermediate")),
     ],
 )
@@ -210,10 +197,7 @@ def test_kernels_get_their_part_of_the_runs(tmp_path: Path) -> None:
         "bisect",
         "Exp",
         1e-3,
-        "--max-trials",
-        "24",
-        "--repeat",
-        "2",
+        *"--max-trials 24 --repeat 2".split(),
         text=MANY,
         large=LARGE,
     )
@@ -332,18 +316,7 @@ CHANGED = planted(
             ("wrong", "noise:floor=1e-5", "rounding", "no node"),
             ("rounding", "not a bug", "float16", "--precision fp16"),
         ),
-        (
-            "gain",
-            ("off alone", "none"),
-            (
-                (
-                    "bug",
-                    "layout",
-                    "preprocessing",
-                    "candidate = 1.0015",
-                )
-            ),
-        ),
+        ("gain", ("off alone", "none"), (("bug", "layout", "preprocessing", "candidate = 1.0015"))),
     ],
 )
 def test_where_all_is_off_it_is_said_once(

@@ -201,11 +201,7 @@ def test_values_that_change_while_verdicts_do_not_are_said_to(
         "-c",
         f"wavering.py:by={by}",
         *QUICK,
-        "--repeat",
-        "2",
-        "--max-trials",
-        "2",
-        "--json",
+        *"--repeat 2 --max-trials 2 --json".split(),
     )
     document = found(subcut("bisect", "m.onnx", *words, cwd=here))
     assert document["exit_code"] == code
@@ -398,10 +394,7 @@ def test_slips(words: tuple[str, ...], says: tuple[str, ...], here: Path) -> Non
 def test_a_case_is_run_again(here: Path) -> None:
     assert (
         subcut(
-            "bisect",
-            "m.onnx",
-            "-i",
-            "x.npy",
+            *"bisect m.onnx -i x.npy".split(),
             *odd(here, run="found = {k: v + ('n13' in node_names) for k, v in found.items()}"),
             *QUICK,
             "--precision",

@@ -164,17 +164,7 @@ def test_one_that_outgrows_the_memory_of_all_is_not_wrong(graph: Graph) -> None:
     asked."""
     folder = graph.path.parent
     (folder / "grows.py").write_text(GROWS)
-    words = (
-        "bisect",
-        "model.onnx",
-        "-c",
-        "grows.py",
-        "--rtol",
-        "1e-3",
-        "--memory",
-        "400M",
-        "--json",
-    )
+    words = "bisect model.onnx -c grows.py --rtol 1e-3 --memory 400M --json".split()
     document = subcut(*words, cwd=folder).document
     assert not problem(document)
     assert (

@@ -93,16 +93,7 @@ def test_an_operator_that_takes_its_size_as_an_input_has_a_cure(tmp_path: Path) 
     np.save(tmp_path / "sizes.npy", np.array([1, 1, 4, 8]))
     (tmp_path / "wrong.py").write_text(WRONG)
     done = subcut(
-        "blame",
-        "--json",
-        "model.onnx",
-        "-i",
-        "x.npy",
-        "-i",
-        "sizes.npy",
-        "-c",
-        "wrong.py",
-        cwd=tmp_path,
+        *"blame --json model.onnx -i x.npy -i sizes.npy -c wrong.py".split(), cwd=tmp_path
     )
     cure, *_ = [c for c in json.loads(done.out)["cures"] if c["kind"] == "rewrite"]
     assert cure["proven"] and "Gather" in cure["what"] and has_line(cure["what"], "these shapes")

@@ -203,10 +203,7 @@ def test_bundle_has_only_listed_files(packed: Path) -> None:
         README,
         ENVIRONMENT,
         BUNDLE_LIST,
-        "manifest.json",
-        "run.json",
-        "report.html",
-        "report.md",
+        *"manifest.json run.json report.html report.md".split(),
         f"{CANDIDATE_FILES}/mine.py",
     }
     wanted |= {f"culprit/{name}" for name in ("model.onnx", "repro.py", "manifest.json")}
@@ -248,17 +245,10 @@ def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
     told = json.loads(data["it/" + ENVIRONMENT])
     assert told["variables"]["OMP_NUM_THREADS"] == "2" and "onnxruntime" in told["packages"]
     assert set(told) == {
-        "schema",
-        "python",
-        "implementation",
-        "system",
-        "release",
-        "machine",
-        "processor",
-        "cores",
-        "memory",
-        "packages",
-        "variables",
+        *(
+            "schema python implementation system release machine processor cores memory "
+            "packages variables"
+        ).split()
     }
 
 
@@ -559,17 +549,7 @@ def test_candidate_of_the_project_file_is_bundled(plain: Path, tmp_path: Path) -
         f'[candidates.npu]\nrun = "{run}"\nprecision = "fp16"\ntimeout = 77\n'
     )
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    words = (
-        "bundle",
-        "n2__n2",
-        "-c",
-        "npu",
-        "--trust",
-        "-o",
-        "../npu.zip",
-        "--candidate-files",
-        "../tools",
-    )
+    words = "bundle n2__n2 -c npu --trust -o ../npu.zip --candidate-files ../tools".split()
     done = subcut(*words, cwd=plain / "subcut_out", env=env)
     assert done.code == 0, done
     request = content(plain / "npu.zip", BUNDLE_LIST)["found_with"]["request"]

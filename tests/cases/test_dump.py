@@ -113,27 +113,11 @@ def test_all_agree_with_a_cut(here: Path) -> None:
 
 
 def test_formats_hold_the_same_values(here: Path) -> None:
-    words = (
-        "dump",
-        "data",
-        "conv1",
-        "--format",
-        "npy,bin",
-        "--dtype",
-        "float16",
-        "--layout",
-        "NHWC",
-    )
+    words = "dump data conv1 --format npy,bin --dtype float16 --layout NHWC".split()
     done = subcut(*words, "-o", "d", cwd=here)
     assert done.code == 0
     assert has_line(done.err, "warning", "conv1", "float16")
-    assert sorted(tree(here / "d")) == [
-        "conv1.bin",
-        "conv1.npy",
-        "data.bin",
-        "data.npy",
-        "manifest.json",
-    ]
+    assert sorted(tree(here / "d")) == "conv1.bin conv1.npy data.bin data.npy manifest.json".split()
     exact = np.load(here / "d/conv1.npy")
     raw = np.fromfile(here / "d/conv1.bin", np.float16).reshape(1, 32, 32, 8)
     assert np.array_equal(raw, exact.transpose(0, 2, 3, 1).astype(np.float16))

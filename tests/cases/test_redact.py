@@ -53,11 +53,9 @@ LEAKS = [
     "https://bob:hunter2@h.x/p?sig=abcdef1",
     "Authorization: Basic Ym9iOmh1bnRlcjI=",
     "Authorization: Bearer abcdefghij",
-    "postgres://u:pw@db/x",
-    "10.1.2.3",
-    "bob@corp.example",
-    "c2VjcmV0VG9rZW4",
-    "ghp_0123456789abcdefghij",
+    *(
+        "postgres://u:pw@db/x 10.1.2.3 bob@corp.example c2VjcmV0VG9rZW4 ghp_0123456789abcdefghij"
+    ).split(),
     "said tokenvalue1",
     "as alice",
     "on wonderland",
@@ -255,27 +253,22 @@ def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_stat
 
 
 @pytest.mark.parametrize("name", plugins.own_names("backends"))
-def test_known_options_are_those_that_the_backend_checks(
-    name: str,
-) -> None:
+def test_known_options_are_those_that_the_backend_checks(name: str) -> None:
     assert capabilities(name).options == getattr(plugins.load("backends", name), "OPTIONS", {})
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        "ort:disabled_optimizers=Pad_Fusion+QDQS8ToU8Transformer",
-        "ort:providers=CUDAExecutionProvider+CPUExecutionProvider",
-        "ort:ep=QNN,library=onnxruntime_qnn,backend_type=htp",
-        "ort:package=onnxruntime-openvino,providers=OpenVINOExecutionProvider",
-        "qnn-htp:backend_type=htp",
-        "openvino:device=GPU.1,EXECUTION_MODE_HINT=ACCURACY",
-        "web==1.24.3:ep=webgpu,layout=NCHW",
-        "web:version=1.24.3",
-        "mnn:precision=low",
-        "ncnn:vulkan=1",
-        "litert:kernels=builtin",
-        "cuda==1.30.0:use_tf32=0",
+        *(
+            "ort:disabled_optimizers=Pad_Fusion+QDQS8ToU8Transformer "
+            "ort:providers=CUDAExecutionProvider+CPUExecutionProvider "
+            "ort:ep=QNN,library=onnxruntime_qnn,backend_type=htp "
+            "ort:package=onnxruntime-openvino,providers=OpenVINOExecutionProvider "
+            "qnn-htp:backend_type=htp openvino:device=GPU.1,EXECUTION_MODE_HINT=ACCURACY "
+            "web==1.24.3:ep=webgpu,layout=NCHW web:version=1.24.3 mnn:precision=low "
+            "ncnn:vulkan=1 litert:kernels=builtin cuda==1.30.0:use_tf32=0"
+        ).split(),
         "cmd[inputs=float16:NHWC,outputs=big:float32]:run.sh {model}",
     ],
 )
@@ -288,15 +281,10 @@ def test_documented_candidate_leaves_as_it_is(spec: str) -> None:
     [
         "/usr/lib/libx.so",
         "C:\\x.dll",
-        "build.corp.example",
-        "10.1.2.3",
-        "box:8080",
-        "me@box",
-        "83749201",
-        "hf_abcdefghijklmnopqrstu",
-        "9f86d081884c7d65",
-        "alice-phone",
-        "wonderland",
+        *(
+            "build.corp.example 10.1.2.3 box:8080 me@box 83749201 "
+            "hf_abcdefghijklmnopqrstu 9f86d081884c7d65 alice-phone wonderland"
+        ).split(),
         "two words",
         "https://h/?t=1",
     ],
@@ -389,13 +377,10 @@ def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> No
 
 # Texts of a key that leaves elsewhere: SPECs, and parts that no document has as they are.
 UNDECLARED = {
-    "CandidateEntry.name",
-    "Departure.run",
-    "Judgement.name",
-    "Judgement.sample",
-    "Network.ops",
-    "RuntimeDocument.name",
-    "Source.file",
+    *(
+        "CandidateEntry.name Departure.run Judgement.name Judgement.sample Network.ops "
+        "RuntimeDocument.name Source.file"
+    ).split()
 }
 
 

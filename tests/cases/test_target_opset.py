@@ -73,10 +73,7 @@ def test_impossible_opset_is_refused(version: str, model: Path) -> None:
     done = subcut(
         "cut",
         model,
-        "--start",
-        "relu",
-        "--end",
-        "last",
+        *"--start relu --end last".split(),
         f"--target-opset={version}",
         cwd=model.parent,
     )

@@ -36,27 +36,16 @@ from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.process_backends import backend
 from tests.helpers.refusals import refused
-from tests.helpers.run_command import (
-    SUBCUT,
-    Done,
-    environment,
-    subcut,
-)
+from tests.helpers.run_command import SUBCUT, Done, environment, subcut
 
 QUICK = ("--rtol", "1e-3")
 ODD = [
-    "=1+2",
-    "+a",
-    "-a",
-    "@SUM(A1)",
+    *"=1+2 +a -a @SUM(A1)".split(),
     "two, words",
     'quo"ted',
     "line\nbreak",
     "tab\there",
-    "red\x1b[31m",
-    "x[bold]y",
-    "a/b:0",
-    "\u202eevil",
+    *"red\x1b[31m x[bold]y a/b:0 \u202eevil".split(),
     "semi;$(touch pwned)",
     "ünï",
     "'apostrophe",
@@ -684,10 +673,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
     }
     assert {
         p: (done.code, done.document["candidate"]["precision"]) for p, done in verdicts.items()
-    } == {
-        "fp32": (1, "fp32"),
-        "int8": (0, "int8"),
-    }
+    } == {"fp32": (1, "fp32"), "int8": (0, "int8")}
 
 
 # ------------------------------------------------------------------------------------------------

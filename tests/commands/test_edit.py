@@ -26,9 +26,7 @@ from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.run_command import in_process
 from tests.helpers.runs import evaluate
 
 NAMES = [f"n{i}" for i in range(6)]
@@ -77,10 +75,7 @@ def test_a_zipmap_at_the_end_goes_and_comes_back(
     gone = in_process("remove", "model.onnx", "--from", "zip", "-o", "plain.onnx")
     assert {row["name"]: row["status"] for row in gone.document["outputs"]} == (
         {"label": "same"} if label else {}
-    ) | {
-        "z": "gone",
-        "p": "new",
-    }
+    ) | {"z": "gone", "p": "new"}
     assert in_process("compare", "plain.onnx", "-c", "ort").exit_code == 0
     back = in_process("merge", "plain.onnx", "plain-tail.onnx", "-o", "whole.onnx")
     assert back.exit_code == 0
@@ -187,13 +182,7 @@ def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     new = onnx.load("new.onnx")
     onnx.checker.check_model(new, full_check=True)
     body = new.graph.node[2].attribute[0].g
-    assert [n.name for n in body.node] == [
-        "keep",
-        "mm",
-        "if",
-        "mul",
-        "out",
-    ] and not body.initializer
+    assert [n.name for n in body.node] == "keep mm if mul out".split() and not body.initializer
     assert [n.name for n in body.node[2].attribute[0].g.node] == ["sub", "twice", "neg"]
 
 
@@ -241,18 +230,7 @@ def test_a_newer_operator_raises_an_older_model(
     text_models.save(
         "gelu.onnx", "p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20
     )
-    words = (
-        "replace",
-        "model.onnx",
-        "-s",
-        "relu",
-        "-e",
-        "#0",
-        "--by",
-        "gelu.onnx",
-        "-o",
-        "new.onnx",
-    )
+    words = "replace model.onnx -s relu -e #0 --by gelu.onnx -o new.onnx".split()
     with raises(ModelError, "opset.not-convertible", "Gelu") as refusal:
         in_process(*words)
     assert "--opset 20" in refusal.value.hint

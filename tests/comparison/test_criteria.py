@@ -372,10 +372,7 @@ def test_settled_without_a_rule() -> None:
         "1",
         "reference",
         "infinite: 1",
-        "candidate",
-        "1",
-        "reference",
-        "4",
+        *"candidate 1 reference 4".split(),
     )
 
 

@@ -138,10 +138,7 @@ def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> 
     assert document["bisection"]["findings"][0]["nodes"] == ["layer0.v"]
     done, document = looped(
         here,
-        "decoder.onnx",
-        "wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on",
-        "-i",
-        "prompt.npy",
+        *"decoder.onnx wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on -i prompt.npy".split(),
     )
     assert (done.code, document["outcome"]) == (0, "agree")
     assert has_line(document["why"], "approximate", "1 Softmax")
@@ -150,18 +147,7 @@ def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> 
 @pytest.mark.slow
 def test_the_time_may_end_a_walk(here: Path) -> None:
     (here / "loop.toml").write_text("steps = 500")
-    words = (
-        "bisect",
-        "decoder.onnx",
-        "--loop",
-        "loop.toml",
-        "-c",
-        "ort",
-        "-i",
-        "prompt.npy",
-        "--max-time",
-        "0.5s",
-    )
+    words = "bisect decoder.onnx --loop loop.toml -c ort -i prompt.npy --max-time 0.5s".split()
     done = subcut(*words, cwd=here)
     assert done.code == 5 and has_line(done.err, "time")
 

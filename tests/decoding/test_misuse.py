@@ -61,18 +61,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def looped(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
-    fixed = (
-        "--loop",
-        "loop.toml",
-        "-i",
-        "x.npy",
-        "-c",
-        "sum.py",
-        "--repeat",
-        "1",
-        "--json",
-        *words,
-    )
+    fixed = (*"--loop loop.toml -i x.npy -c sum.py --repeat 1 --json".split(), *words)
     done = subcut("bisect", "model.onnx", *fixed, cwd=folder)
     return done, json.loads(done.out)
 

@@ -107,11 +107,7 @@ NHWC = ("axes", "0,2,3,1", "NHWC for NCHW")
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ("nhwc", NHWC),
-        ("bgr", ("0 and 2", "axis 1", "RGB for BGR")),
-    ],
+    ("mistake", "words"), [("nhwc", NHWC), ("bgr", ("0 and 2", "axis 1", "RGB for BGR"))]
 )
 def test_a_simple_mistake_is_named(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last")
@@ -151,20 +147,8 @@ def test_float16_that_nobody_declared(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (
-            "inside",
-            ("perhaps no", "0.002", "approximate", "Conv, Tanh"),
-        ),
-        (
-            "drift",
-            (
-                (
-                    "bug",
-                    "float16",
-                    "size",
-                )
-            ),
-        ),
+        ("inside", ("perhaps no", "0.002", "approximate", "Conv, Tanh")),
+        ("drift", (("bug", "float16", "size"))),
     ],
 )
 def test_by_its_size(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
@@ -231,24 +215,9 @@ def test_a_weight_beyond_the_claimed_range_is_named(
 @pytest.mark.parametrize(
     ("exact", "claim", "words", "conclusion"),
     [
-        (
-            "right",
-            "fp16",
-            ("right", "precision=f32", "lower precision"),
-            ("not known", "right"),
-        ),
-        (
-            "wrong",
-            "fp16",
-            ("wrong", "claim=fp32,precision=f32"),
-            ("bug", "full precision"),
-        ),
-        (
-            "right",
-            "fp32",
-            ("right", "precision=f32", "optimiser"),
-            ("bug", "optimiser", "right"),
-        ),
+        ("right", "fp16", ("right", "precision=f32", "lower precision"), ("not known", "right")),
+        ("wrong", "fp16", ("wrong", "claim=fp32,precision=f32"), ("bug", "full precision")),
+        ("right", "fp32", ("right", "precision=f32", "optimiser"), ("bug", "optimiser", "right")),
     ],
 )
 def test_the_same_backend_in_full_precision(
@@ -265,23 +234,11 @@ def test_the_same_backend_in_full_precision(
 @pytest.mark.parametrize(
     ("switches", "words", "conclusion"),
     [
-        (
-            "heal",
-            ("right", "exp=exact"),
-            ("one option",),
-        ),
+        ("heal", ("right", "exp=exact"), ("one option",)),
         (
             "none",
             ("wrong", "threads=1", "wrong", "fast exp"),
-            (
-                (
-                    "bug",
-                    "approximation",
-                    "float16",
-                    "'first' alone",
-                    "fp32",
-                )
-            ),
+            (("bug", "approximation", "float16", "'first' alone", "fp32")),
         ),
     ],
 )
@@ -330,16 +287,7 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
-    [
-        (
-            "nan",
-            ("rounding", "fp32", "not explain"),
-        ),
-        (
-            "shape",
-            ("rounding", "1×3×8×1", "1×3"),
-        ),
-    ],
+    [("nan", ("rounding", "fp32", "not explain")), ("shape", ("rounding", "1×3×8×1", "1×3"))],
 )
 def test_what_no_rounding_does(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last", more=True)
@@ -427,10 +375,7 @@ def here(tmp_path: Path) -> Path:
 def run(verb: str, cwd: Path, *words: str, **options: str) -> Done:
     return subcut(
         verb,
-        "model.onnx",
-        "-i",
-        "images",
-        "-c",
+        *"model.onnx -i images -c".split(),
         spec_of(mistaken_candidate.HERE, **options),
         *words,
         cwd=cwd,
@@ -479,13 +424,7 @@ def test_bisect_says_it(here: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ("nhwc", NHWC),
-        ("before", ("sample s0",)),
-    ],
-)
+@pytest.mark.parametrize(("mistake", "words"), [("nhwc", NHWC), ("before", ("sample s0",))])
 def test_bisect_names_each(mistake: str, words: tuple[str, ...], here: Path) -> None:
     found = evidence(run("bisect", here, "--json", mistake=mistake, tensor="y"))
     assert has_line(found["likeness"], "looks like", *words)
@@ -497,14 +436,7 @@ def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
     assert has_line(found["conclusion"], "rounding", "not a bug", "float16", "--precision fp16")
     assert has_line(found["second"], "evaluator agrees", "reference")
     done = run(
-        "bisect",
-        here,
-        "--precision",
-        "fp16",
-        "--criterion",
-        "noise:k=0.6",
-        "--force",
-        mistake="half",
+        "bisect", here, *"--precision fp16 --criterion noise:k=0.6 --force".split(), mistake="half"
     )
     assert done.code == 0 and has_line(done.out, "right", "agree"), done
 
@@ -513,10 +445,7 @@ def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
 @pytest.mark.parametrize("verb", ["bisect", "compare"])
 def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
     done = run(verb, here, mistake="fed")
-    assert (
-        done.code,
-        has_line(done.err, "RGB for BGR", "0 and 2", "axis 1"),
-    ) == (4, True), done
+    assert (done.code, has_line(done.err, "RGB for BGR", "0 and 2", "axis 1")) == (4, True), done
 
 
 @pytest.mark.slow

@@ -107,13 +107,7 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
     root = ET.fromstring(svg(layout, marks, '"<title>'))
     assert root.tag.endswith("svg")
     assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {
-        "svg",
-        "style",
-        "g",
-        "rect",
-        "text",
-        "title",
-        "path",
+        *"svg style g rect text title path".split()
     }
 
 

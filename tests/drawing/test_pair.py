@@ -61,15 +61,9 @@ def test_models_that_differ_by_quantizers_correspond() -> None:
     plain = Network(["", ""], ["Conv", "Relu"], [["x", "w"], ["a"]], [["a"], ["y"]], ["x"], ["y"])
     reads = [["w8"], ["x"], ["x8"], ["xf", "wf"], ["a"], ["a8"], ["af"]]
     makes = [["wf"], ["x8"], ["xf"], ["a"], ["a8"], ["af"], ["y"]]
-    ops = [
-        "DequantizeLinear",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "Conv",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "Relu",
-    ]
+    ops = (
+        "DequantizeLinear QuantizeLinear DequantizeLinear Conv QuantizeLinear DequantizeLinear Relu"
+    ).split()
     quantized = Network([""] * 7, ops, reads, makes, ["x"], ["y"])
     found = pieces(plain, quantized, matched(plain, quantized))
     assert [(p.others, p.changed, p.quantized) for p in found] == [

@@ -74,17 +74,7 @@ def test_zeros_are_not_right_where_scores_are_tiny(
 ) -> None:
     write(here, ZEROS, "prob")
     only_outputs = ["--at", "prob", "--in-place"] if command == "compare" else []
-    words = (
-        "m.onnx",
-        "-c",
-        "candidate.py",
-        "-i",
-        "x.npy",
-        "--trust",
-        "--json",
-        "--precision",
-        precision,
-    )
+    words = (*"m.onnx -c candidate.py -i x.npy --trust --json --precision".split(), precision)
     done = subcut(command, *words, *only_outputs, cwd=here)
     assert done.code in (1, 5), done.out
 

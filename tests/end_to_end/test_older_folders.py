@@ -145,16 +145,7 @@ def test_cases_are_bundled_exported_and_inspected(here: Path, case: str) -> None
 def test_older_dump_and_cut_are_read(here: Path) -> None:
     assert "shifted.npy" in in_process("export", "dumped", "-o", "out", "--format", "npy").text
     put_back = in_process(
-        "replace",
-        "model.onnx",
-        "-s",
-        "shift",
-        "-e",
-        "gate",
-        "--by",
-        "results/shift__gate",
-        "-o",
-        "n.onnx",
+        *"replace model.onnx -s shift -e gate --by results/shift__gate -o n.onnx".split()
     )
     assert put_back.exit_code == 0 and "bit-identical" in put_back.text
 

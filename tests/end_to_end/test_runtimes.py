@@ -555,10 +555,7 @@ def test_no_library_opens_a_connection_either(runtime: str, tmp_path: Path) -> N
     model = save(tmp_path, CONV, **KERNEL, **LAST)
     log = tmp_path / "calls"
     words = [
-        "-f",
-        "-e",
-        "trace=connect,sendto,sendmmsg",
-        "-o",
+        *"-f -e trace=connect,sendto,sendmmsg -o".split(),
         str(log),
         str(Path(sys.executable).with_name("subcut")),
     ]

@@ -50,13 +50,7 @@ LINES = {
 }
 NAMES = [
     *sys.stdlib_module_names,
-    "pip",
-    "sitecustomize",
-    "usercustomize",
-    "subgraph",
-    "packaging",
-    "numpy",
-    "onnx",
+    *"pip sitecustomize usercustomize subgraph packaging numpy onnx".split(),
 ]
 
 

@@ -46,23 +46,7 @@ MACHINE = (  # further values that vary from machine to machine
     (r"\bthreads=\d+", "threads=<threads>"),
     (r"\| threads \| `\d+` \|", "| threads | `<threads>` |"),
 )
-LINES = {
-    "p",
-    "tr",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "li",
-    "div",
-    "pre",
-    "table",
-    "section",
-    "summary",
-    "dt",
-    "dd",
-    "br",
-}
+LINES = {*"p tr h1 h2 h3 h4 li div pre table section summary dt dd br".split()}
 
 
 def renew(page: str, place: Path, operator_tests: Path | None = None) -> str:

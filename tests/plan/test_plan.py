@@ -109,10 +109,7 @@ def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
     words = (
         "--candidate-model",
         f"{other}.onnx",
-        "--criterion",
-        "cosine>0.98",
-        "--gears",
-        "float32,float16,int16",
+        *"--criterion cosine>0.98 --gears float32,float16,int16".split(),
     )
     document = plan(place, *words).document
     (kept,) = document["kept"]
@@ -147,17 +144,7 @@ def test_score_of_a_file_is_used(place: Path) -> None:
 
 def test_few_samples_are_unresolved(place: Path) -> None:
     done = subcut(
-        "plan",
-        "m.onnx",
-        "-i",
-        "samples/s0.npy",
-        "--to",
-        "fp16",
-        "--score",
-        "sqnr",
-        "--at-least",
-        "10",
-        "--json",
+        *"plan m.onnx -i samples/s0.npy --to fp16 --score sqnr --at-least 10 --json".split(),
         cwd=place,
     )
     assert done.code == 5 and "one sample" in done.document["says"], done
@@ -266,13 +253,7 @@ def test_not_even_float_is_good_enough(place: Path) -> None:
 def test_used_up_time_ends_the_plan(place: Path) -> None:
     done = plan(
         place,
-        "--candidate-model",
-        "bad.onnx",
-        "--criterion",
-        "cosine>0.98",
-        "--max-time",
-        "0.01s",
-        "--fresh",
+        *"--candidate-model bad.onnx --criterion cosine>0.98 --max-time 0.01s --fresh".split(),
     )
     assert (done.code, done.document["error"]["kind"]) == (5, "OutOfTime"), done
 
@@ -305,17 +286,10 @@ def test_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> Non
     )
     (place / "float_only.py").write_text(planted(refuse))
     done = subcut(
-        "plan",
-        "m.onnx",
-        "-i",
-        "samples",
-        "-c",
-        "float_only.py",
-        "--candidate-model",
-        "bad.onnx",
-        "--criterion",
-        "cosine>0.98",
-        "--json",
+        *(
+            "plan m.onnx -i samples -c float_only.py --candidate-model bad.onnx "
+            "--criterion cosine>0.98 --json"
+        ).split(),
         cwd=place,
     )
     document = done.document
@@ -451,21 +425,9 @@ def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Planner, "measure", measure)
     done = subcut(
-        "plan",
-        "many.onnx",
-        "-i",
-        "samples",
-        "-c",
+        *"plan many.onnx -i samples -c".split(),
         EXACT,
-        "--to",
-        "fp16",
-        "--score",
-        "sqnr",
-        "--at-least",
-        "40",
-        "--max-time",
-        "300s",
-        "--json",
+        *"--to fp16 --score sqnr --at-least 40 --max-time 300s --json".split(),
         cwd=place,
     )
     document = done.document

@@ -40,17 +40,7 @@ def here(tmp_path: Path) -> Path:
 
 def plan(here: Path, *words: str) -> dict[str, Any]:
     document: dict[str, Any] = subcut(
-        "plan",
-        "m.onnx",
-        "-i",
-        "samples",
-        "-c",
-        EXACT,
-        "--score",
-        "sqnr",
-        *words,
-        "--json",
-        cwd=here,
+        *"plan m.onnx -i samples -c".split(), EXACT, "--score", "sqnr", *words, "--json", cwd=here
     ).document
     return document
 
@@ -107,17 +97,7 @@ def test_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     (tried,) = plan(here, "--to", "fp16", "--at-least", "60")["tried_lists"]
     assert (tried["tool"], tried["accepted"], tried["added"]) == ("onnxconverter-common", False, 0)
     text = subcut(
-        "plan",
-        "m.onnx",
-        "-i",
-        "samples",
-        "--to",
-        "fp16",
-        "--score",
-        "sqnr",
-        "--at-least",
-        "60",
-        cwd=here,
+        *"plan m.onnx -i samples --to fp16 --score sqnr --at-least 60".split(), cwd=here
     ).out
     assert has_line(text, "onnxconverter-common", "list") and has_line(text, "not tried", "amct")
 

@@ -212,13 +212,7 @@ def test_labels_and_precisions_of_each(
 ) -> None:
     told(float="right", board="right8")
     done = subcut(
-        "bisect",
-        "net.onnx",
-        "--recorded",
-        "x86=float",
-        "--recorded",
-        "npu:int8=board",
-        cwd=tmp_path,
+        *"bisect net.onnx --recorded x86=float --recorded npu:int8=board".split(), cwd=tmp_path
     )
     assert (
         done.code == 0

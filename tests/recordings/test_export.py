@@ -88,18 +88,7 @@ def test_a_case(here: Path) -> None:
         "NHWC",
     )
 
-    words = (
-        "export",
-        "device",
-        "-o",
-        "back",
-        "--dtype",
-        "float32",
-        "--layout",
-        "NCHW",
-        "--format",
-        "npy",
-    )
+    words = "export device -o back --dtype float32 --layout NCHW --format npy".split()
     assert subcut(*words, cwd=here).code == 0
     assert np.array_equal(
         np.load(here / "back/inputs/conv1.npy"), exact.astype(np.float16).astype(np.float32)
@@ -181,18 +170,7 @@ def test_other_ranks_have_no_layout(shape: tuple[int, ...], tmp_path: Path) -> N
 )
 @given(
     st.sampled_from(
-        [
-            "float16",
-            "float32",
-            "float64",
-            "int8",
-            "uint8",
-            "int16",
-            "int32",
-            "int64",
-            "uint64",
-            "bool",
-        ]
+        "float16 float32 float64 int8 uint8 int16 int32 int64 uint64 bool".split()
     ).flatmap(
         lambda kind: arrays.arrays(
             kind, arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
@@ -304,15 +282,7 @@ def test_codes_of_the_models_own_quantizer(dtype: str, zero: int, tmp_path: Path
     assert (listed["x"]["scale"], listed["x"]["zero_point"]) == (0.5, zero)
     assert "scale" not in listed["other"] and "scale" not in listed["at"]
     given = subcut(
-        "export",
-        "mine",
-        "-o",
-        "given",
-        "--model",
-        "q.onnx",
-        "--tensor",
-        "x=int8:scale=1",
-        cwd=tmp_path,
+        *"export mine -o given --model q.onnx --tensor x=int8:scale=1".split(), cwd=tmp_path
     )
     assert has_line(given.out, "x.bin", "int8:scale=1:zero=0")
 
@@ -376,19 +346,9 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
     [
         ([1, 2, 3], "float16", [1, 2, 3], ("nothing lost",)),
         ([0.1, 1], "float16", [np.float16(0.1), 1], ("2.4e-05 of 1",)),
-        (
-            [1e6, -1e6, 1],
-            "float16",
-            [np.inf, -np.inf, 1],
-            ("2 of 3", "overflow"),
-        ),
+        ([1e6, -1e6, 1], "float16", [np.inf, -np.inf, 1], ("2 of 3", "overflow")),
         ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], ("nothing lost",)),
-        (
-            [1e-9, 1],
-            "float16",
-            [0, 1],
-            ("1.0e-09 of 1", "1 of 2", "vanish"),
-        ),
+        ([1e-9, 1], "float16", [0, 1], ("1.0e-09 of 1", "1 of 2", "vanish")),
         ([0, 255, 7], "uint8", [0, 255, 7], ("nothing lost",)),
         (
             [-3, 300, 0.4, 1.6],
@@ -396,18 +356,8 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
             [0, 255, 0, 2],
             ("4.0e-01 of 300", "2 of 4", "overflow", "1 of 4", "vanish"),
         ),
-        (
-            [np.nan, np.inf, 5],
-            "uint8",
-            [0, 255, 5],
-            ("2 of 3", "invalid"),
-        ),
-        (
-            [-200, 127],
-            "int8",
-            [-128, 127],
-            ("1 of 2", "overflow"),
-        ),
+        ([np.nan, np.inf, 5], "uint8", [0, 255, 5], ("2 of 3", "invalid")),
+        ([-200, 127], "int8", [-128, 127], ("1 of 2", "overflow")),
     ],
 )
 def test_losses_are_counted(
@@ -562,16 +512,7 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
         and done.out.endswith(f"2 files in {Path('dump/out')}/\n")
     )
     again = subcut(
-        "export",
-        "dump",
-        "-o",
-        "dump/out",
-        "--format",
-        "npy",
-        "--dump-format",
-        "ascend",
-        "--force",
-        cwd=tmp_path,
+        *"export dump -o dump/out --format npy --dump-format ascend --force".split(), cwd=tmp_path
     )
     assert again.code == 0, again.err
     wrong = subcut("export", "dump", "-o", "o", "--dump-format", "ascnd", cwd=tmp_path)
@@ -586,17 +527,7 @@ def test_export_of_headerless_files(here: Path) -> None:
     value.transpose(0, 2, 3, 1).tofile(here / "d/Result_0/conv1.raw")
     np.zeros(3, np.uint8).tofile(here / "d/Result_0/strange_native.raw")
     done = subcut(
-        "export",
-        "d",
-        "-o",
-        "out",
-        "--format",
-        "npy",
-        "--model",
-        "resnet50.onnx",
-        "--dump-layout",
-        "nhwc",
-        cwd=here,
+        *"export d -o out --format npy --model resnet50.onnx --dump-layout nhwc".split(), cwd=here
     )
     assert done.code == 0, done.err
     assert has_line(done.out, "Result_0/conv1.npy", "float32", "1×8×32×32") and has_line(

@@ -555,15 +555,7 @@ def test_a_cut_fed_with_what_was_recorded(
     here = fifty(wrong=12)
     names = [n.output[0] for n in made.graph.node]
     done = subcut(
-        "cut",
-        "net.onnx",
-        "-s",
-        "/block3/conv15",
-        "-e",
-        "/block3/relu19",
-        "--recorded",
-        "dump",
-        cwd=here,
+        *"cut net.onnx -s /block3/conv15 -e /block3/relu19 --recorded dump".split(), cwd=here
     )
     assert done.code == 0, done.err
     case = here / "subcut_out" / "block3_conv15__block3_relu19"
@@ -616,15 +608,7 @@ def test_a_cut_that_the_recording_cannot_feed(
     here = fifty()
     (here / "dump" / f"{made.graph.node[14].output[0].replace('/', '_')}.npy").unlink()
     done = subcut(
-        "cut",
-        "net.onnx",
-        "-s",
-        "/block3/conv15",
-        "-e",
-        "/block3/relu19",
-        "--recorded",
-        "dump",
-        cwd=here,
+        *"cut net.onnx -s /block3/conv15 -e /block3/relu19 --recorded dump".split(), cwd=here
     )
     assert done.code == 2
     assert has_line(done.err, "'/block2/relu14_output_0'")

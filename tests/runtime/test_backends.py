@@ -739,11 +739,7 @@ def test_places_that_were_not_named_are_the_last_words(
     assert (tmp_path / "words").read_text().splitlines() == [
         "-a",
         "my model.onnx",
-        "converted",
-        "-b",
-        "converted",
-        "inputs",
-        "outputs",
+        *"converted -b converted inputs outputs".split(),
     ]
     assert cmd.words_of("run", "a b") == ["a", "b", "{model}", "{inputs}", "{outputs}"]
     assert cmd.words_of("run", "a b", converted=True) == [

@@ -102,12 +102,7 @@ def test_a_misspelt_python_file_is_answered_with_the_nearest(
         "ortt",
         "npu",
         "",
-        ":a=b",
-        "or\x1b[31m",
-        "none.py",
-        "none.py:a=b",
-        "ort:opt",
-        "ort:=3",
+        *":a=b or\x1b[31m none.py none.py:a=b ort:opt ort:=3".split(),
         "ort:a b=3",
         "ort:opt=all,opt=basic",
         "cmd:",
@@ -428,10 +423,7 @@ REACHED: dict[
     str, tuple[str, dict[str, str]]
 ] = {  # SPEC → the files there; `code_.py` is the one that is edited
     "a Python file imports it": ("back.py", {"back.py": "import code_"}),
-    "a Python file imports it by its name": (
-        "back.py",
-        {"back.py": "__import__('co' + 'de_')"},
-    ),
+    "a Python file imports it by its name": ("back.py", {"back.py": "__import__('co' + 'de_')"}),
     "a script without suffix": (
         "cmd:python3 ./run",
         {"run": "#!/usr/bin/env python3\nimport code_"},
@@ -443,10 +435,7 @@ REACHED: dict[
     ),
     "python -c": ("cmd:python3 -c 'import code_; code_.main()'", {}),
     "sh -c": ("cmd:sh -c './code_.py {model} {inputs} {outputs}'", {}),
-    "a shell script": (
-        "cmd:./run.sh",
-        {"run.sh": 'exec python3 "$(dirname "$0")/code_.py" "$@"'},
-    ),
+    "a shell script": ("cmd:./run.sh", {"run.sh": 'exec python3 "$(dirname "$0")/code_.py" "$@"'}),
 }
 
 
@@ -468,12 +457,8 @@ def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> 
 
 
 LEFT_OUT = (
-    "subcut_out/case/a.py",
-    ".git/hook.py",
-    "found/n1/repro.py",
-    "env/a.py",
-    "lib/site-packages/a.py",
-)
+    "subcut_out/case/a.py .git/hook.py found/n1/repro.py env/a.py lib/site-packages/a.py"
+).split()
 
 
 def test_results_and_environments_are_no_code_of_the_users(home: Path) -> None:

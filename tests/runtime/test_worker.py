@@ -294,11 +294,7 @@ CLEARED = (
         "sleep",
         "busy",
         "lock held",
-        "forks",
-        "child",
-        "session",
-        "daemon",
-        "cleared",
+        *"forks child session daemon cleared".split(),
         "cleared daemon",
         "ignores",
         "flood",
@@ -511,102 +507,26 @@ def refusal(one: Worker, into: Path) -> SubcutError:
             Refused,
             ("refuses", "ValueError: bad op"),
         ),
-        (
-            {"load": "sys.exit(3)"},
-            Refused,
-            ("refuses", "SystemExit: 3"),
-        ),
-        (
-            {"load": "import no_such_module"},
-            BackendError,
-            ("cannot be", "'no_such_module'"),
-        ),
-        (
-            {"load": "return None"},
-            BackendError,
-            ("load", "NoneType", "function"),
-        ),
-        (
-            {"load": "return [1]"},
-            BackendError,
-            ("load", "list", "function"),
-        ),
-        (
-            {"top": "", "run": "raise KeyError('x')"},
-            ModelError,
-            ("running", "KeyError: 'x'"),
-        ),
-        (
-            {"run": "sys.exit('bye')"},
-            ModelError,
-            ("running", "SystemExit: bye"),
-        ),
+        ({"load": "sys.exit(3)"}, Refused, ("refuses", "SystemExit: 3")),
+        ({"load": "import no_such_module"}, BackendError, ("cannot be", "'no_such_module'")),
+        ({"load": "return None"}, BackendError, ("load", "NoneType", "function")),
+        ({"load": "return [1]"}, BackendError, ("load", "list", "function")),
+        ({"top": "", "run": "raise KeyError('x')"}, ModelError, ("running", "KeyError: 'x'")),
+        ({"run": "sys.exit('bye')"}, ModelError, ("running", "SystemExit: bye")),
         ({"run": "raise MemoryError"}, OutOfMemory, ("memory",)),
-        (
-            {"run": "open('/nonexistent/x')"},
-            ModelError,
-            ("running", "FileNotFoundError"),
-        ),
-        (
-            {"run": "return None"},
-            ModelError,
-            ("NoneType", "mapping"),
-        ),
-        (
-            {"run": "return [np.zeros(2)]"},
-            ModelError,
-            ("list", "mapping"),
-        ),
-        (
-            {"run": "return {'y': None}"},
-            ModelError,
-            ("y", "tensor"),
-        ),
-        (
-            {"run": "return {'y': []}"},
-            ModelError,
-            ("y", "tensor"),
-        ),
-        (
-            {"run": "return {'y': object()}"},
-            ModelError,
-            ("y", "tensor", "TypeError", "object"),
-        ),
-        (
-            {"run": "return {'y': {'a': 1}}"},
-            ModelError,
-            ("y", "tensor", "TypeError", "dict"),
-        ),
-        (
-            {"run": "return {'y': [[1, 2], [3, None]]}"},
-            ModelError,
-            ("y", "tensor"),
-        ),
-        (
-            {"run": "return {'y': np.zeros(2, 'M8[s]')}"},
-            ModelError,
-            ("y", "tensor", "elements"),
-        ),
-        (
-            {"top": "1 / 0"},
-            UsageError,
-            ("imported", "ZeroDivisionError"),
-        ),
-        (
-            {"top": "import no_such_module"},
-            UsageError,
-            ("imported", "ModuleNotFoundError"),
-        ),
-        (
-            {"top": "sys.exit(3)"},
-            UsageError,
-            ("imported", "SystemExit"),
-        ),
-        (
-            {"top": "def ("},
-            UsageError,
-            ("imported", "SyntaxError"),
-        ),
+        ({"run": "open('/nonexistent/x')"}, ModelError, ("running", "FileNotFoundError")),
+        ({"run": "return None"}, ModelError, ("NoneType", "mapping")),
+        ({"run": "return [np.zeros(2)]"}, ModelError, ("list", "mapping")),
+        ({"run": "return {'y': None}"}, ModelError, ("y", "tensor")),
+        ({"run": "return {'y': []}"}, ModelError, ("y", "tensor")),
+        ({"run": "return {'y': object()}"}, ModelError, ("y", "tensor", "TypeError", "object")),
+        ({"run": "return {'y': {'a': 1}}"}, ModelError, ("y", "tensor", "TypeError", "dict")),
+        ({"run": "return {'y': [[1, 2], [3, None]]}"}, ModelError, ("y", "tensor")),
+        ({"run": "return {'y': np.zeros(2, 'M8[s]')}"}, ModelError, ("y", "tensor", "elements")),
+        ({"top": "1 / 0"}, UsageError, ("imported", "ZeroDivisionError")),
+        ({"top": "import no_such_module"}, UsageError, ("imported", "ModuleNotFoundError")),
+        ({"top": "sys.exit(3)"}, UsageError, ("imported", "SystemExit")),
+        ({"top": "def ("}, UsageError, ("imported", "SyntaxError")),
         (
             {"top": "def warm(): raise KeyError", "load": "raise ValueError"},
             Refused,
@@ -671,11 +591,7 @@ for n in range(3, 20):
     ],
 )
 def test_an_error_tells_a_report_of_the_backend_from_what_its_process_did(
-    run: str,
-    kind: type[SubcutError],
-    code: str,
-    start: Callable[..., Worker],
-    tmp_path: Path,
+    run: str, kind: type[SubcutError], code: str, start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     with pytest.raises(kind) as e:
         ask(start(run=run), tmp_path)
@@ -691,12 +607,7 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "code", "about"),
     [
-        (
-            "def version(): raise KeyError('v')",
-            BackendError,
-            "backend.unusable",
-            "KeyError: 'v'",
-        ),
+        ("def version(): raise KeyError('v')", BackendError, "backend.unusable", "KeyError: 'v'"),
         (
             "def version(): import no_such_module",
             BackendError,
@@ -709,12 +620,7 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
             "backend.unusable",
             "ZeroDivisionError",
         ),
-        (
-            "def precision(options): return 'float16'",
-            BackendError,
-            "backend.unusable",
-            "float16",
-        ),
+        ("def precision(options): return 'float16'", BackendError, "backend.unusable", "float16"),
     ],
 )
 def test_what_it_says_of_itself_may_fail(

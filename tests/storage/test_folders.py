@@ -26,24 +26,10 @@ from subgraph.system import Lock
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import (
-    manifest,
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import manifest, subcut, tree
 
 NAMES = [
-    "/layer1/a:0",
-    "layer1/a:0",
-    "layer1_a_0",
-    "../../etc/passwd",
-    "..",
-    ".",
-    "/",
-    ":",
-    "//",
-    "~",
-    "-rf",
+    *"/layer1/a:0 layer1/a:0 layer1_a_0 ../../etc/passwd .. . / : // ~ -rf".split(),
     " ",
     "a b",
     "x" * 300,
@@ -53,22 +39,11 @@ NAMES = [
     "ünïcodé",
     "名前",
     "名字",
-    "Same",
-    "same",
-    "SAME",
-    "con",
-    "CON.txt",
-    "nul",
-    "lpt1",
-    "trailing.",
-    ".hidden",
+    *"Same same SAME con CON.txt nul lpt1 trailing. .hidden".split(),
     "tab\there",
     "*?<>|\"'\\",
     "$(touch pwned)",
-    "%s",
-    "100",
-    "manifest.json",
-    "model.onnx",
+    *"%s 100 manifest.json model.onnx".split(),
     "\ud800",
 ]
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)

@@ -378,18 +378,7 @@ def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]
         "    time.sleep(0.2)\n    os.remove(path)\n    return plain(feeds)"
     )
     document = sweep(
-        "-c",
-        backend(body),
-        "--only",
-        "Abs",
-        "--only",
-        "Relu",
-        "--only",
-        "Elu",
-        "--jobs",
-        "2",
-        cwd=here,
-        code=0,
+        "-c", backend(body), *"--only Abs --only Relu --only Elu --jobs 2".split(), cwd=here, code=0
     )
     assert document["candidates"][0]["totals"]["right"] == document["tests"]["count"] > 6
     assert max(map(int, (here / "most").read_text().split())) == 2
@@ -461,12 +450,7 @@ def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
         "ort",
         "-c",
         spec,
-        "--only",
-        "test_elu",
-        "--only",
-        "test_celu_float16",
-        "--only",
-        "test_abs",
+        *"--only test_elu --only test_celu_float16 --only test_abs".split(),
     )
     document = sweep(*words, cwd=here, code=1)
     assert document["differ"] == ["test_elu"]
@@ -640,12 +624,7 @@ def test_sweep_has_a_csv_form(here: Path) -> None:
         "sweep",
         "-c",
         faulty_spec(op="Elu"),
-        "-c",
-        "ort",
-        "--only",
-        "test_elu",
-        "--only",
-        "test_bernoulli",
+        *"-c ort --only test_elu --only test_bernoulli".split(),
     )
     done = subcut(*words, "--csv", "t.csv", cwd=here)
     assert done.code == 1

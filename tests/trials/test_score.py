@@ -287,10 +287,7 @@ def by_low(line: Path, command: str, candidate: str, *words: str) -> Done:
     score = ("--score", "mine.py:low", *(words or ("--drop", "10%")))
     return subcut(
         command,
-        "model.onnx",
-        "-i",
-        "samples",
-        "-c",
+        *"model.onnx -i samples -c".split(),
         f"{HERE}:{candidate}",
         *score,
         "--json",

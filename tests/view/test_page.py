@@ -820,17 +820,7 @@ def test_bisection_is_opened_by_its_folder(demo: Path, opened: Callable[..., Tab
 def test_plan_is_opened_by_its_folder(demo: Path, opened: Callable[..., Tab]) -> None:
     """What stays in float is marked in the network; the curve stands in the panel."""
     with contextlib.chdir(demo):
-        words = (
-            "--to",
-            "int8",
-            "--unit",
-            "operator",
-            "--score",
-            "sqnr",
-            "--at-least",
-            "50",
-            "--json",
-        )
+        words = "--to int8 --unit operator --score sqnr --at-least 50 --json".split()
         plan = in_process("plan", "model.onnx", *words).document
     kept = [name for place in plan["kept"] for name in place["nodes"]]
     tab = opened(demo, str(demo / plan["path"]))

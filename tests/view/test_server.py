@@ -71,15 +71,7 @@ def post(server: ViewServer, path: str, asked: Any, **headers: str) -> tuple[int
     return status, json.loads(data)
 
 
-ACTIONS = (
-    "/api/layout",
-    "/api/node",
-    "/api/tensor",
-    "/api/region",
-    "/api/run",
-    "/api/stop",
-    "/api/drop",
-)
+ACTIONS = "/api/layout /api/node /api/tensor /api/region /api/run /api/stop /api/drop".split()
 DATA = ("/api/model", "/api/events", "/output/x", "/zip/x")
 
 
@@ -209,13 +201,9 @@ def test_the_page_names_no_other_host_and_no_inline_code(server: ViewServer) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        "../m.onnx",
-        "%2e%2e/m.onnx",
-        "..%2fm.onnx",
-        "/etc/passwd",
-        "%2fetc%2fpasswd",
-        "link",
-        "dir/link/passwd",
+        *(
+            "../m.onnx %2e%2e/m.onnx ..%2fm.onnx /etc/passwd %2fetc%2fpasswd link dir/link/passwd"
+        ).split(),
         "",
         ".",
         "a%00b",
@@ -311,10 +299,7 @@ def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:
         "m.onnx",
         f"--start={NAMES[1]}",
         f"--end={NAMES[4]}",
-        "--dump",
-        "all",
-        "--seed=--trust",
-        "--output=out",
+        *"--dump all --seed=--trust --output=out".split(),
     ]
 
 

@@ -128,11 +128,7 @@ def test_a_recording(demo: Path) -> None:
 
 def test_a_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
     done = subcut(
-        "bundle",
-        "subcut_out/bisect-wrong.py",
-        "--candidate-files",
-        "wrong.py",
-        "-o",
+        *"bundle subcut_out/bisect-wrong.py --candidate-files wrong.py -o".split(),
         tmp_path / "b.zip",
         cwd=demo,
         env=OWN,

@@ -17,22 +17,10 @@ import pytest
 from subgraph.cases.zip_archive import require_names
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import (
-    COMMAND,
-    PATIENCE,
-    environment,
-    in_process,
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import COMMAND, PATIENCE, environment, in_process, subcut, tree
 
 ODD = [
-    "a:b",
-    "what?",
-    "*",
-    "CON",
-    "nul.txt",
-    "trailing.",
+    *"a:b what? * CON nul.txt trailing.".split(),
     "blank ",
     "Same",
     "same",

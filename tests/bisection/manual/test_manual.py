@@ -188,11 +188,7 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     assert {k: result["findings"][0][k] for k in keys} == {k: auto["findings"][0][k] for k in keys}
     case = Path(result["findings"][0]["case"])
     assert {p.name for p in case.iterdir()} >= {
-        "model.onnx",
-        "inputs",
-        "outputs",
-        "candidate",
-        "repro.py",
+        *"model.onnx inputs outputs candidate repro.py".split()
     }
     assert (case.parent / "report.html").is_file() and case.parent.name == "bisect-device"
     assert has_line(result["notes"], "repeated")
