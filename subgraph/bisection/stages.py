@@ -32,12 +32,11 @@ from typing import Protocol, TypeAlias
 from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nodes
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bisection.precise_setting import find_precise_setting
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
-from subgraph.results.bisect import PreciseSetting
+from subgraph.results.common import PreciseSetting
 from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
@@ -50,6 +49,7 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
+from subgraph.trials.precise_setting import find_precise_setting
 from subgraph.trials.preflight import require_contract
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
@@ -139,7 +139,7 @@ def search_unless_precision(searcher: Searcher, interim: Interim) -> Steps[Inter
     options = searcher.options
     precise = None
     if not options.limits.inside and not options.within and not options.body:
-        precise = find_precise_setting(interim.trials, first)
+        precise = find_precise_setting(interim.trials, first.answer.signature)
     if precise is None:
         return (yield from steps)
     steps.close()

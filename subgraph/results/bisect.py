@@ -17,6 +17,7 @@ from subgraph.results.common import (
     ComparedModel,
     ComparedOutputs,
     FormDocument,
+    PreciseSetting,
     RuntimeDocument,
     WholeDocument,
 )
@@ -356,21 +357,6 @@ class Irrelevant:
     ops: Sequence[Name]
     explains: Number | None
     error: Number | None
-
-
-@dataclass(frozen=True)
-class PreciseSetting:
-    """The setting of the runtime with which a model agrees that fails without it.
-
-    Attributes:
-        options: Options of the candidate that it changes.
-        precision: What the runtime computes in with it.
-        computes_in: What the runtime computes in without it.
-    """
-
-    options: Mapping[str, object]
-    precision: Word
-    computes_in: Word
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,27 @@ class RuntimeDocument:
 
 
 @dataclass(frozen=True)
+class PreciseSetting:
+    """The setting of the runtime with which a model agrees that fails without it.
+
+    Attributes:
+        options: Options of the candidate that it changes.
+        precision: What the runtime computes in with it.
+        computes_in: What the runtime computes in without it.
+    """
+
+    options: Mapping[str, object]
+    precision: Word
+    computes_in: Word
+
+    @property
+    def says(self) -> str:
+        """Return what it heals: `with precision=f32 the outputs agree`."""
+        setting = ",".join(f"{name}={value}" for name, value in self.options.items())
+        return f"with {setting} the outputs agree"
+
+
+@dataclass(frozen=True)
 class ComparedModel:
     """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report
     draws of it."""

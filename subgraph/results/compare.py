@@ -12,6 +12,7 @@ from subgraph.results.common import (
     ComparedModel,
     ComparedOutputs,
     FormDocument,
+    PreciseSetting,
     RuntimeDocument,
     ScoreDocument,
     WholeDocument,
@@ -106,6 +107,8 @@ class ComparisonDocument(ComparedOutputs):
         next: The command that bisects the same, if something disagrees.
         flaky_tensors: Outputs that differ from run to run on the same values; None if no output
             does.
+        precise: The setting with which the outputs agree; None if none is known or it fails as
+            well.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -130,3 +133,4 @@ class ComparisonDocument(ComparedOutputs):
     score: ScoreDocument | None = absent()
     next: Sequence[str] | None = absent()
     flaky_tensors: Sequence[Name] | None = absent()
+    precise: PreciseSetting | None = absent()

@@ -28,6 +28,7 @@ from subgraph.origins.source import Source, source
 from subgraph.results.common import (
     Agreement,
     ComparedModel,
+    PreciseSetting,
     RuntimeDocument,
     ScoreDocument,
     WholeDocument,
@@ -63,6 +64,7 @@ from subgraph.trials.doubt import (
 )
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.precise_setting import find_precise_setting
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.preparation import PreparedTrials, prepare
 from subgraph.trials.reference_model import ReferenceModel
@@ -148,6 +150,7 @@ class Comparison:
             largest value.
         score: where a score of the task judges the whole.
         flaky_outputs: outputs that differ in a second run of the full model.
+        precise: the runtime's setting for full precision, if the outputs agree with it alone.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -169,6 +172,7 @@ class Comparison:
     disturbance: float = 0.0
     score: ScoreDocument | None = None
     flaky_outputs: tuple[str, ...] = ()
+    precise: PreciseSetting | None = None
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
@@ -223,10 +227,10 @@ class Comparison:
             return f"wrong: {self.wrong_input}; {tensors} wrong"
         if whole is Status.FAIL:
             since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
-            return (
-                f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or"
-                " alone"
-            )
+            what = f"wrong{since}: the model's outputs"
+            if self.precise:
+                what = f"wrong only in {self.precise.computes_in}: {clean(self.precise.says)}"
+            return f"{what}; {tensors if bad else 'no tensor'} in place or alone"
         if bad:
             return (
                 f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}:"
@@ -487,6 +491,7 @@ def _compare(
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),
         flaky_outputs=flaky,
+        precise=None if flaky else find_precise_setting(trials, whole.signature),
     )
     return _with_likeness(trials, _with_providers(trials, comparison), nodes, names)
 
@@ -746,6 +751,7 @@ def document(
         score=comparison.score,
         **vars(trials.model.choice.document()),
         flaky_tensors=comparison.flaky_outputs or None,
+        precise=comparison.precise,
     )
 
 

@@ -31,16 +31,16 @@ IN_BF16 = planted(
 )
 
 
-def bisect(folder: Path, candidate: str, *words: str) -> Done:
+def ask(command: str, folder: Path, candidate: str, *words: str) -> Done:
     (folder / "m.onnx").write_bytes(text_models.model(MODEL).SerializeToString())
     np.save(folder / "x.npy", np.linspace(-2, 2, 8, dtype=np.float32).reshape(1, 8))
     (folder / "c.py").write_text(candidate)
     fed = ("-i", "x.npy", "-c", "c.py", "--trust", "--json")
-    return subcut("bisect", "m.onnx", *fed, *words, cwd=folder)
+    return subcut(command, "m.onnx", *fed, *words, cwd=folder)
 
 
 def test_a_setting_that_heals_the_outputs_is_the_answer(tmp_path: Path) -> None:
-    done = bisect(tmp_path, IN_BF16 + SETTINGS)
+    done = ask("bisect", tmp_path, IN_BF16 + SETTINGS)
     document = done.document
     assert (done.code, document["outcome"], document["findings"]) == (1, "disagree", [])
     assert document["precise"] == {
@@ -53,7 +53,7 @@ def test_a_setting_that_heals_the_outputs_is_the_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--inside"], ["--within", "a..d"]])
 def test_a_search_that_is_asked_for_is_made(words: list[str], tmp_path: Path) -> None:
-    document = bisect(tmp_path, IN_BF16 + SETTINGS, *words).document
+    document = ask("bisect", tmp_path, IN_BF16 + SETTINGS, *words).document
     assert "precise" not in document
     assert ["c"] in [f["nodes"] for f in document["findings"]]
 
@@ -64,13 +64,21 @@ def test_a_search_that_is_asked_for_is_made(words: list[str], tmp_path: Path) ->
     ids=["wrong in both", "one setting", "as precise"],
 )
 def test_a_fault_of_another_kind_is_searched(candidate: str, tmp_path: Path) -> None:
-    document = bisect(tmp_path, candidate).document
+    document = ask("bisect", tmp_path, candidate).document
     assert "precise" not in document
     assert ["c"] in [f["nodes"] for f in document["findings"]]
 
 
 def test_a_crash_is_no_matter_of_precision(tmp_path: Path) -> None:
     crash = planted(f'{SIGMOID} and options.get("full") != "yes"', "if wrong: os.abort()")
-    document = bisect(tmp_path, crash + SETTINGS).document
+    document = ask("bisect", tmp_path, crash + SETTINGS).document
     assert "precise" not in document
     assert [f["signature"] for f in document["findings"]] == ["crash"]
+
+
+def test_a_comparison_names_the_setting_beside_its_rows(tmp_path: Path) -> None:
+    done = ask("compare", tmp_path, IN_BF16 + SETTINGS)
+    assert (done.code, done.document["precise"]["options"]) == (1, {"full": "yes"})
+    rows = done.document["rows"]
+    assert [row["node"] for row in rows if row["alone"]["status"] == "fail"] == ["c"]
+    assert "precise" not in ask("compare", tmp_path, ALWAYS + SETTINGS).document

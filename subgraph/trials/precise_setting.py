@@ -12,23 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from subgraph.errors import SubcutError
-from subgraph.results.bisect import PreciseSetting
-from subgraph.search import Step
+from subgraph.results.common import PreciseSetting
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
-from subgraph.verdict import NUMBERS, Status
+from subgraph.verdict import NUMBERS, Signature, Status
 
 RUNS = 2  # in processes of their own: a candidate that varies may agree once by chance
 FOLDER = "precise"
 
 
-def find_precise_setting(trials: Trials, step: Step) -> PreciseSetting | None:
+def find_precise_setting(trials: Trials, signature: Signature | None) -> PreciseSetting | None:
     """Return the setting with which the full model agrees.
 
     Args:
         trials: The candidate as the user runs it.
-        step: The first run of the full model.
+        signature: How the full model fails.
 
     Returns:
         None if the model does not fail by numbers, the runtime has no setting that is more precise
@@ -36,7 +35,7 @@ def find_precise_setting(trials: Trials, step: Step) -> PreciseSetting | None:
     """
     runtime = trials.runtime
     options = runtime.about.exact
-    if runtime.is_manual or not options or step.answer.signature not in NUMBERS:
+    if runtime.is_manual or not options or signature not in NUMBERS:
         return None
     candidate = replace(runtime.candidate, options=dict(options), precision=None)
     try:
