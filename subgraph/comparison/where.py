@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,21 @@ class OutputChoice:
         ignored = tuple(name for name in self.ignored if name in outputs)
         where = tuple(one for one in self.where if one.name in outputs)
         return OutputChoice(() if outputs == {*ignored} else ignored, where)
+
+    def select(self, outputs: Iterable[str]) -> list[str]:
+        """Return the outputs that are compared.
+
+        Raises:
+            UsageError: None of them is.
+        """
+        selected = [name for name in outputs if name not in self.ignored]
+        if self.ignored and not selected:
+            raise UsageError(
+                "--ignore leaves no output to compare",
+                "leave one of them out",
+                code="compare.all-ignored",
+            )
+        return selected
 
     def document(self) -> ComparedOutputs:
         """Return the choice as documents and requests hold it."""

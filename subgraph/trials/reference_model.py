@@ -80,8 +80,7 @@ class ReferenceModel:
     def outputs(self) -> list[str]:
         """The model's outputs that are compared, in its own order."""
         made = self.graph.maker
-        ignored = self.choice.ignored
-        return [name for name in self.graph.outputs if name in made and name not in ignored]
+        return self.choice.select(name for name in self.graph.outputs if name in made)
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
         """The whole model, with these tensors as further outputs."""

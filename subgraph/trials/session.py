@@ -12,7 +12,7 @@ from pathlib import Path
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.casts import find_unrounded
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.errors import ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -173,12 +173,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
                 nearest=map(clean, close),
                 code="tensor.not-an-output",
             )
-    if set(outputs) <= {*choice.ignored}:
-        raise UsageError(
-            "--ignore leaves no output to compare",
-            "leave one of them out",
-            code="compare.all-ignored",
-        )
+    choice.select(outputs)
 
 
 def _paired(
@@ -192,7 +187,7 @@ def _paired(
     runs_other.share(values.reference.deadline)
     tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
     pair = pair_models(
-        graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice.ignored
+        graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice
     )
     log.info("%s", pair.summary())
     return pair

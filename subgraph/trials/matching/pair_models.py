@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import scales_of
@@ -44,7 +45,7 @@ def pair_models(
     values: ReferenceValues,
     scratch: Path,
     tensor_map: Mapping[str, str] | None = None,
-    ignored: Sequence[str] = (),
+    choice: OutputChoice | None = None,
 ) -> CandidateModel:
     """Match tensors of the candidate's model `other` on the first sample. One run of each model on
     the reference.
@@ -53,7 +54,7 @@ def pair_models(
     is run again from the reference's value of each tensor that was matched, until no more are
     matched.
 
-    `ignored`: outputs of `graph` that `other` need not have.
+    `choice`: the outputs of `graph` that `other` must have.
 
     Raises:
         UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names
@@ -72,7 +73,7 @@ def pair_models(
         if len(more) == len(matches):
             break
         matches = more
-    wanted = [n for n in graph.outputs if n in graph.maker and n not in ignored]
+    wanted = (choice or OutputChoice()).select(n for n in graph.outputs if n in graph.maker)
     unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in matches]
     if unmatched:
         raise UsageError(
