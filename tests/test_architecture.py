@@ -173,7 +173,7 @@ def test_plugins_of_one_kind_do_not_import_each_other(module: str) -> None:
 
 
 @each(MODULES)
-def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
+def test_private_names_are_not_public(module: str) -> None:
     """A name in its module, a file in its folder."""
     modules: set[str] = set()  # the local names of modules of ours
     for node in nodes(module):

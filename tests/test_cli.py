@@ -123,7 +123,7 @@ def test_several_starts_and_ends(here: Path) -> None:
     assert len(manifest(folder)["region"]["nodes"]) == 7
 
 
-def test_an_open_end_means_the_models_own(here: Path) -> None:
+def test_open_end_means_the_models_own(here: Path) -> None:
     assert len(cut_nodes("-s", "pool1", cwd=here)) == 225
     assert len(cut_nodes("-e", "pool1", cwd=here)) == 5
 
@@ -148,7 +148,7 @@ def test_python_alone_repeats_the_result(here: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["x" * 300, "x" * 300 + ".onnx"])
-def test_a_word_longer_than_a_file_name_is_refused(word: str, here: Path) -> None:
+def test_word_longer_than_a_file_name_is_refused(word: str, here: Path) -> None:
     refused(subcut(word, *EDGE, cwd=here))
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
@@ -156,19 +156,19 @@ def test_a_word_longer_than_a_file_name_is_refused(word: str, here: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "why"), [(b"", "empty"), (b"GIF89a, surely no model", "not an ONNX model")]
 )
-def test_an_unreadable_model_is_exit_3(content: bytes, why: str, tmp_path: Path) -> None:
+def test_unreadable_model_is_exit_3(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     assert "bad.onnx" in refused(subcut(*EDGE, cwd=tmp_path), 3), why
 
 
-def test_an_unusable_runtime_is_exit_4(here: Path, tmp_path: Path) -> None:
+def test_unusable_runtime_is_exit_4(here: Path, tmp_path: Path) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('no such library')")
     done = subcut(*EDGE, cwd=here, env={"PYTHONPATH": str(tmp_path)})
     assert has_line(refused(done, 4), "library")
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-def test_a_result_that_could_not_be_checked_is_exit_5(
+def test_result_that_could_not_be_checked_is_exit_5(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference must repeat itself; one that does not is played by a backend that adds
@@ -188,7 +188,7 @@ def test_a_result_that_could_not_be_checked_is_exit_5(
     assert manifest(here / CASE)["check"]["status"] == "unrepeatable"
 
 
-def test_what_is_not_utf_8(here: Path) -> None:
+def test_argument_that_is_not_utf_8_is_refused(here: Path) -> None:
     """Linux allows such names; ONNX and JSON have no place for them."""
     for words in ((*EDGE, "-o", "\udcff"), ("-s", "\udcff"), ("b\udcff.onnx", *EDGE)):
         assert "UTF-8" in refused(subcut(*words, cwd=here))
@@ -236,7 +236,7 @@ def test_colour(words: tuple[str, ...], env: Mapping[str, str], coloured: bool, 
         assert ("\x1b" in done.err) == coloured
 
 
-def test_a_terminal_gets_colour(here: Path) -> None:
+def test_terminal_gets_colour(here: Path) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
         for env, coloured in (
@@ -403,7 +403,7 @@ def test_the_model_is_found(here: Path) -> None:
     assert "$SUBCUT_MODEL" in said and "'third.onnx'" in said
 
 
-def test_a_project_file_serves_the_folders_below(here: Path) -> None:
+def test_project_file_serves_the_folders_below(here: Path) -> None:
     np.save(here / "x.npy", np.zeros((1, 3, 64, 64), np.float32))
     (here / "subcut.toml").write_text(
         'model = "resnet50.onnx"\noutput = "results"\ninput = ["data=x.npy"]\nformat = "npy"\n'
@@ -446,15 +446,13 @@ def test_weights_in_a_project_file_lie_beside_it(words: str, there: str, tmp_pat
         ("/its/own.py", "/its/own.py"),
     ],
 )
-def test_a_criterion_in_a_project_file_lies_beside_it(
-    words: str, there: str, tmp_path: Path
-) -> None:
+def test_criterion_in_a_project_file_lies_beside_it(words: str, there: str, tmp_path: Path) -> None:
     (tmp_path / "subcut.toml").write_text(f"criterion = {words!r}\n")
     (tmp_path / "below").mkdir()
     assert project.load(tmp_path / "below").get("criterion") == there.format(here=tmp_path)
 
 
-def test_a_pyproject_without_settings_is_passed_over(here: Path) -> None:
+def test_pyproject_without_settings_is_passed_over(here: Path) -> None:
     (here / "subcut.toml").write_text("seed = 4\n")
     below = here / "below"
     below.mkdir()
@@ -480,12 +478,12 @@ def test_a_pyproject_without_settings_is_passed_over(here: Path) -> None:
         "\ufffe",
     ],
 )
-def test_a_slip_in_the_project_file_names_the_file(text: str, here: Path) -> None:
+def test_slip_in_the_project_file_names_the_file(text: str, here: Path) -> None:
     (here / "subcut.toml").write_text(text, encoding="utf-16" if text == "\ufffe" else "utf-8")
     assert str(here / "subcut.toml") in refused(subcut(*EDGE, cwd=here))
 
 
-def test_a_slip_in_pyproject_or_environment(here: Path) -> None:
+def test_slip_in_pyproject_or_environment(here: Path) -> None:
     assert "$SUBCUT_SEED" in refused(subcut(*EDGE, cwd=here, env={"SUBCUT_SEED": "x"}))
     (here / "pyproject.toml").write_text("[tool]\n# tool.subcut\nsubcut = 3\n")
     assert "[tool.subcut]" in refused(subcut(*EDGE, cwd=here))
@@ -645,7 +643,7 @@ def test_another_models_result_stays_beside_the_new_one(here: Path) -> None:
     assert manifest(here / CASE)["source"]["file"] == "resnet50.onnx"
 
 
-def test_a_result_with_a_strangers_file_stays_beside_the_new_one(here: Path) -> None:
+def test_result_with_a_strangers_file_stays_beside_the_new_one(here: Path) -> None:
     assert subcut(*EDGE, cwd=here).code == 0
     (here / CASE / "notes.txt").write_text("mine")
     assert subcut(*EDGE, cwd=here).code == 0
@@ -656,7 +654,7 @@ def test_a_result_with_a_strangers_file_stays_beside_the_new_one(here: Path) -> 
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
-def test_what_subcut_did_not_write_is_never_replaced(force: tuple[str, ...], here: Path) -> None:
+def test_foreign_folder_is_never_replaced(force: tuple[str, ...], here: Path) -> None:
     (here / CASE).mkdir(parents=True)
     (here / CASE / "thesis.txt").write_text("mine")
     refused(subcut(*EDGE, *force, cwd=here))
@@ -668,7 +666,7 @@ def test_what_subcut_did_not_write_is_never_replaced(force: tuple[str, ...], her
     assert (here / CASE / "thesis.txt").read_text() == (here / "file").read_text() == "mine"
 
 
-def test_an_empty_folder_is_free(here: Path) -> None:
+def test_empty_folder_is_free(here: Path) -> None:
     (here / CASE).mkdir(parents=True)
     assert subcut(*EDGE, cwd=here).code == 0
     manifest(here / CASE)
@@ -697,12 +695,12 @@ def test_names_are_shown_without_what_moves_the_cursor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_name_can_be_typed_back(name: str, tmp_path: Path) -> None:
+def test_name_can_be_typed_back(name: str, tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ODD)
     assert cut_nodes("-s", name, "-e", name, cwd=tmp_path) == [name]
 
 
-def test_an_error_shows_odd_names_in_one_line(tmp_path: Path) -> None:
+def test_error_shows_odd_names_in_one_line(tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ODD)
     refused(subcut("-s", "line\nbreak", "-e", ODD[0], cwd=tmp_path))
     refused(subcut("-s", "red\x1b[31m", cwd=tmp_path))
@@ -766,7 +764,7 @@ def test_help_loads_nothing_heavy(words: tuple[str, ...], here: Path) -> None:
     assert loaded(words, here) == set()
 
 
-def test_a_cut_alone_loads_nothing_heavy(here: Path) -> None:
+def test_cut_alone_loads_nothing_heavy(here: Path) -> None:
     assert loaded((*EDGE, "--no-capture"), here) == set()
     assert loaded(EDGE, here) <= {"numpy"}
 

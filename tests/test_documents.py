@@ -133,7 +133,7 @@ RIGHT = {
         ({"totals": {}}, "totals.first"),
     ],
 )
-def test_a_departure_from_the_shape_is_found_at_its_place(
+def test_departure_from_the_shape_is_found_at_its_place(
     change: dict[str, object], place: str
 ) -> None:
     assert problem(RIGHT | change, Edited).partition(": ")[0] == place
@@ -144,13 +144,13 @@ def test_a_departure_from_the_shape_is_found_at_its_place(
 @pytest.mark.parametrize(
     ("change", "place"), [({"seed": 1 << 70}, "seed"), ({"any": [[float("inf")]]}, "any[0][0]")]
 )
-def test_a_number_that_json_has_not_is_found_at_its_place(
+def test_number_that_json_has_not_is_found_at_its_place(
     change: dict[str, object], place: str
 ) -> None:
     assert problem(RIGHT | change, Edited).partition(": ")[0] == place
 
 
-def test_what_was_written_is_read_as_it_was() -> None:
+def test_written_result_is_read_unchanged() -> None:
     edited = Edited(
         files=("a",),
         size=1.5,
@@ -166,7 +166,7 @@ def test_what_was_written_is_read_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000, "1" * 10_000, "Infinity", "[]"])
-def test_a_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> None:
+def test_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text, errors="surrogateescape")
     with raises(InputError, "document.damaged", "run.json") as refused:
         read_document(tmp_path / "run.json", Edited, "make it anew")

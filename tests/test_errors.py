@@ -70,7 +70,7 @@ def test_how_a_process_ended_travels_too() -> None:
     )
 
 
-def test_an_unknown_kind_is_still_an_error() -> None:
+def test_unknown_kind_is_still_an_error() -> None:
     error = errors.from_json({"kind": "FromTheFuture", "what": "x"})
     assert (error.what, error.code) == ("x", "")
 

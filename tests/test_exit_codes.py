@@ -53,7 +53,7 @@ def _cases() -> Iterator[tuple[int, str]]:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("code", "words"), list(_cases()))
-def test_a_command_ends_with_the_code_of_the_readme(code: int, words: str, here: Path) -> None:
+def test_command_ends_with_the_code_of_the_readme(code: int, words: str, here: Path) -> None:
     done = subcut(*words.split(), "--json", cwd=here)
     assert (done.code, done.document["exit_code"]) == (code, code), done
 
@@ -74,7 +74,7 @@ def test_each_code_of_the_readme_has_a_command() -> None:
     assert all((ROOT / file).is_file() for file in ELSEWHERE.values())
 
 
-def test_a_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
+def test_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """onnxruntime's quantizer, a process of its own, ended with 3 then: the model is
@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
         (["bundle", "subcut_out/one", "--keep", "whi"], "bundle.unknown-text"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_told_with_its_code(
+def test_mistake_on_the_command_line_is_told_with_its_code(
     words: list[str], code: str, here: Path
 ) -> None:
     (here / "net").write_bytes(b"another format")
@@ -110,7 +110,7 @@ def test_a_mistake_on_the_command_line_is_told_with_its_code(
     assert (done.code, done.document["error"]["code"]) == (2, code), done
 
 
-def test_a_setting_that_makes_no_sense_is_told_with_its_code(here: Path) -> None:
+def test_setting_that_makes_no_sense_is_told_with_its_code(here: Path) -> None:
     variables = {"SUBCUT_EXECUTOR": "nobody://host"}
     done = subcut("compare", "m.onnx", "-c", "ort", "--json", cwd=here, env=variables)
     assert (done.code, done.document["error"]["code"]) == (2, "plugin.unknown"), done

@@ -101,7 +101,7 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
         notebook.html(3)
 
 
-def test_a_plan_shows_its_curve() -> None:
+def test_plan_shows_its_curve() -> None:
     tried = [PlanTried(0, False, 0.5, ""), PlanTried(1, True, 0.9, ""), PlanTried(3, True, 1.0, "")]
     place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25, "float32")
     plan = PlanDocument(
@@ -178,7 +178,7 @@ def test_the_example_is_what_its_cells_give(
 
 
 @pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
-def test_a_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) -> None:
+def test_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) -> None:
     with pytest.raises(
         UsageError, match=rf"{function} takes a graph, not the path 'm\.onnx'"
     ) as error:

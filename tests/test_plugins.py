@@ -31,18 +31,18 @@ def test_hyphens_and_underscores_are_alike() -> None:
 
 
 @pytest.mark.parametrize("name", ["max_abss", "__init__", "../plugins", "os.path", "", "max abs"])
-def test_an_unknown_name(name: str) -> None:
+def test_unknown_name(name: str) -> None:
     with raises(UnknownName, "plugin.unknown", "metric"):
         plugins.load("metrics", name)
 
 
-def test_a_typo_is_answered_with_the_nearest() -> None:
+def test_typo_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName) as e:
         plugins.load("criteria", "numpi")
     assert has_line(e.value.what, "'numpi'") and e.value.nearest[0] == "numpy"
 
 
-def test_a_file_by_its_path(tmp_path: Path) -> None:
+def test_file_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "my_metric.py"
     path.write_text(
         '"""Half."""\n\ndef measure(reference, candidate):\n    """0.5"""\n    return 0.5\n'
@@ -53,7 +53,7 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
     assert sys.modules[module.__name__] is module
 
 
-def test_a_file_may_import_what_lies_beside_it(
+def test_file_may_import_what_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -62,7 +62,7 @@ def test_a_file_may_import_what_lies_beside_it(
     assert plugins.load("metrics", str(tmp_path / "mine.py")).LIMIT == 3
 
 
-def test_a_module_beside_a_file_hides_no_installed_namespace_package(
+def test_module_beside_a_file_hides_no_installed_namespace_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `google` of protobuf. A folder without a package in it, which some wheels leave, is not
@@ -84,7 +84,7 @@ def test_a_module_beside_a_file_hides_no_installed_namespace_package(
     assert module.toyhelper.WORD == "beside"
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rule.py"
     path.write_text("word = 1\n")
     assert plugins.load("criteria", str(path)).word == 1
@@ -105,7 +105,7 @@ def test_two_files_of_one_name_are_two_plugins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["1 / 0", "def (", "raise SystemExit(3)", "import no_such_module_anywhere"]
 )
-def test_a_file_that_fails_says_where(tmp_path: Path, text: str) -> None:
+def test_file_that_fails_says_where(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.py"
     path.write_text(text)
     before = set(sys.modules)
@@ -141,7 +141,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_installed_package_offers_more() -> None:
+def test_installed_package_offers_more() -> None:
     names = plugins.names("metrics")
     assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
     assert plugins.load("metrics", "half").measure([], []) == 0.5
@@ -152,6 +152,6 @@ def test_an_installed_package_offers_more() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_broken_package_is_named() -> None:
+def test_broken_package_is_named() -> None:
     with raises(UsageError, "plugin.import-failed", "'wrong': subcut_half.none"):
         plugins.load("metrics", "wrong")

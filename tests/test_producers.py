@@ -45,7 +45,7 @@ def test_each_script_says_what_it_needs_with_versions() -> None:
         (0, [["a", "b", "c", "d"]], False),
     ],
 )
-def test_a_row_is_right_where_one_short_place_holds_the_wrong_node(
+def test_row_is_right_where_one_short_place_holds_the_wrong_node(
     healthy: int, nodes: list[list[str]], good: bool
 ) -> None:
     found = {"healthy": _compared(healthy, 0), "faulty": _compared(1, 1)}
@@ -69,6 +69,6 @@ def test_the_wrong_node_is_the_one_with_other_weights(tmp_path: Path) -> None:
     assert producers.wrong_nodes(tmp_path / "healthy.onnx", tmp_path / "faulty.onnx") == ["second"]
 
 
-def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
+def test_tool_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(producers.Failed, match="no such board"):
         producers._run(["python3", "-c", "raise ValueError('no such board')"], 60, tmp_path / "log")

@@ -102,7 +102,7 @@ def test_testpaths_do_not_hide_the_project_file(pytester: pytest.Pytester, folde
     assert collected(pytester, "--subcut") == [name.replace("subcut", "pyproject") for name in IDS]
 
 
-def test_a_project_file_further_down_runs_nothing(pytester: pytest.Pytester, folder: Path) -> None:
+def test_project_file_further_down_runs_nothing(pytester: pytest.Pytester, folder: Path) -> None:
     """It may lie in somebody's bundle; named on the command line, it counts."""
     below = folder / "below"
     below.mkdir()
@@ -113,7 +113,7 @@ def test_a_project_file_further_down_runs_nothing(pytester: pytest.Pytester, fol
     ]
 
 
-def test_a_name_reaches_the_terminal_without_its_control_characters(
+def test_name_reaches_the_terminal_without_its_control_characters(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     (folder / "models/\x1b[31mred.onnx").touch()
@@ -149,7 +149,7 @@ def test_code_that_a_file_above_the_rootdir_names_is_not_run(pytester: pytest.Py
         None,
     ],
 )
-def test_a_slip_is_no_green_run(text: str | None, pytester: pytest.Pytester) -> None:
+def test_slip_is_no_green_run(text: str | None, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     if text is not None:
         (pytester.path / "subcut.toml").write_text(text)
@@ -171,7 +171,7 @@ def test_a_slip_is_no_green_run(text: str | None, pytester: pytest.Pytester) -> 
         ("[[tests]]\nsede = 1", UnknownName),
     ],
 )
-def test_a_slip_in_a_table_of_tests_names_the_file(
+def test_slip_in_a_table_of_tests_names_the_file(
     table: str, error: type[SubcutError], tmp_path: Path
 ) -> None:
     (tmp_path / "subcut.toml").write_text(table)
@@ -180,7 +180,7 @@ def test_a_slip_in_a_table_of_tests_names_the_file(
     assert str(tmp_path / "subcut.toml") in e.value.what
 
 
-def test_a_test_has_the_settings_of_the_file_and_its_own(tmp_path: Path) -> None:
+def test_test_has_the_settings_of_the_file_and_its_own(tmp_path: Path) -> None:
     (tmp_path / "subcut.toml").write_text(
         'candidate = "npu"\nseed = 3\ncriterion = "tnn"\n[[tests]]\nmodel = ["a.onnx",'
         ' "b.onnx"]\nseed = 4\n'
@@ -320,7 +320,7 @@ def first(place: Path) -> Iterator[dict[str, Outcome]]:
 
 
 @pytest.mark.slow
-def test_what_is_right_is_green(first: dict[str, Outcome], place: Path) -> None:
+def test_right_candidate_passes(first: dict[str, Outcome], place: Path) -> None:
     for name in ("chain.onnx[ort]", "test_right", "test_limit"):
         assert first[name] == Outcome("", {})
         assert not list(
@@ -329,7 +329,7 @@ def test_what_is_right_is_green(first: dict[str, Outcome], place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_right_costs_one_run_and_one_with_another_input(
+def test_right_candidate_costs_one_run_and_one_with_another_input(
     first: dict[str, Outcome], place: Path
 ) -> None:
     assert first["test_once"].says == ""
@@ -341,7 +341,7 @@ def test_what_is_right_costs_one_run_and_one_with_another_input(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain.onnx[npu]", "test_wrong[./chain.onnx]"])
-def test_what_is_wrong_says_where_and_what_is_next(
+def test_wrong_candidate_fails_with_place_and_next_command(
     name: str, first: dict[str, Outcome], place: Path
 ) -> None:
     lines = first[name].says.splitlines()
@@ -376,7 +376,7 @@ def test_what_is_wrong_says_where_and_what_is_next(
         ("test_bad_array", ["error: ", "in.npy has shape 2×2; input 'in' takes 1×3"]),
     ],
 )
-def test_what_is_unsure_is_never_green(
+def test_unresolved_candidate_never_passes(
     name: str, says: list[str], first: dict[str, Outcome]
 ) -> None:
     for part in says:
@@ -386,7 +386,7 @@ def test_what_is_unsure_is_never_green(
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_second_session_in_parallel_runs_the_whole_anew(
+def test_second_session_in_parallel_runs_the_whole_anew(
     first: dict[str, Outcome], place: Path
 ) -> None:
     """No stored answer of a candidate that has changed in a way that nothing shows counts."""
@@ -403,7 +403,7 @@ def test_a_second_session_in_parallel_runs_the_whole_anew(
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_every_process(place: Path, mark: dict[str, str], tmp_path: Path) -> None:
+def test_interrupt_ends_every_process(place: Path, mark: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(
         "def test_hangs(subcut_agrees):\n"
         f"    subcut_agrees({str(place / 'chain.onnx')!r},"

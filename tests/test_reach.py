@@ -5,7 +5,7 @@ from __future__ import annotations
 from subgraph.reach import reach
 
 
-def test_a_cycle_ends() -> None:
+def test_cycle_ends() -> None:
     assert reach([0], lambda n: [(n + 1) % 4]) == {0, 1, 2, 3}
 
 

@@ -53,7 +53,7 @@ def test_every_command_of_subcut_is_in_the_list() -> None:
         ("row,seconds,words\nstep,0.1,whole", "row,seconds,words\nstep,0.25,whole"),
     ],
 )
-def test_what_varies_is_masked(text: str, same: str) -> None:
+def test_varying_values_are_masked(text: str, same: str) -> None:
     places = {"/home/me/here": "<here>"}
     assert answers.answer_text(text, places) == answers.answer_text(same, places)
 
@@ -61,11 +61,11 @@ def test_what_varies_is_masked(text: str, same: str) -> None:
 @pytest.mark.parametrize(
     ("text", "other"), [("7.6e-02 FAIL", "7.5e-02 FAIL"), ('{"nodes": 3}', '{"nodes": 4}')]
 )
-def test_what_counts_is_not_masked(text: str, other: str) -> None:
+def test_counted_values_are_not_masked(text: str, other: str) -> None:
     assert answers.answer_text(text, {}) != answers.answer_text(other, {})
 
 
-def test_a_zip_is_compared_by_its_members() -> None:
+def test_zip_is_compared_by_its_members() -> None:
     def packed(date: tuple[int, int, int, int, int, int], text: str) -> bytes:
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w") as archive:

@@ -32,7 +32,7 @@ def test_only_text_that_can_be_encoded_is_text(name: str) -> None:
 
 
 @given(st.text(), st.integers(3, 50))
-def test_a_short_text_is_left_alone_and_a_long_one_fits(text: str, length: int) -> None:
+def test_short_text_is_left_alone_and_a_long_one_fits(text: str, length: int) -> None:
     short = shorten(text, length)
     assert len(short) <= length and (short == text) == (len(text) <= length)
 
@@ -65,7 +65,7 @@ def test_the_nearest_comes_first(word: str, best: str) -> None:
 
 
 @given(st.text(min_size=1), st.lists(st.text(), max_size=30))
-def test_a_name_that_exists_is_its_own_nearest(word: str, others: list[str]) -> None:
+def test_name_that_exists_is_its_own_nearest(word: str, others: list[str]) -> None:
     assert nearest(word, [*others, word])[0].lower() == word.lower()
 
 

@@ -180,7 +180,7 @@ def test_lint_asks_a_candidate_for_its_name_alone_so_it_needs_no_trust(
         assert not (tmp_path / "mark").exists()
 
 
-def test_a_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None:
+def test_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None:
     """It would be imported while the candidate is read, before anybody could ask."""
     (place / "subcut.toml").write_text(
         '[candidates.x]\nspec = "ort"\nexecutor = "./backend.py://there"\n'
@@ -211,9 +211,7 @@ def test_with_trust_it_runs_and_is_asked_about_again_when_it_changes(
     assert again.code == 2 and has_line(again.err, "run code") and not (tmp_path / "mark").exists()
 
 
-def test_what_the_user_typed_runs(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_typed_candidate_runs(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_process("-q", "compare", "m.onnx", "--criterion", "criterion.py")
     assert (tmp_path / "mark").exists()
     (tmp_path / "mark").unlink()
@@ -223,7 +221,7 @@ def test_what_the_user_typed_runs(
     assert (tmp_path / "mark").exists()
 
 
-def test_a_loop_goes_on_with_what_was_typed_at_its_start(place: Path) -> None:
+def test_loop_goes_on_with_what_was_typed_at_its_start(place: Path) -> None:
     in_process("-q", "manual", "start", "m.onnx", "--name", "mine", "--criterion", "criterion.py")
     in_process("-q", "manual", "next", "--name", "mine")
     (place / "criterion.py").write_text(f"{CRITERION}\n# edited\n")
@@ -289,7 +287,7 @@ def test_trust_ends_where_what_it_reaches_changes(
 
 
 @pytest.mark.posix("access lists are not read on Windows")
-def test_a_list_of_trusted_code_that_others_can_write_is_not_believed(
+def test_list_of_trusted_code_that_others_can_write_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -51,14 +51,14 @@ def test_one_failing_output_fails_the_whole(
 
 
 @given(st.lists(AGREEMENTS, min_size=1), st.lists(EMPTY), st.booleans())
-def test_what_has_no_values_does_not_decide(
+def test_tensor_without_values_does_not_decide(
     agreeing: list[Judgement], others: list[Judgement], every: bool
 ) -> None:
     assert joined([*others, *agreeing], every=every)[:2] == (Status.AGREE, None)
 
 
 @given(st.lists(AGREEMENTS, min_size=1), st.lists(UNKNOWN, min_size=1), st.lists(EMPTY))
-def test_an_output_that_was_not_judged_leaves_the_whole_unresolved(
+def test_output_that_was_not_judged_leaves_the_whole_unresolved(
     agreeing: list[Judgement], unknown: list[Judgement], empty: list[Judgement]
 ) -> None:
     assert joined([*empty, *agreeing, *unknown], every=True) == (

@@ -64,7 +64,7 @@ def asked(
 @pytest.mark.parametrize(
     ("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")]
 )
-def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(
+def test_deviation_that_no_approximate_kernel_has_is_searched_by_rounding_alone(
     op: str, node: str, tmp_path: Path
 ) -> None:
     """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output. No fast exp is
@@ -79,7 +79,7 @@ def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(
 
 
 @pytest.mark.slow
-def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_calls_it(
+def test_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_calls_it(
     tmp_path: Path,
 ) -> None:
     """The headline said wrong, the line below it "no bug, by the size of the error: … as of
@@ -94,7 +94,7 @@ def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline
 @pytest.mark.parametrize(
     ("off", "kernels"), [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)]
 )
-def test_an_approximate_kernel_is_right_and_named(
+def test_approximate_kernel_is_right_and_named(
     off: float, kernels: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")
@@ -150,7 +150,7 @@ def test_compare_says_right_of_no_more_than_it_looked_at(
 
 
 @pytest.mark.slow
-def test_a_node_that_is_off_is_wrong_where_the_outputs_do_not_show_it(tmp_path: Path) -> None:
+def test_node_that_is_off_is_wrong_where_the_outputs_do_not_show_it(tmp_path: Path) -> None:
     """A Relu that is off by 1.5e-3 before what hides it was one of the "tensors that agree"."""
     text = (
         "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Mul (p, zero) [c] y = Add"
@@ -238,7 +238,7 @@ CHOICE = """g (float[4, 16] x) => (float[4, 16] y) {
 @pytest.mark.parametrize(
     ("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)]
 )
-def test_what_jumps_behind_a_choice_is_no_excuse_for_a_node_that_is_off_alone(
+def test_jump_after_a_choice_does_not_excuse_a_node_that_fails_alone(
     off: float, nodes: list[list[str]], tmp_path: Path
 ) -> None:
     """Elements that a fault moved over a threshold were taken for those that rounding moves."""
@@ -261,7 +261,7 @@ def test_what_jumps_behind_a_choice_is_no_excuse_for_a_node_that_is_off_alone(
 
 
 @pytest.mark.slow
-def test_a_kernel_that_was_not_looked_at_is_no_culprit(
+def test_kernel_that_was_not_looked_at_is_no_culprit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow machine the time was used up before it, and the search by rounding alone called it

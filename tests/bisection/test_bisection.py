@@ -64,7 +64,7 @@ def found(done: Done) -> dict[str, Any]:
 
 @pytest.mark.slow
 @with_padfusion_bug
-def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
+def test_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     """The culprit is known: the two nodes that an optimisation fuses."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
     done = subcut(
@@ -139,9 +139,7 @@ def masking(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [("--within", "n0..n2"), ("--inside",)])
-def test_what_the_outputs_hide_is_found_where_it_is_looked_for(
-    words: tuple[str, ...], masking: Path
-) -> None:
+def test_fault_that_the_outputs_hide_is_found_inside(words: tuple[str, ...], masking: Path) -> None:
     done = bisect(masking, "--repeat", "1", "--json", *words, add="n1:0.5")
     document = found(done)
     assert (document["exit_code"], document["outcome"], document["whole"]["status"]) == (
@@ -160,7 +158,7 @@ def test_what_the_outputs_hide_is_found_where_it_is_looked_for(
         assert has_line(plugins.load("reports", form).render(parse(document)), "outputs agree")
 
 
-def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
+def test_agreement_says_what_was_looked_at(masking: Path) -> None:
     elsewhere = bisect(masking, "--repeat", "1", "--within", "n2..n4", add="n1:0.5")
     assert elsewhere.code == 0 and has_line(elsewhere.out, "1 run", "n2..n4")
     inside = bisect(masking, "--repeat", "1", "--inside", add="n1:0")
@@ -168,7 +166,7 @@ def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
     assert not has_line(inside.out, "outputs agree")
 
 
-def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(here: Path) -> None:
+def test_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(here: Path) -> None:
     document = found(bisect(here, "--json", "--within", "n9..n20", add="n4:0.5"))
     assert (document["exit_code"], document["outcome"], document["findings"]) == (
         1,
@@ -252,7 +250,7 @@ def odd(folder: Path, load: str = "", run: str = "") -> tuple[str, str]:
         ("if 'n13' in node_names: raise ValueError('n13')", "refused"),
     ],
 )
-def test_a_candidate_that_gives_nothing_is_followed_too(
+def test_candidate_that_gives_nothing_is_followed_too(
     load: str, signature: str, here: Path
 ) -> None:
     done = subcut("bisect", "m.onnx", "-i", "x.npy", *odd(here, load), *QUICK, "--json", cwd=here)
@@ -261,7 +259,7 @@ def test_a_candidate_that_gives_nothing_is_followed_too(
 
 
 @pytest.mark.slow
-def test_a_hang_is_followed(here: Path) -> None:
+def test_hang_is_followed(here: Path) -> None:
     line(here / "m.onnx", NAMES[:4])
     words = odd(here, run="time.sleep(600 if 'n2' in node_names else 0)")
     done = subcut(
@@ -316,7 +314,7 @@ def test_only_between_two_nodes(contrast: float, whole: str, resnet: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> None:
+def test_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> None:
     (here / "log").mkdir()
     document = found(bisect(here, "--json", "--max-trials", "3", nodes="n7", log=str(here / "log")))
     assert (document["trials"], document["exit_code"]) == (3, 1)
@@ -343,7 +341,7 @@ def test_the_same_command_repeats_one_run_and_no_other(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
+def test_obstacle_at_the_result_is_refused_before_the_search(here: Path) -> None:
     done = bisect(here, nodes="n7")
     place = here / re.findall(r"report (\S+)/report.html", done.out)[0]
     shutil.rmtree(place)
@@ -391,7 +389,7 @@ def test_slips(words: tuple[str, ...], says: tuple[str, ...], here: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_case_is_run_again(here: Path) -> None:
+def test_case_is_run_again(here: Path) -> None:
     assert (
         subcut(
             *"bisect m.onnx -i x.npy".split(),
@@ -441,7 +439,7 @@ for first in [node for node in nodes if node.op_type == "Exp"]:
 
 
 @pytest.mark.slow
-def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -> None:
+def test_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -> None:
     """Any two of Exp, Add and Log are not fused: each pair agrees, and without it the whole error
     is gone, which is not an error that accumulates. The reference gives inf, the candidate finite
     values."""

@@ -131,7 +131,7 @@ for node in nodes:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
+def test_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
     """As some do a whole number or a truth value as input. Its refusal is not taken for the
     fault."""
     planted = bodies.planted(1, ["Loop"])
@@ -155,7 +155,7 @@ def test_a_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_that_only_bodies_show_is_that_of_the_node(tmp_path: Path) -> None:
+def test_fault_that_only_bodies_show_is_that_of_the_node(tmp_path: Path) -> None:
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", bodies.values(1))
@@ -231,7 +231,7 @@ def twice(nodes, k, node):
         ),
     ],
 )
-def test_a_node_that_is_wrong_itself(
+def test_node_that_is_wrong_itself(
     kind: str, op: str, says: tuple[str, ...], tmp_path: Path
 ) -> None:
     onnx.save(bodies.planted(1, [op]).model, tmp_path / "m.onnx")
@@ -243,7 +243,7 @@ def test_a_node_that_is_wrong_itself(
     assert has_line(done.out, *says), done.out
 
 
-def test_a_finding_inside_is_the_same_fault_only_where_both_are_refused_or_neither() -> None:
+def test_finding_inside_is_the_same_fault_only_where_both_are_refused_or_neither() -> None:
     found = InsideDocument(
         "a", None, None, findings=[InnerFinding("culprit", None, ["n"], ["Neg"], True, None)]
     )

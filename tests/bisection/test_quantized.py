@@ -101,7 +101,7 @@ def wild(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded: Path) -> None:
+def test_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded: Path) -> None:
     """It was right within int8 rounding."""
     done = asked(padded, "bisect", "pads.py:value=0.04")
     assert done.code == 1, done.out
@@ -123,5 +123,5 @@ def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(
         assert [f["nodes"] for f in wrong.document["findings"]] == [["q"]]
 
 
-def test_an_exact_candidate_costs_no_look(wild: Path) -> None:
+def test_exact_candidate_costs_no_look(wild: Path) -> None:
     assert asked(wild, "bisect", "ort").document.get("pieces") is None

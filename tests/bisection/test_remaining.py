@@ -32,7 +32,7 @@ def watched(family: str, seed: int) -> tuple[Findings, list[tuple[Step, Remainin
 
 
 @pytest.mark.parametrize("family", ["single", "interaction", "far"])
-def test_what_is_left_is_the_culprit_in_the_end(family: str) -> None:
+def test_last_remaining_region_is_the_culprit(family: str) -> None:
     for seed in range(4):
         findings, seen = watched(family, seed)
         culprits = {k for f in findings.findings if f.kind is FindingKind.CULPRIT for k in f.items}

@@ -43,7 +43,7 @@ class Runs:
         return iter(self.wanted)
 
 
-def test_what_ran_ahead_is_there_when_it_is_asked_for() -> None:
+def test_result_that_ran_ahead_is_used() -> None:
     runs = Runs()
     with RunsAhead(runs.run, 2) as ahead:
         ahead.expect(runs.ahead)
@@ -56,7 +56,7 @@ def test_what_ran_ahead_is_there_when_it_is_asked_for() -> None:
         assert runs.seen[ONE] is Status.AGREE
 
 
-def test_an_error_is_raised_only_where_it_is_asked_for() -> None:
+def test_error_is_raised_only_where_it_is_asked_for() -> None:
     runs = Runs()
     with RunsAhead(runs.run, 3) as ahead:
         ahead.expect(runs.ahead)
@@ -68,7 +68,7 @@ def test_an_error_is_raised_only_where_it_is_asked_for() -> None:
             ahead.take(THREE)
 
 
-def test_an_obsolete_run_is_ended_and_forgotten() -> None:
+def test_obsolete_run_is_ended_and_forgotten() -> None:
     runs = Runs()
     with RunsAhead(runs.run, 2) as ahead:
         ahead.expect(runs.ahead)
@@ -91,7 +91,7 @@ def test_the_end_ends_all_runs() -> None:
     assert runs.may_end[TWO].is_set()
 
 
-def test_a_cancelled_run_gives_nothing() -> None:
+def test_cancelled_run_gives_nothing() -> None:
     cancel = Cancel()
     ended = threading.Event()
     with cancel, raises(WorkerDied, "worker.stopped"), ended_by_cancel(ended.set):

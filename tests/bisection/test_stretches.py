@@ -73,7 +73,7 @@ def searched(
             yield trials, bisection
 
 
-def test_a_fault_is_found_where_it_is_fed_with_captured_values(
+def test_fault_is_found_where_it_is_fed_with_captured_values(
     graph: Graph, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes fit at once. Nobody claims that the outputs are right, or that the fault explains

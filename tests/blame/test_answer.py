@@ -124,7 +124,7 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
     assert has_line(text, "onnxruntime==1.31.1") and "ORT_DISABLE_ALL" in text
 
 
-def test_a_tracker_is_told_nodes_values_and_environment() -> None:
+def test_tracker_is_told_nodes_values_and_environment() -> None:
     """A terminal and a report say these elsewhere."""
     pool = helper.make_node(
         "AveragePool",

@@ -64,7 +64,7 @@ def blamed(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> None:
+def test_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> None:
     path = model(tmp_path)
     done, document = blamed(
         tmp_path, path.name, "-i", "x.npy", "-c", f"{PASSES}:names=A+B+C,cures=B|A+C"
@@ -97,7 +97,7 @@ def test_a_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.skipif(RUNTIME > (1, 32), reason="seen in onnxruntime up to 1.32")
-def test_a_model_that_onnxruntime_refuses_for_two_passes(tmp_path: Path) -> None:
+def test_model_that_onnxruntime_refuses_for_two_passes(tmp_path: Path) -> None:
     threads.write(tmp_path)
     done, document = blamed(tmp_path, "cast_div_mul.onnx", "-c", "ort")
     assert done.code == 1
@@ -144,7 +144,7 @@ def test_where_no_pass_cures_it_that_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_agrees_is_not_blamed(tmp_path: Path) -> None:
+def test_model_that_agrees_is_not_blamed(tmp_path: Path) -> None:
     path = model(tmp_path)
     done, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", "ort")
     assert done.code == 0
@@ -193,7 +193,7 @@ def surrounded(folder: Path, reference: Reference, text: str, criterion: str) ->
         ("noise", ("not wrong",)),
     ],
 )
-def test_a_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
+def test_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
     tmp_path: Path, reference: Reference, criterion: str, note: tuple[str, ...]
 ) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
@@ -239,7 +239,7 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
 # ------------------------------------------------------------ releases
 
 
-def test_a_span_of_releases() -> None:
+def test_span_of_releases() -> None:
     assert is_between("1.22.1", "1.19", "1.22")
     assert is_between("1.22.1", "", "")
     assert not is_between("1.9.0", "1.19", "")
@@ -254,7 +254,7 @@ def test_a_span_of_releases() -> None:
         ["--index-url", "https://me:secret@host/simple"],
     ],
 )
-def test_what_cannot_be_meant_is_an_error(words: list[str]) -> None:
+def test_impossible_request_is_an_error(words: list[str]) -> None:
     with pytest.raises(UsageError) as error:
         in_process("blame", "model.onnx", *words)
     assert "secret" not in error.value.what

@@ -58,7 +58,7 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
         ),
     ],
 )
-def test_a_form_is_proven_or_not(
+def test_form_is_proven_or_not(
     original: OriginalRegion, nodes: str, status: str, why: tuple[str, ...]
 ) -> None:
     form = text_models.model(SUM.format(nodes))
@@ -89,7 +89,7 @@ def test_one_wrong_sample_of_two_decides(tmp_path: Path, reference: Reference) -
 @pytest.mark.parametrize(
     ("kind", "values"), [("int32", [1, 2]), ("bool", [True, False]), ("float", [0.0, np.nan])]
 )
-def test_what_rounding_cannot_change_has_to_be_equal(
+def test_values_that_rounding_cannot_change_have_to_be_equal(
     tmp_path: Path, reference: Reference, kind: str, values: list[float]
 ) -> None:
     dtype = {"float": "float32"}.get(kind, kind)
@@ -157,7 +157,7 @@ def test_without_samples_nothing_is_proven(tmp_path: Path, reference: Reference)
         OriginalRegion(REGION, [], reference, tmp_path)
 
 
-def test_a_region_that_the_reference_refuses_is_an_error(
+def test_region_that_the_reference_refuses_is_an_error(
     tmp_path: Path, reference: Reference
 ) -> None:
     region = text_models.model(SUM.format("y = NoSuchOperator(x)"))

@@ -87,7 +87,7 @@ def test_they_keep_their_values_in_draws(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_operator_that_takes_its_size_as_an_input_has_a_cure(tmp_path: Path) -> None:
+def test_operator_that_takes_its_size_as_an_input_has_a_cure(tmp_path: Path) -> None:
     text_models.load(tmp_path, RESIZE)
     np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4))
     np.save(tmp_path / "sizes.npy", np.array([1, 1, 4, 8]))

@@ -729,7 +729,7 @@ def forms_of(model: onnx.ModelProto, name: str) -> list[Rewriting]:
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda c: f"{c.name}-{c.text.split('{')[1].strip()[:40]}"
 )
-def test_a_form_computes_the_same(case: Case, tmp_path: Path, reference: Reference) -> None:
+def test_form_computes_the_same(case: Case, tmp_path: Path, reference: Reference) -> None:
     used = {
         k: v
         for k, v in case.weights.items()
@@ -772,7 +772,7 @@ def same_for_onnx(one: onnx.ModelProto, other: onnx.ModelProto, x: Any) -> None:
         np.testing.assert_allclose(np.asarray(b), np.asarray(a), rtol=2e-5, atol=2e-5)
 
 
-def test_a_float_remainder_has_the_divisors_sign() -> None:
+def test_float_remainder_has_the_divisors_sign() -> None:
     """Onnx's evaluator knows it; onnxruntime refuses it before 1.32."""
     model = text_models.model(unary("Mod(x, b)"), b=f32(8))
     (form,) = forms_of(model, "arithmetic")
@@ -845,7 +845,7 @@ NUMERIC = {"Identity", "Reshape", "Unsqueeze", "Concat"}
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_a_barrier_changes_no_bit_of_any_type(
+def test_barrier_changes_no_bit_of_any_type(
     kind: str, tmp_path: Path, reference: Reference
 ) -> None:
     shape = ",".join(map(str, VALUES[kind].shape))
@@ -999,7 +999,7 @@ def test_no_form_twice_none_is_the_region_and_the_file_does_the_same(tmp_path: P
     assert texts == [form.model.SerializeToString(deterministic=True) for form in rewritings(path)]
 
 
-def test_a_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() -> None:
+def test_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() -> None:
     text = (
         "g (float[1,4,9,9] x) => (float[1,8] y) { a = Conv<pads=[1,1,1,1]>(x, w) c = Add(a, k)"
         " d = ReduceMean<axes=[2,3]>(c) y = Reshape(d, s) }"
@@ -1024,7 +1024,7 @@ def test_a_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() 
     assert not any(", for these" in form.words for form in rewritings(model))
 
 
-def test_a_form_of_another_opset_says_so() -> None:
+def test_form_of_another_opset_says_so() -> None:
     model = text_models.model(unary("Softmax(x)"))
     assert {form.opset for form in rewritings(model, ["arithmetic", "functions"])} == {0}
     found = forms_of(model, "opset")
@@ -1071,7 +1071,7 @@ def test_bodies_sequences_and_unknown_operators_are_left_alone() -> None:
         ),
     ],
 )
-def test_a_pad_is_folded_only_where_the_layer_pads_with_the_same(
+def test_pad_is_folded_only_where_the_layer_pads_with_the_same(
     text: str, weights: dict[str, Any]
 ) -> None:
     more: dict[str, Any] = {"w": f32(4, 4, 3, 3)} if "Conv" in text else {}
@@ -1079,9 +1079,7 @@ def test_a_pad_is_folded_only_where_the_layer_pads_with_the_same(
     assert not any("inside" in form.words for form in forms_of(model, "padding"))
 
 
-def test_a_model_of_old_opset_gets_forms_of_that_opset(
-    tmp_path: Path, reference: Reference
-) -> None:
+def test_model_of_old_opset_gets_forms_of_that_opset(tmp_path: Path, reference: Reference) -> None:
     text = """g (float[1,4,9,9] x) => (float[1,8,1,1] y) {
         [c] a = Conv<pads = [1, 1, 1, 1]>(x, w) [p] y = GlobalAveragePool(a)
     }"""
@@ -1099,7 +1097,7 @@ def test_axes_that_cannot_be_counted_from_the_other_end_are_left_alone() -> None
     assert not any("other end" in form.words for form in forms_of(flat, "spelling"))
 
 
-def test_a_region_without_the_shape_of_its_output_has_forms(
+def test_region_without_the_shape_of_its_output_has_forms(
     tmp_path: Path, reference: Reference
 ) -> None:
     model = text_models.model("g (float[4] x) => (float y) { a = Exp(x) y = Neg(a) }")
@@ -1113,7 +1111,7 @@ def test_a_region_without_the_shape_of_its_output_has_forms(
     )
 
 
-def test_a_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subgraph.blame.rewrites.MAX_BYTES", 10)
     with raises(ModelError, "blame.region-too-large"):
         list(rewritings(text_models.model(unary("Exp(x)"))))
@@ -1128,7 +1126,7 @@ def test_other_names_than_rewritings_are_refused(tmp_path: Path) -> None:
         list(rewritings(model, [str(tmp_path / "empty.py")]))
 
 
-def test_a_file_of_the_user_is_a_rewriting(tmp_path: Path) -> None:
+def test_file_of_the_user_is_a_rewriting(tmp_path: Path) -> None:
     file = tmp_path / "twice.py"
     file.write_text(
         "from subgraph.blame.rewrites import each, of\n"

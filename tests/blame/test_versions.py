@@ -32,7 +32,7 @@ def number(version: str | None) -> int | None:
 
 
 @given(st.text("rwu", min_size=1, max_size=60), st.data())
-def test_what_it_says_is_true(truth: str, data: st.DataObject) -> None:
+def test_statement_of_the_answer_is_true(truth: str, data: st.DataObject) -> None:
     known = [k for k, letter in enumerate(truth) if letter != "u"]
     if not known:
         return
@@ -58,7 +58,7 @@ def test_what_it_says_is_true(truth: str, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 12), st.integers(0, 14), st.integers(1, 14), st.integers(0, 12), st.data())
-def test_a_history_with_one_fault_is_told_exactly(
+def test_history_with_one_fault_is_told_exactly(
     refusing: int, before: int, wrong: int, after: int, data: st.DataObject
 ) -> None:
     """Releases that refuse, right ones, wrong ones, right ones again: the first wrong and the first
@@ -89,14 +89,14 @@ def test_of_a_few_each_is_tried() -> None:
     assert has_line(history.notes[0], "6 times")
 
 
-def test_what_lies_between_two_wrong_ends_is_looked_into() -> None:
+def test_releases_between_two_wrong_ends_are_run() -> None:
     history, asked = run("w" * 10 + "r" * 12 + "w" * 14, 35)
     assert history.of(ReleaseState.RIGHT)
     assert number(history.first_wrong) == 22
     assert len(asked) <= 12
 
 
-def test_a_release_that_is_right_has_the_nearest_wrong_ones() -> None:
+def test_release_that_is_right_has_the_nearest_wrong_ones() -> None:
     assert outcome("wwwwrrrr" + "wwww", 5) == (8, 4)
     assert outcome("rrrrrrrrr", 4) == (None, None)
 

@@ -195,7 +195,7 @@ def test_the_branch_that_does_not_run_is_cut_without_values(
     assert [node.op_type for node in found.graph.nodes] == ["Neg"]
 
 
-def test_a_body_opens_when_a_tensor_of_the_graph_around_it_is_declared(tmp_path: Path) -> None:
+def test_body_opens_when_a_tensor_of_the_graph_around_it_is_declared(tmp_path: Path) -> None:
     text = """g (float[2,3] x, bool c) => (float[2,3] y) {
         [pre] h = Relu(x)
         [cond] y = If(c) <

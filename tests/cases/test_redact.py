@@ -391,7 +391,7 @@ def _iter_texts(module: str) -> Iterator[tuple[str, str]]:
         yield from ((f.metadata.get(KEY, f.name), f"{kind.__name__}.{f.name}") for f in texts)
 
 
-def test_a_text_whose_key_leaves_is_declared_so_in_each_document() -> None:
+def test_text_whose_key_leaves_is_declared_so_in_each_document() -> None:
     """A field does not leave because another document has one of its name."""
     keys = frozenset().union(*leaving_keys().values())
     texts = chain.from_iterable(map(_iter_texts, results.MODULES))

@@ -133,7 +133,7 @@ def onnx_version() -> str:
         ),
     ],
 )
-def test_what_is_wrong_where(
+def test_fault_is_located_by_release(
     faults: dict[str, str], whole: str, rows: dict[str, tuple[str, str]], first: str, here: Path
 ) -> None:
     done = compare(*doubted(**faults), "--json", cwd=here)
@@ -147,7 +147,7 @@ def test_what_is_wrong_where(
 
 
 @pytest.mark.slow
-def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
+def test_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     """Reading the tensors between hides it, as with a fusion."""
     wrong = "inputs[0].name == 'in' and names == ['out']"
     (here / "shy.py").write_text(
@@ -252,7 +252,7 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("-c", "orx"), ("--custom-ops", "lib.so"), ("--at", "in"), ("-i", "gone.npy")]
 )
-def test_a_slip_writes_nothing(words: tuple[str, ...], here: Path) -> None:
+def test_slip_writes_nothing(words: tuple[str, ...], here: Path) -> None:
     refused(subcut("compare", *words, cwd=here))
     assert [p.name for p in here.iterdir()] == ["m.onnx"]
 
@@ -278,7 +278,7 @@ def test_no_model_and_several(here: Path) -> None:
     refused(subcut("compare", cwd=here))
 
 
-def test_a_folder_of_results_that_is_a_file(here: Path) -> None:
+def test_folder_of_results_that_is_a_file(here: Path) -> None:
     (here / "out").write_text("mine")
     assert f"{here}/out" in refused(compare("-o", "out", cwd=here), 74)
     assert (here / "out").read_text() == "mine"
@@ -293,7 +293,7 @@ def odd_names(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
+def test_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
     odd_names(here)
     done = compare("--csv", "table.csv", cwd=here)
     assert done.code == 0, done
@@ -349,16 +349,14 @@ def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["no/such/folder.csv", "subcut_out", "m.onnx/x.csv"])
-def test_a_table_that_cannot_be_written_is_told_before_anything_runs(
-    place: str, here: Path
-) -> None:
+def test_table_that_cannot_be_written_is_told_before_anything_runs(place: str, here: Path) -> None:
     (here / "subcut_out").mkdir()
     done = compare(*doubted(log=str(here)), "--csv", place, cwd=here)
     assert place in refused(done, 74)
     assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "subcut_out"]
 
 
-def test_a_table_replaces_a_file_but_no_device(here: Path) -> None:
+def test_table_replaces_a_file_but_no_device(here: Path) -> None:
     (here / "t.csv").write_text("old")
     assert compare("--csv", "t.csv", cwd=here).code == 0
     assert (here / "t.csv").read_text().startswith("row,index,node,op,tensor,column,status,")
@@ -643,13 +641,13 @@ def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
         'candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"',
     ],
 )
-def test_a_slip_in_the_file_is_refused(text: str, here: Path) -> None:
+def test_slip_in_the_file_is_refused(text: str, here: Path) -> None:
     (here / "subcut.toml").write_text(text)
     refused(subcut("compare", cwd=here))
 
 
 @pytest.mark.slow
-def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(
+def test_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(
     here: Path, tmp_path: Path
 ) -> None:
     (here / "run.sh").write_text("#!/bin/sh\nls run.sh && exit 3\n")
@@ -666,7 +664,7 @@ def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(
     assert (again.code, has_line(again.err, "words: run.sh")) == (4, True)
 
 
-def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
+def test_claimed_precision_changes_what_agrees(here: Path) -> None:
     words = doubted(add="a:0.004")
     verdicts = {
         p: subcut("compare", *words, "--precision", p, "--json", cwd=here) for p in ("fp32", "int8")
@@ -783,7 +781,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
+def test_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
     chain(here / "m.onnx", [f"n{i}" for i in range(12)])
     with terminal() as (ours, theirs):
         run = subprocess.Popen(
@@ -845,7 +843,7 @@ def test_align_as_tnns_converter(here: Path) -> None:
     assert every.document["stopped"]
 
 
-def test_a_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path: Path) -> None:
+def test_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path: Path) -> None:
     chain(tmp_path / "m.onnx", ["a", "b"])
     top = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
     says = "Program MatMul requires f16 but the device does not support it."
@@ -898,7 +896,7 @@ def test_the_next_command_of_a_comparison_can_be_read(
     assert (read["model"], read["spec"]) == ("m.onnx", given["candidate"][-1])
 
 
-def test_a_comparison_by_order_proposes_a_bisection_that_exists(here: Path) -> None:
+def test_comparison_by_order_proposes_a_bisection_that_exists(here: Path) -> None:
     done = compare(*doubted(add="b:-9"), "--align", "all", "--json", cwd=here)
     (proposed,) = done.document["next"]
     assert "--align" not in proposed and parse(*shlex.split(proposed)[1:])["rtol"] == "1e-3"

@@ -27,7 +27,7 @@ def test_the_files_are_the_same_each_time() -> None:
     assert set(files()) == set(demo.ABOUT)
 
 
-def test_what_to_type_is_said(tmp_path: Path) -> None:
+def test_next_command_is_printed(tmp_path: Path) -> None:
     done = subcut("demo", "d", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert tree(tmp_path / "d") == files()
@@ -79,7 +79,7 @@ def test_the_same_command_again_restores_what_is_missing(tmp_path: Path) -> None
     assert tree(place) == files() | {"mine.txt": b"kept"}
 
 
-def test_what_others_wrote_stays(tmp_path: Path) -> None:
+def test_files_of_others_stay(tmp_path: Path) -> None:
     place = tmp_path / "d"
     in_process("demo", place)
     (place / "wrong.py").write_text("changed")
@@ -97,7 +97,7 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
         in_process("demo", tmp_path / "full" / "mine.txt" / "d")
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "d").mkdir()
     monkeypatch.chdir(tmp_path / "d")
     in_process("demo", ".")
@@ -105,7 +105,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError):
         in_process("demo", tmp_path / "d")

@@ -48,7 +48,7 @@ def test_without_a_file_the_svg_is_the_result(model: Path) -> None:
     assert ET.fromstring(in_process("draw", model).text).tag.endswith("svg")
 
 
-def test_a_region_is_marked_and_its_boundary_listed(model: Path) -> None:
+def test_region_is_marked_and_its_boundary_listed(model: Path) -> None:
     result = in_process(
         "draw", model, "-s", NAMES[2], "-e", NAMES[4], "-o", "m.svg", "--depth", "9"
     )
@@ -63,7 +63,7 @@ def test_a_region_is_marked_and_its_boundary_listed(model: Path) -> None:
     assert result.document["region"] == {"inputs": ["t1"], "outputs": ["t4"]}
 
 
-def test_a_group_that_holds_a_part_of_the_region_is_open(
+def test_group_that_holds_a_part_of_the_region_is_open(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "SHOWN", 1)
@@ -77,7 +77,7 @@ def test_a_group_that_holds_a_part_of_the_region_is_open(
     assert [key for key, kind in boxes("one.svg") if kind == "box open"] == []
 
 
-def test_a_drawing_that_is_slow_to_look_at_is_said(
+def test_drawing_that_is_slow_to_look_at_is_said(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(draw, "SLOW", 8)
@@ -105,9 +105,7 @@ def test_the_surroundings_of_a_node(model: Path) -> None:
     assert {*NAMES[4:7]} <= titles and NAMES[3] not in titles
 
 
-def test_a_body_is_drawn_and_a_region_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_body_is_drawn_and_a_region_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     branches = """then_branch = yes () => (float[3] p) { [add] q = Add(x, x) [neg] p = Neg(q) },
                   else_branch = no () => (float[3] r) { [same] r = Identity(x) }"""
@@ -151,7 +149,7 @@ def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
     assert ">✗ 0.25</text>" in text and text.count('class="empty"') == 1
 
 
-def test_a_bisections_finding_is_the_region(model: Path) -> None:
+def test_bisections_finding_is_the_region(model: Path) -> None:
     run = RUNS["culprit"]()
     run["profile"], run["findings"][0]["indices"] = (
         [row("t3") | {"error": "nan", "status": "fail"}],
@@ -234,7 +232,7 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
         (("-o", "m.onnx/m.svg"), OutputError),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
+def test_undrawable_file_is_refused(
     model: Path, words: tuple[str, ...], error: type[Exception]
 ) -> None:
     Path("empty.json").write_text(

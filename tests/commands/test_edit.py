@@ -38,14 +38,14 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return chain(Path("m.onnx"), NAMES)
 
 
-def test_a_cut_is_put_back(model: Path) -> None:
+def test_cut_is_put_back(model: Path) -> None:
     case = in_process("cut", model, "-s", "n1", "-e", "n3").document["results"][0]["path"]
     result = in_process("replace", model, "-s", "n1", "-e", "n3", "--by", case)
     assert [row["status"] for row in result.document["outputs"]] == ["same"]
     assert Path("m-new.onnx").read_bytes() == model.read_bytes() or result.document["nodes"] == 6
 
 
-def test_a_tail_goes_and_comes_back(model: Path) -> None:
+def test_tail_goes_and_comes_back(model: Path) -> None:
     said = in_process("remove", model, "--from", "n4", "-o", "head.onnx").text
     assert has_line(said, "merge head.onnx", "head-tail.onnx")
     in_process("merge", "head.onnx", "head-tail.onnx", "-o", "whole.onnx")
@@ -53,7 +53,7 @@ def test_a_tail_goes_and_comes_back(model: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["", ", int64[2] label"])
-def test_a_zipmap_at_the_end_goes_and_comes_back(
+def test_zipmap_at_the_end_goes_and_comes_back(
     label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As scikit-learn's models end. No file holds its maps: what else the model gives is
@@ -164,7 +164,7 @@ def outputs(path: str) -> list[np.ndarray[Any, Any]]:
 FED = ("-i", "n=n.npy", "-i", "x=x.npy")
 
 
-def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
+def test_node_in_a_body_is_replaced(loop: Path) -> None:
     """x + x·w, negated and halved, becomes (x - x·w) · 2, negated and halved; the weight `w` stays
     outside."""
     piece = (
@@ -186,7 +186,7 @@ def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     assert [n.name for n in body.node[2].attribute[0].g.node] == ["sub", "twice", "neg"]
 
 
-def test_a_cut_of_a_body_is_put_back(loop: Path) -> None:
+def test_cut_of_a_body_is_put_back(loop: Path) -> None:
     ends = ("-s", "loop/body@1/mm", "-e", "loop/body@1/mul")
     case = in_process("cut", loop, *ends, *FED).document["results"][0]["path"]
     ends = ("-s", "loop/body/mm", "-e", "loop/body/mul")
@@ -197,14 +197,12 @@ def test_a_cut_of_a_body_is_put_back(loop: Path) -> None:
     ) == sorted(["keep", "mm", "if", "mul", "out"])
 
 
-def test_a_node_in_a_body_is_removed(loop: Path) -> None:
+def test_node_in_a_body_is_removed(loop: Path) -> None:
     in_process("remove", loop, "loop/body/if/then_branch/neg", "-o", "new.onnx", *FED)
     assert outputs("new.onnx")[0][0].tolist() == [2.25, 2.25, 3.0]  # s = (s·w + x) / 2, twice
 
 
-def test_an_identity_of_a_weight_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_identity_of_a_weight_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text_models.load(
         tmp_path,
@@ -216,7 +214,7 @@ def test_an_identity_of_a_weight_is_removed(
     assert [n.name for n in onnx.load("new.onnx").graph.node] == ["mul"]
 
 
-def test_a_newer_operator_raises_an_older_model(
+def test_newer_operator_raises_an_older_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Squeeze has its axes as an input from opset 13 on; without --opset the refusal says the

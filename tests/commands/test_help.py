@@ -59,7 +59,7 @@ def examples(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["", *NAMES])
-def test_a_page_fits_80_columns_and_has_examples_and_the_global_options(name: str) -> None:
+def test_page_fits_80_columns_and_has_examples_and_the_global_options(name: str) -> None:
     text = page(name)
     assert max(map(len, text.splitlines())) <= 80
     assert examples(name)
@@ -72,7 +72,7 @@ def test_a_page_fits_80_columns_and_has_examples_and_the_global_options(name: st
         assert text.index("Exit code") > text.index("Examples:")
 
 
-def test_a_real_process_shows_that_page(tmp_path: Path) -> None:
+def test_real_process_shows_that_page(tmp_path: Path) -> None:
     for name in ("", "bisect", "manual take"):
         done = subcut(*name.split(), "--help", cwd=tmp_path, env={"COLUMNS": "80"})
         assert (done.code, done.out.strip(), done.err) == (0, page(name).strip(), "")

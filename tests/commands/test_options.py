@@ -50,7 +50,7 @@ def command(
     )
 
 
-def test_a_signature_has_the_options_of_each_group_in_its_place() -> None:
+def test_signature_has_the_options_of_each_group_in_its_place() -> None:
     assert (
         list(inspect.signature(command).parameters)
         == "model criterion rtol within inputs seed shape mean scale bgr".split()
@@ -59,7 +59,7 @@ def test_a_signature_has_the_options_of_each_group_in_its_place() -> None:
     assert command.__doc__ and has_line(command.__doc__, "two groups")
 
 
-def test_a_command_gets_one_object_per_group() -> None:
+def test_command_gets_one_object_per_group() -> None:
     document = command("m.onnx", rtol="1", bgr=True).document
     assert document == {
         "model": "m.onnx",
@@ -71,7 +71,7 @@ def test_a_command_gets_one_object_per_group() -> None:
         command(atol="1")
 
 
-def test_an_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
+def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
     @with_option_groups()
     def mode(
         *,
@@ -97,7 +97,7 @@ def test_options_are_refused_beside_modes_that_exist() -> None:
     assert modes <= flags.keys()
 
 
-def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"]
     )
@@ -125,7 +125,7 @@ def test_two_criteria_are_one_too_many() -> None:
         ).criterion_words
 
 
-def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> None:
+def test_inputs_come_from_the_options_else_from_the_project() -> None:
     project = Project(None, {"seed": 3, "mean": "1,2", "shape": ["x=1x2"]})
     feeding = Asked(project, inputs=InputOptions(seed=0, scale="2")).feeding
     assert (feeding.seed, feeding.shapes) == (0, {"x": [1, 2]})
@@ -182,7 +182,7 @@ def project(tmp_path: Path) -> Path:
         ("reference", "nobody", "--reference"),
     ],
 )
-def test_an_error_names_the_project_file_whose_value_it_is_about(
+def test_error_names_the_project_file_whose_value_it_is_about(
     key: str, value: str, typed: str, project: Path
 ) -> None:
     words = "compare", "m.onnx", "-c", "ort"
@@ -200,7 +200,7 @@ def test_an_error_names_the_project_file_whose_value_it_is_about(
 @pytest.mark.parametrize(
     "words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all"), ("bundle",)]
 )
-def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
+def test_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
     words: tuple[str, ...], project: Path
 ) -> None:
     (project / "subcut.toml").write_text('input = "in.npy"\n', encoding="utf-8")
@@ -214,7 +214,7 @@ def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
 
 
 @pytest.mark.parametrize("command", ["bisect", "blame"])
-def test_what_a_command_does_before_it_searches_counts_as_its_time(
+def test_preparation_counts_as_time_of_the_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start_slowly(self: Asked) -> Reference:

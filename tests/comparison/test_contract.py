@@ -52,7 +52,7 @@ def test_another_network_is_no_known_mistake(seed: int) -> None:
         (lambda v: 3 * v, "reference"),
     ],
 )
-def test_a_change_of_all_outputs_is_named(change: Callable[[Array], Array], words: str) -> None:
+def test_change_of_all_outputs_is_named(change: Callable[[Array], Array], words: str) -> None:
     expected = outputs(0)
     assert words in explain_breach(
         expected, {name: change(value) for name, value in expected.items()}
@@ -64,7 +64,7 @@ def test_exchanged_names_are_named() -> None:
     assert "exchanged" in explain_breach(expected, {"y": expected["z"], "z": expected["y"]})
 
 
-def test_an_input_read_in_another_layout_is_named() -> None:
+def test_input_read_in_another_layout_is_named() -> None:
     inputs = outputs(0)
     read = {
         name: np.ascontiguousarray(value.transpose(0, 2, 3, 1)).reshape(value.shape)

@@ -88,7 +88,7 @@ def test_equal_strings_agree_and_others_do_not(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(st.lists(FLOATS, min_size=1, max_size=8), st.data())
-def test_a_nan_or_infinity_on_one_side_fails(
+def test_nan_or_infinity_on_one_side_fails(
     name: str, values: list[float], data: st.DataObject
 ) -> None:
     place = data.draw(st.integers(0, len(values) - 1))
@@ -129,7 +129,7 @@ def test_nothing_finite_never_agrees(name: str, values: list[float]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, ml_dtypes.int4])
-def test_an_integer_far_off_does_not_agree(name: str, dtype: Any) -> None:
+def test_integer_far_off_does_not_agree(name: str, dtype: Any) -> None:
     assert does_not_agree(name, [7, 1, 5], [0, 1, 5], dtype)
 
 
@@ -140,7 +140,7 @@ def test_integers_and_booleans_are_not_rounded(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gross_error_does_not_agree(name: str) -> None:
+def test_gross_error_does_not_agree(name: str) -> None:
     values = np.linspace(-3, 3, 50)
     assert does_not_agree(name, values, -values, np.float32)
     assert does_not_agree(name, values, values * 0, np.float32)
@@ -233,7 +233,7 @@ def test_thresholds_name_the_limits_that_do_not_hold() -> None:
     assert has_line(judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why, "cosine", "> 0.9")
 
 
-def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
+def test_metric_that_is_not_defined_holds_no_limit() -> None:
     for options in ("cosine>-2", "cosine<2", "cosine<=2,max_abs<9"):
         assert not is_accepted(options, [1.0, 2.0], [0.0, 0.0])
 
@@ -248,13 +248,13 @@ def test_thresholds_refuse_other_options(options: str) -> None:
         parse_criterion(f"threshold:{options}")
 
 
-def test_an_unknown_metric_names_the_nearest() -> None:
+def test_unknown_metric_names_the_nearest() -> None:
     with raises(UnknownName, "plugin.unknown", "cosin") as e:
         parse_criterion("cosin>0.9")
     assert e.value.nearest[0] == "cosine"
 
 
-def test_a_class_must_be_equal_unless_limited() -> None:
+def test_class_must_be_equal_unless_limited() -> None:
     """The cosine of any two positive numbers is 1."""
     assert not is_accepted("cosine>0.999", [284], [285], np.int64)
     assert not is_accepted("max_abs<1e-3,cosine>0.99", [284], [285], np.int64)
@@ -378,6 +378,6 @@ def test_settled_without_a_rule() -> None:
 
 @LAW
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_a_number_is_shown_on_its_side_of_the_limit(value: float, limit: float) -> None:
+def test_number_is_shown_on_its_side_of_the_limit(value: float, limit: float) -> None:
     number = float(format_beside(value, limit))
     assert (number < limit, number > limit) == (value < limit, value > limit)

@@ -21,7 +21,7 @@ def draw(shape: tuple[int, ...], seed: int, scale: float = 1.0) -> Array:
 
 
 @given(SHAPES, SEEDS, SCALES)
-def test_a_nearly_equal_answer_tells_something(
+def test_nearly_equal_answer_tells_something(
     shape: tuple[int, ...], seed: int, scale: float
 ) -> None:
     reference = draw(shape, seed, scale)
@@ -31,7 +31,7 @@ def test_a_nearly_equal_answer_tells_something(
 
 
 @given(SHAPES, SEEDS, SCALES, st.sampled_from(["zeros", "mean", "other"]))
-def test_an_answer_that_knows_nothing_is_mute(
+def test_answer_that_knows_nothing_is_mute(
     shape: tuple[int, ...], seed: int, scale: float, kind: str
 ) -> None:
     reference = draw(shape, seed, scale)
@@ -45,13 +45,13 @@ def test_an_answer_that_knows_nothing_is_mute(
 
 
 @given(SHAPES, SEEDS, st.floats(-1e3, 1e3, width=32))
-def test_a_constant_reference_is_mute(shape: tuple[int, ...], seed: int, value: float) -> None:
+def test_constant_reference_is_mute(shape: tuple[int, ...], seed: int, value: float) -> None:
     reference = np.full(shape, value, np.float32)
     assert explain_mute(reference, reference, [draw(shape, seed)]) != ""
 
 
 @given(SHAPES, SEEDS)
-def test_an_output_that_no_input_changes_is_mute(shape: tuple[int, ...], seed: int) -> None:
+def test_output_that_no_input_changes_is_mute(shape: tuple[int, ...], seed: int) -> None:
     reference = draw(shape, seed)
     assert explain_mute(reference, reference, [reference, reference]) != ""
     assert explain_mute(reference, reference, [reference, draw(shape, seed + 1)]) == ""
@@ -84,7 +84,7 @@ def test_values_that_are_no_plain_floats(
     assert bool(explain_mute(values, values, others)) is is_mute  # type: ignore[arg-type]
 
 
-def test_a_sequence_tells_something_if_one_element_does() -> None:
+def test_sequence_tells_something_if_one_element_does() -> None:
     constant = np.ones(4, np.float32)
     varying = np.arange(4, dtype=np.float32)
     assert explain_mute([constant, varying], [constant, varying]) == ""
@@ -127,5 +127,5 @@ def test_other_inputs_have_the_types_and_shapes_of_the_input() -> None:
         )
 
 
-def test_an_input_that_does_not_vary_has_no_others() -> None:
+def test_input_that_does_not_vary_has_no_others() -> None:
     assert make_other_inputs({"x": np.zeros((2, 2), np.float32), "n": np.array(3)}) == []

@@ -52,7 +52,7 @@ def test_equal_values_agree() -> None:
     )
 
 
-def test_a_failure_is_measured_and_its_worst_element_named() -> None:
+def test_failure_is_measured_and_its_worst_element_named() -> None:
     other = ONE.copy()
     other[1, 0] = 5
     found = judge(ONE, other, RULE, Y)
@@ -110,7 +110,7 @@ def test_another_kind_shape_or_type_fails_before_the_rule(
 
 
 @pytest.mark.parametrize("shapes", [((), (1,)), ((1,), ())])
-def test_a_scalar_is_its_one_value(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_scalar_is_its_one_value(shapes: tuple[tuple[int, ...], ...]) -> None:
     a, b = (np.full(shape, 3.0, np.float32) for shape in shapes)
     assert judge(a, b, RULE, Y).status is Status.AGREE
     found = judge(a, b + np.float32(1), RULE, Y)
@@ -139,7 +139,7 @@ def test_nothing_compared_never_agrees(value: Any, rule: Any) -> None:
     assert (found.status, found.signature, found.label) == (Status.UNRESOLVED, None, NOTHING)
 
 
-def test_a_nan_in_one_of_them() -> None:
+def test_nan_in_one_of_them() -> None:
     other = ONE.copy()
     other[0, 1] = NAN
     for a, b in ((ONE, other), (other, ONE)):
@@ -187,7 +187,7 @@ def test_the_elements_of_a_sequence_have_no_noise() -> None:
     )
 
 
-def test_an_output_that_is_missing() -> None:
+def test_output_that_is_missing() -> None:
     found = judge_missing("y", [f"t{i}\x1b" for i in range(10)], "s")
     assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
     assert has_line(found.why, "t0, t1, t2, t3, t4, t5, t6, t7", "2 more")
@@ -195,7 +195,7 @@ def test_an_output_that_is_missing() -> None:
     assert has_line(judge_missing("y", []).why, "no such", "none")
 
 
-def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
+def test_unresolved_output_does_not_speak_for_those_that_agree() -> None:
     empty = judge(ONE[:0], ONE[:0], RULE, OutputContext("a"))
     good = judge(ONE, ONE, RULE, OutputContext("b"))
     bad = judge(ONE, ONE * 2, RULE, OutputContext("c"))
@@ -218,7 +218,7 @@ def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
         ("tnn", False),
     ],
 )
-def test_a_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
+def test_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
     assert (
         judge(ONE, ONE * np.float32(1.2), parse_criterion(text), Y).status is Status.AGREE
     ) == agrees
@@ -230,7 +230,7 @@ def test_unknown_criteria(text: str) -> None:
         parse_criterion(text)
 
 
-def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
+def test_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_rule.py"
     path.write_text(
         '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\ndef rule(text):\n   '
@@ -243,7 +243,7 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
         parse_criterion(str(path.with_name("empty.py")))
 
 
-def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
+def test_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_metric.py"
     path.write_text(
         "def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n"
@@ -253,7 +253,7 @@ def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
     assert judge(ONE, ONE * 2, parse_criterion(f"{path}<10"), Y).why == f"{path} 10.0 >= 10"
 
 
-def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
+def test_tensor_of_a_megabyte_takes_milliseconds() -> None:
     """About 1 ms, or 5 where every block of memory is new; the limit leaves room for a busy
     machine."""
     reference = np.random.default_rng(0).normal(size=(1, 256, 32, 32)).astype(np.float32)

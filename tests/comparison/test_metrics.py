@@ -235,18 +235,18 @@ TYPES = [
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("start", [1.0, 1.5, 0.25, 0.0])
-def test_a_last_bit_is_one_ulp_in_every_type(dtype: Any, start: float) -> None:
+def test_last_bit_is_one_ulp_in_every_type(dtype: Any, start: float) -> None:
     one = np.array([1.0, start], dtype)
     bits = one.view(f"u{one.dtype.itemsize}").copy()
     bits[1] += 1
     assert Pair(one, bits.view(one.dtype)).metrics(["ulp"]) == {"ulp": 1.0}
 
 
-def test_an_ulp_of_integers_is_one() -> None:
+def test_ulp_of_integers_is_one() -> None:
     assert Pair(np.array([1, 9]), np.array([1, 2])).metrics(["ulp"]) == {"ulp": 7.0}
 
 
-def test_an_ulp_of_complex_numbers_is_that_of_their_parts() -> None:
+def test_ulp_of_complex_numbers_is_that_of_their_parts() -> None:
     one = np.array([1 + 1j], np.complex64)
     assert Pair(one, one + np.complex64(2**-22 * 1j)).metrics(["ulp"]) == {"ulp": 2.0}
 

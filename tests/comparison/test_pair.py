@@ -172,7 +172,7 @@ def test_infinities_of_either_sign_are_one_changed_element() -> None:
     assert p.inf_only == (1, 1) and p.changed == 1 and p.metrics(["mismatch"]) == {"mismatch": 1.0}
 
 
-def test_an_unknown_metric_names_the_nearest() -> None:
+def test_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UnknownName) as e:
         pair([1], [1]).metrics(["max_ab"])
     assert e.value.nearest[0] == "max_abs"

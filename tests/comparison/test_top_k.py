@@ -58,7 +58,7 @@ def test_the_two_best_of_the_reference_are_equal() -> None:
         assert found and found["top1"] == (best in (1, 3))
 
 
-def test_a_constant_candidate_earns_nothing() -> None:
+def test_constant_candidate_earns_nothing() -> None:
     assert agree([SCORES], [[0.0] * 7]) == {"top1": 0.0, "top5": 0.0}
 
 

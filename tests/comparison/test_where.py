@@ -45,14 +45,14 @@ def version():
         ("a>b!=2", Where("a>b", "!=", 2.0)),
     ],
 )
-def test_a_condition(text: str, found: Where) -> None:
+def test_condition(text: str, found: Where) -> None:
     assert parse_where(text) == found and parse_where(str(found)) == found
 
 
 @pytest.mark.parametrize(
     "text", ["confidence", ">0.5", "confidence>", "confidence>x", "a > __import__('os')", ""]
 )
-def test_what_is_no_condition(text: str) -> None:
+def test_malformed_condition_is_refused(text: str) -> None:
     with raises(UsageError, "option.malformed"):
         parse_where(text)
 
@@ -115,7 +115,7 @@ def ask(two: Path, command: str, off: str, *words: str) -> Done:
     )
 
 
-def test_an_output_is_left_out_and_another_one_masked(two: Path) -> None:
+def test_output_is_left_out_and_another_one_masked(two: Path) -> None:
     words = ("--ignore", "aux", "--where", "confidence>0.5")
     right = ask(two, "compare", "aux@0+boxes@1", *words)
     document = right.document
@@ -188,7 +188,7 @@ def test_sentences() -> None:
     assert has_line(masked, "c>0.5", "d<1")
 
 
-def test_a_condition_is_written_as_it_was_read() -> None:
+def test_condition_is_written_as_it_was_read() -> None:
     """Six digits were kept: a case was replayed by another condition than it was found by."""
     for text in ("p>0.123456789", "p>=1", "p<-2.5e-07", "p!=1e+16"):
         assert str(parse_where(text)) == text and parse_where(
@@ -196,7 +196,7 @@ def test_a_condition_is_written_as_it_was_read() -> None:
         ) == parse_where(text)
 
 
-def test_what_is_not_a_number_is_compared(tmp_path: Path) -> None:
+def test_values_that_are_not_numbers_are_compared(tmp_path: Path) -> None:
     """Below the condition in the reference and NaN in the candidate, it was left out."""
     known, given = (
         written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}")

@@ -28,7 +28,7 @@ def graph_of(folder: Path, model: onnx.ModelProto) -> Graph:
     return text_models.read(folder, model)
 
 
-def test_an_exported_decoder_needs_no_words(tmp_path: Path) -> None:
+def test_exported_decoder_needs_no_words(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.decoder())
     found = resolve(graph, LoopFile(), [])
     assert (found.tokens, found.logits, found.attention_mask) == (
@@ -50,7 +50,7 @@ def test_an_exported_decoder_needs_no_words(tmp_path: Path) -> None:
     assert found.takes_whole_prompt
 
 
-def test_a_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None:
+def test_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None:
     found = resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), ["image"])
     assert (found.tokens, found.constants, found.states) == (
         "token",
@@ -60,12 +60,12 @@ def test_a_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None
     assert first_shape(found, "h0", 2) == [2, 32] and not found.takes_whole_prompt
 
 
-def test_what_an_input_is_for_must_be_known(tmp_path: Path) -> None:
+def test_role_of_each_input_is_required(tmp_path: Path) -> None:
     with raises(UsageError, "loop.unclear-inputs", "image"):
         resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), [])
 
 
-def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
+def test_generated_values_fit_the_input(tmp_path: Path) -> None:
     """A number is not text, and floats are not tokens."""
     text = (
         "g (float[1,n] x, int64 sr, float[1,2] h0) => (float[1,n] y, float[1,2] hn) { y = Neg(x) hn"
@@ -142,7 +142,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ("x = " + "[" * 5000, "loop.not-toml", "too deeply"),
     ],
 )
-def test_what_means_nothing_is_an_error(text: str, code: str, about: str, tmp_path: Path) -> None:
+def test_meaningless_setting_is_an_error(text: str, code: str, about: str, tmp_path: Path) -> None:
     (tmp_path / "loop.toml").write_text(text)
     with raises(UsageError, code, about):
         read(tmp_path / "loop.toml")
@@ -156,7 +156,7 @@ def test_names_that_the_model_has_not(tmp_path: Path) -> None:
         resolve(graph, LoopFile(tokens="tokem"), ["image"])
 
 
-def test_what_a_step_is_fed(tmp_path: Path) -> None:
+def test_step_is_fed_the_states_of_the_last(tmp_path: Path) -> None:
     decoders.write(tmp_path)
     mask = np.array([[0, 1, 1], [1, 1, 1]])
     np.save(tmp_path / "p.npy", np.array([[9, 4, 5], [6, 7, 8]]))
@@ -199,7 +199,7 @@ def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "mask"), [("", [0, 0, 1, 1]), ("int64[n] cache_position, ", [1, 1, 0, 0])]
 )
-def test_a_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> None:
+def test_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> None:
     """A window ends with what came last; a cache that is written at a position begins with what
     came first."""
     text = (

@@ -86,7 +86,7 @@ def test_errors_that_add_up_are_told() -> None:
         ("decoder_int4", "layer0.v", 33),
     ],
 )
-def test_a_fault_at_one_token_comes_down_to_its_node(
+def test_fault_at_one_token_comes_down_to_its_node(
     model: str, node: str, at: int, here: Path
 ) -> None:
     done, document = looped(
@@ -104,7 +104,7 @@ def test_a_fault_at_one_token_comes_down_to_its_node(
 
 
 @pytest.mark.slow
-def test_a_merged_decoder_keeps_what_its_first_step_made_of_the_encoder(here: Path) -> None:
+def test_merged_decoder_keeps_what_its_first_step_made_of_the_encoder(here: Path) -> None:
     """`use_cache_branch` is false in the first step only; from then on an empty state means that
     the last one stays."""
     (here / "loop.toml").write_text("steps = 7\n")
@@ -121,14 +121,14 @@ def test_a_merged_decoder_keeps_what_its_first_step_made_of_the_encoder(here: Pa
 
 
 @pytest.mark.slow
-def test_a_right_candidate_agrees_in_every_step(here: Path) -> None:
+def test_right_candidate_agrees_in_every_step(here: Path) -> None:
     done, document = looped(here, "decoder.onnx", "ort", "-i", "prompt.npy")
     assert (done.code, document["outcome"], document["steps"]) == (0, "agree", 32)
     assert [s["status"] for s in document["seen"]] == ["agree"] * 32
 
 
 @pytest.mark.slow
-def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> None:
+def test_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> None:
     """Nobody approximates a MatMul; it was right in all 32 steps, as 5e-4 of the scale is what fast
     kernels may do."""
     done, document = looped(
@@ -175,7 +175,7 @@ def load(model, options):
 
 
 @pytest.mark.slow
-def test_a_walk_that_is_right_when_it_is_made_again_is_flaky(here: Path) -> None:
+def test_walk_that_is_right_when_it_is_made_again_is_flaky(here: Path) -> None:
     (here / "flaky.py").write_text(FLAKY)
     done, document = looped(here, "decoder.onnx", "flaky.py", "-i", "prompt.npy")
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "flaky", 10)
@@ -198,7 +198,7 @@ def load(model, options):
 
 
 @pytest.mark.slow
-def test_a_loop_that_makes_rounding_grow_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
+def test_loop_that_makes_rounding_grow_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
     text_models.load(tmp_path, CHAOS)
     np.save(tmp_path / "x.npy", np.zeros((1, 8 * 60), np.float32))
     np.save(

@@ -82,7 +82,7 @@ def test_another_loop_file_is_another_walk(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
+def test_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
     (here / "gain").write_text("0")
     done, document = looped(here)
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 2)
@@ -90,7 +90,7 @@ def test_an_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_has_changed_is_asked_again(here: Path) -> None:
+def test_candidate_that_has_changed_is_asked_again(here: Path) -> None:
     """As a library does that was replaced: nothing in the key of its answers says so."""
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((8, 4), np.float32))
     assert looped(here)[1]["outcome"] == "agree"
@@ -123,7 +123,7 @@ def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference
     assert len(found.states) < 8
 
 
-def test_what_a_step_gave_is_told_from_what_stays(tmp_path: Path) -> None:
+def test_outputs_of_a_step_are_distinct_from_constant_inputs(tmp_path: Path) -> None:
     """A verdict on one step compares what that step gave; the next step is fed what stays of the
     one before."""
 

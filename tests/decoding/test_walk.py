@@ -51,7 +51,7 @@ def walked(text: str, folder: Path, reference: Reference) -> Trace:
 
 
 @pytest.mark.parametrize(("gain", "least", "most"), [(0.5, 1e-9, 1e-6), (3.0, 1e-4, 2.0)])
-def test_a_loop_may_make_rounding_grow(
+def test_loop_may_make_rounding_grow(
     gain: float, least: float, most: float, tmp_path: Path, reference: Reference
 ) -> None:
     found = walked(RECURRENT % gain, tmp_path, reference)

@@ -114,7 +114,7 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
         (SOFTMAX, 18, "softmax bits", "exp by"),
     ],
 )
-def test_an_approximation_is_named(wrong: Any, text: str, opset: int, does: str, name: str) -> None:
+def test_approximation_is_named(wrong: Any, text: str, opset: int, does: str, name: str) -> None:
     (found,) = looks_like(wrong(text, opset, does=does))
     assert has_line(found.says, "looks like", name, "×", "nearer"), found
     assert has_line(conclude([found]).says, "approximation", f"{found.quoted}")
@@ -128,7 +128,7 @@ def test_an_approximation_is_named(wrong: Any, text: str, opset: int, does: str,
         {"does": "tanh"},  # another function
     ],
 )
-def test_what_hides_another_error_is_not_named(wrong: Any, options: dict[str, str]) -> None:
+def test_cause_that_hides_another_error_is_not_named(wrong: Any, options: dict[str, str]) -> None:
     assert not list(looks_like(wrong(ERF, **options)))
 
 

@@ -109,7 +109,7 @@ NHWC = ("axes", "0,2,3,1", "NHWC for NCHW")
 @pytest.mark.parametrize(
     ("mistake", "words"), [("nhwc", NHWC), ("bgr", ("0 and 2", "axis 1", "RGB for BGR"))]
 )
-def test_a_simple_mistake_is_named(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
+def test_simple_mistake_is_named(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last")
     assert has_line(found["likeness"], "looks like", *words)
     assert has_line(found["conclusion"], "bug", "layout", "preprocessing")
@@ -120,7 +120,7 @@ def test_the_previous_sample_is_named(ask: Ask) -> None:
     assert any(has_line(found["likeness"], f"sample s{k}") for k in range(2))
 
 
-def test_an_input_taken_for_another_layout_is_named(ask: Ask) -> None:
+def test_input_taken_for_another_layout_is_named(ask: Ask) -> None:
     found = evidence_of(ask(2, mistake="fed"), "first")
     assert has_line(found["input"], "RGB for BGR", "0 and 2", "axis 1")
     assert has_line(found["conclusion"], "input", "RGB for BGR")
@@ -157,13 +157,13 @@ def test_by_its_size(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
     assert "likeness" not in found
 
 
-def test_a_lower_precision_that_every_node_shows(ask: Ask) -> None:
+def test_lower_precision_that_every_node_shows(ask: Ask) -> None:
     found = evidence_of(ask(mistake="jitter"), "first", "act", "last", more=True)
     assert has_line(found["alone"], "3 nodes")
     assert has_line(found["conclusion"], "probably rounding", "float16")
 
 
-def test_what_nobody_approximates_is_no_approximate_kernel(ask: Ask) -> None:
+def test_exact_operator_has_no_approximate_kernel(ask: Ask) -> None:
     """It was called "no bug, by the size of the error", whatever the operator."""
     text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = Abs(x) }"
     found = evidence_of(ask(text=text, mistake="gain", tensor="y"), "last", more=True)
@@ -171,7 +171,7 @@ def test_what_nobody_approximates_is_no_approximate_kernel(ask: Ask) -> None:
     assert "approximate" not in " ".join(found.values())
 
 
-def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
+def test_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
     trials = ask(mistake="last-bits", tensor="y")
     exacting = trials.with_criterion("numpy:rtol=0,atol=0")
     assert has_line(evidence_of(exacting, "last")["conclusion"], "rounding", "not a bug")
@@ -192,7 +192,7 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")]
 )
-def test_a_weight_beyond_the_claimed_range_is_named(
+def test_weight_beyond_the_claimed_range_is_named(
     value: str, claim: str, constant: bool, ask: Ask
 ) -> None:
     """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean
@@ -242,7 +242,7 @@ def test_the_same_backend_in_full_precision(
         ),
     ],
 )
-def test_a_switch_confirms_what_a_precision_only_fits(
+def test_switch_confirms_what_a_precision_only_fits(
     switches: str, words: tuple[str, ...], conclusion: tuple[str, ...], ask: Ask
 ) -> None:
     """The error fits float16: that is a guess, until turning something off heals it."""
@@ -264,7 +264,7 @@ def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
 # other opinions
 
 
-def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate's values are the evaluator's, as if the candidate were right."""
     trials = ask(mistake="bgr", tensor="y")
     region = region_of(trials.model.graph, "last")
@@ -289,7 +289,9 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
     ("mistake", "words"),
     [("nan", ("rounding", "fp32", "not explain")), ("shape", ("rounding", "1×3×8×1", "1×3"))],
 )
-def test_what_no_rounding_does(mistake: str, words: tuple[str, ...], ask: Ask) -> None:
+def test_deviation_beyond_rounding_is_not_a_precision(
+    mistake: str, words: tuple[str, ...], ask: Ask
+) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "last", more=True)
     assert has_line(found["noise"], *words)
     assert has_line(found["conclusion"], "bug", "rounding", "evaluator agrees")
@@ -301,7 +303,7 @@ def test_indices_that_no_rounding_changes(ask: Ask) -> None:
     assert has_line(found["noise"], "indices")
 
 
-def test_an_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
+def test_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
     text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = com.microsoft.Gelu(x) }"
     trials = ask(text=f"{text}", mistake="noise", tensor="y")
     found = evidence_of(trials, "last")
@@ -323,7 +325,7 @@ def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
     assert has_line(found["second"], "second opinion", "100 s")
 
 
-def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
+def test_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
     (one,) = diagnose(trials, region_of(trials.model.graph, "last"), died)
@@ -331,7 +333,7 @@ def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     assert has_line(one.says, "right", "precision=f32", "optimiser")
 
 
-def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
+def test_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
     chain = " ".join(f"[n{k}] t{k + 1} = Neg(t{k})" for k in range(MAX_EVALUATED + 2))
     text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MAX_EVALUATED + 2}) {{ {chain} }}"
     trials = ask(text=text, mistake="sign", tensor=f"t{MAX_EVALUATED + 2}")
@@ -393,7 +395,7 @@ def evidence(done: Done) -> dict[str, str]:
 @pytest.mark.parametrize(
     "other", [(), ("--candidate-model", "other.onnx")], ids=["the model", "another model"]
 )
-def test_a_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) -> None:
+def test_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) -> None:
     """The demo's fault, in a backend whose optimiser can be switched off."""
     in_process("demo", tmp_path / "bug")
     copy = onnx.load(tmp_path / "bug" / "model.onnx")
@@ -443,7 +445,7 @@ def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["bisect", "compare"])
-def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
+def test_misread_input_stands_first(verb: str, here: Path) -> None:
     done = run(verb, here, mistake="fed")
     assert (done.code, has_line(done.err, "RGB for BGR", "0 and 2", "axis 1")) == (4, True), done
 
@@ -457,7 +459,7 @@ def test_compare_says_it(here: Path) -> None:
     ] == [NHWC]
 
 
-def test_what_is_refused_with_a_switch_off_as_well_is_told_so(tmp_path: Path) -> None:
+def test_refusal_with_a_switch_off_is_reported(tmp_path: Path) -> None:
     """It was "not known"."""
     (tmp_path / "picky.py").write_text(
         "import onnx, onnxruntime\ndef exact(options): return {'precision': 'f32'} if not options"

@@ -78,13 +78,13 @@ def test_the_minimal_sets_are_found(
         assert not any(asked.is_right(set(some) - {name}) for name in some)
 
 
-def test_a_pass_that_does_something_only_without_another_is_found(ablation: Ask) -> None:
+def test_pass_that_does_something_only_without_another_is_found(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+C", hidden="A>C")
     assert list(asked.names()) == ["A", "B"]
     assert minimal_sets(asked) == [("A", "C")]
 
 
-def test_what_is_off_already_stays_off_and_is_not_named(ablation: Ask) -> None:
+def test_switch_that_is_off_already_is_not_named(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+B", off="A")
     assert minimal_sets(asked) == [("B",)]
     assert without(asked.trials, ["B"]).runtime.candidate.options["off"] == "A+B"
@@ -99,7 +99,7 @@ def test_the_runs_are_bounded(ablation: Ask) -> None:
     assert asked.runs <= 20 + 10
 
 
-def test_an_optimiser_without_named_passes_has_none(ablation: Ask) -> None:
+def test_optimiser_without_named_passes_has_none(ablation: Ask) -> None:
     asked = ablation(names="A", cures="A")
     asked.trials.runtime.__dict__["about"] = BackendInfo()
     assert minimal_sets(asked) == []
@@ -134,7 +134,7 @@ def test_without_a_pass_onnxruntime_computes_the_same_of_another_graph(tmp_path:
     np.testing.assert_allclose(np.asarray(whole), np.asarray(without), rtol=1e-6)
 
 
-def test_a_name_that_is_no_pass_is_refused(tmp_path: Path) -> None:
+def test_name_that_is_no_pass_is_refused(tmp_path: Path) -> None:
     with raises(UsageError, "backend.unknown-pass", "EliminateIdentitty") as error:
         ort.load(
             text_models.load(tmp_path, NET).path, {"disabled_optimizers": "EliminateIdentitty"}

@@ -55,7 +55,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
-def test_a_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
+def test_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     candidate = parse("mnn==3.6.1:arch=aarch64,threads=1")
     assert (candidate.processor, dict(candidate.options)) == ("aarch64", {"threads": "1"})
     assert candidate.installation
@@ -85,7 +85,7 @@ def test_this_machines_own_processor_needs_no_emulator(monkeypatch: pytest.Monke
     assert parse("mnn:arch=aarch64").installation is None
 
 
-def test_what_lacks_is_said_before_anything_is_fetched(
+def test_missing_tool_is_an_error_before_anything_is_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(emulated, "is_own", lambda _: False)
@@ -124,7 +124,7 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
     )
 
 
-def test_a_distribution_without_its_packages_is_a_clear_error(
+def test_distribution_without_its_packages_is_a_clear_error(
     stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NONE", "1")
@@ -139,7 +139,7 @@ def test_a_distribution_without_its_packages_is_a_clear_error(
     assert has_line(error.value.hint, "/etc/apt")
 
 
-def test_an_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
+def test_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
     assert has_line(emulated.version("aarch64"), "qemu 7.2.22", "10")
 
 

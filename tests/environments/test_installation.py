@@ -92,7 +92,7 @@ def left_behind() -> list[str]:
     return [p.name for p in cache_folder("environments").iterdir() if not p.name.endswith(".lock")]
 
 
-def test_a_large_file_is_told_with_its_size_as_it_comes(
+def test_large_file_is_told_with_its_size_as_it_comes(
     uv_log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "subcut")
@@ -150,7 +150,7 @@ def test_two_that_want_the_same_make_it_once(
     assert len(uv_log.read_text().splitlines()) == 2
 
 
-def test_a_full_disk_is_told_as_that(uv_log: Path) -> None:
+def test_full_disk_is_told_as_that(uv_log: Path) -> None:
     with pytest.raises(BackendError) as error:
         make(Installation(("full==1",)))
     assert "No space left" in error.value.what
@@ -158,21 +158,21 @@ def test_a_full_disk_is_told_as_that(uv_log: Path) -> None:
     assert left_behind() == []
 
 
-def test_what_cannot_be_installed_leaves_nothing(uv_log: Path) -> None:
+def test_failed_installation_leaves_nothing(uv_log: Path) -> None:
     with raises(BackendError, "environment.install-failed", "broken") as error:
         make(Installation(("broken==1",)))
     assert "--find-links" in error.value.hint
     assert left_behind() == []
 
 
-def test_what_fails_shows_no_login(uv_log: Path) -> None:
+def test_failure_shows_no_login(uv_log: Path) -> None:
     with raises(BackendError, "environment.install-failed", "****@host/simple") as error:
         make(Installation(("broken==1",), ("--index-url", "https://me:p4ss@w@host/simple")))
     assert "p4ss" not in str(error.value)
 
 
 @pytest.mark.posix("its stand-in for uv waits at a named pipe")
-def test_a_killed_installation_is_made_again(
+def test_killed_installation_is_made_again(
     uv_log: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
@@ -211,7 +211,7 @@ def test_with_venv_and_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         make(Installation(("tiny==2.0",), ("--find-links", str(wheels))))
 
 
-def test_a_cache_that_cannot_be_written_is_a_temporary_folder(
+def test_cache_that_cannot_be_written_is_a_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -223,7 +223,7 @@ def test_a_cache_that_cannot_be_written_is_a_temporary_folder(
 
 @pytest.mark.posix("access lists are not read on Windows")
 @pytest.mark.parametrize("open_folder", ["cache", "cache/subcut", "cache/subcut/environments"])
-def test_a_cache_that_others_can_write_is_not_used(
+def test_cache_that_others_can_write_is_not_used(
     open_folder: str, uv_log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     planted = cache_folder("environments")
@@ -234,7 +234,7 @@ def test_a_cache_that_others_can_write_is_not_used(
 
 
 @pytest.mark.posix("access lists are not read on Windows")
-def test_an_environment_that_others_could_write_is_made_again(uv_log: Path) -> None:
+def test_environment_that_others_could_write_is_made_again(uv_log: Path) -> None:
     environment = Installation(("a==1",))
     make(environment)
     (environment.folder / "planted").touch()

@@ -43,7 +43,7 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     )  # an old one without a wheel would be built for minutes
 
 
-def test_what_stands_beside_a_release_is_of_its_day() -> None:
+def test_dependencies_of_a_release_are_of_its_day() -> None:
     assert releases.release("ncnn", "1.0.20250503").requirements == (
         "ncnn==1.0.20250503",
         "numpy",
@@ -55,7 +55,7 @@ def test_what_stands_beside_a_release_is_of_its_day() -> None:
     )
 
 
-def test_a_release_is_part_of_a_spec() -> None:
+def test_release_is_part_of_a_spec() -> None:
     candidate = parse("ort==1.22.1:opt=basic")
     assert (candidate.backend, candidate.release, dict(candidate.options)) == (
         "ort",
@@ -77,7 +77,7 @@ def test_a_release_is_part_of_a_spec() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_folder_of_wheels_has_is_listed_installed_and_removed(
+def test_releases_of_a_folder_are_listed_installed_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -129,7 +129,7 @@ def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: P
     assert said.stdout == "None\n", said.stderr
 
 
-def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
+def test_interpreter_of_the_users_is_lent_what_any_python_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seen(
@@ -158,7 +158,7 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
     )
 
 
-def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
+def test_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
     found = releases.read_interpreter(Path(sys.executable))
     assert (found.version, found.machine) == (sys.version_info[:2], platform.machine())
     assert {"numpy", "ml_dtypes", "onnx", "google.protobuf"} <= found.present
@@ -166,7 +166,7 @@ def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
         releases.read_interpreter(tmp_path / "python")
 
 
-def test_an_interpreter_without_ml_dtypes_says_which_type_needs_it(
+def test_interpreter_without_ml_dtypes_says_which_type_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

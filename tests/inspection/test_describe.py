@@ -318,7 +318,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None:
+def test_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None:
     path = write(tmp_path, wrong.text, wrong.edit)
     assert refused(path) == wrong.fatal
     result = inspect(str(path))
@@ -363,7 +363,7 @@ def test_the_tests_of_onnx_itself_have_no_fatal_problem(
 @pytest.mark.parametrize(
     ("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)]
 )
-def test_an_attribute_that_was_left_out_has_its_default(
+def test_attribute_that_was_left_out_has_its_default(
     opset: int, axes: str, certain: int, tmp_path: Path
 ) -> None:
     """onnx infers MeanVarianceNormalization through its function body, without defaults for omitted
@@ -413,11 +413,11 @@ def test_an_attribute_that_was_left_out_has_its_default(
         "equal names",
     ],
 )
-def test_what_is_not_known_or_allowed_is_no_problem(text: str, tmp_path: Path) -> None:
+def test_unknown_or_allowed_size_is_not_a_problem(text: str, tmp_path: Path) -> None:
     assert found(write(tmp_path, text)) == []
 
 
-def test_an_opset_from_the_future_is_a_note_and_its_nodes_are_not_judged(tmp_path: Path) -> None:
+def test_opset_from_the_future_is_a_note_and_its_nodes_are_not_judged(tmp_path: Path) -> None:
     path = write(tmp_path, ONE + "{ y = Novel <new = 1> (x) }", lambda m: _opset(m, 99))
     assert [(p.kind, p.fatal) for p in found(path)] == [("opset", False)]
 
@@ -641,7 +641,7 @@ def test_the_node_at_which_the_reference_fails_is_found(tmp_path: Path) -> None:
     assert doc["exit_code"] == 0
 
 
-def test_what_stands_above_or_beside_a_problem_is_measured(tmp_path: Path) -> None:
+def test_nodes_around_a_problem_are_measured(tmp_path: Path) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y,'
         " int64[2,3] c){ h = Relu(x) c = Clip(k) d = Neg(c) y = Neg(h) }"
@@ -656,7 +656,7 @@ def test_what_stands_above_or_beside_a_problem_is_measured(tmp_path: Path) -> No
     }
 
 
-def test_a_run_that_fails_midway_is_said(tmp_path: Path) -> None:
+def test_run_that_fails_midway_is_said(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "g (float[2,N] x) => (float[M] y) { h = Relu(x) y = Reshape(h, s) }",
@@ -699,7 +699,7 @@ def test_nothing_is_run_without_leave(tmp_path: Path) -> None:
     assert (outputs(doc)["h"]["source"], outputs(doc)["h"]["shape"]) == ("inferred", [2, 3])
 
 
-def test_a_tensor_is_measured_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_is_measured_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors of 8 MiB each, no more than half of one is in memory at a time."""
     monkeypatch.setattr(ranges, "PIECE", 1 << 16)
     text = (
@@ -765,7 +765,7 @@ def test_weights_in_other_files_are_counted(tmp_path: Path) -> None:
     assert doc["nodes"][0]["inputs"][1]["range"]["zeros"] == 6
 
 
-def test_a_node_with_its_neighbours(tmp_path: Path) -> None:
+def test_node_with_its_neighbours(tmp_path: Path) -> None:
     text = (
         "g (float[1,2,5,5] x) => (float[1,4,5,5] y){ h = Relu(x) [conv] c = Conv <pads = [1,1,1,1],"
         ' auto_pad = "NOTSET"> (h, w) [a] s = Abs(c) y = Add(c, s) }'
@@ -871,7 +871,7 @@ def test_one_word_that_is_no_file_is_a_node(
         inspect("last")
 
 
-def test_a_node_or_an_edge_not_both(tmp_path: Path) -> None:
+def test_node_or_an_edge_not_both(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         inspect(str(write(tmp_path, ONE + "{ y = Relu(x) }")), "y", start=["y"])
 
@@ -898,7 +898,7 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
         assert "evil[31mname" in text
 
 
-def test_a_long_table_has_its_ends_and_all_of_it_on_request(tmp_path: Path) -> None:
+def test_long_table_has_its_ends_and_all_of_it_on_request(tmp_path: Path) -> None:
     steps = [
         f"[block{k}_activation_with_a_rather_long_name] t{k + 1} = Relu(t{k})" for k in range(200)
     ]
@@ -944,7 +944,7 @@ def test_the_text_says_what_is_wrong_first(tmp_path: Path) -> None:
     assert has_line(text[2], "Relu (#0)", "2 inputs")
 
 
-def test_a_name_that_is_no_text_is_a_damaged_model(tmp_path: Path) -> None:
+def test_name_that_is_no_text_is_a_damaged_model(tmp_path: Path) -> None:
     path = write(tmp_path, ONE + "{ y = LeakyRelu <alpha = 0.1> (x) }")
     path.write_bytes(path.read_bytes().replace(b"alpha", b"alph\xff"))
     with pytest.raises(ModelError):
@@ -971,7 +971,7 @@ def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
     assert describe.region_document(graph, ["y"], ["y"], None).parameters == 0
 
 
-def test_a_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
+def test_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
     path = chain(tmp_path / "m.onnx", ["a/1", "a/2", "a/3", "a/4", "b[1]"])
     graph = load(path)
     assert [n.name for n in describe.nodes_document(graph, "a/*", None).nodes] == [

@@ -564,7 +564,7 @@ def is_a_sentence(said: str) -> bool:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
+def test_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
     subject, rules = prepare(tmp_path / "bad", case.bad, case.more, case.options)
     every = list(lint.run_rules(subject, rules))
     assert all(
@@ -674,7 +674,7 @@ def test_local_functions_are_looked_into(tmp_path: Path) -> None:
         ("CDist", "npu", "do not import it"),
     ],
 )
-def test_an_operator_of_onnxruntime_is_told_by_what_each_runtime_imports(
+def test_operator_of_onnxruntime_is_told_by_what_each_runtime_imports(
     op: str, runtime: str, said: str, tmp_path: Path
 ) -> None:
     g = text_models.load(tmp_path, unary(f"com.microsoft.{op}(x)"), domains=("com.microsoft",))
@@ -685,9 +685,7 @@ def test_an_operator_of_onnxruntime_is_told_by_what_each_runtime_imports(
 
 
 @pytest.mark.parametrize("backend", ["mnn", "opencv", "openvino", "tract"])
-def test_what_a_runtime_is_said_to_import_is_so_in_the_release_that_is_installed(
-    backend: str, tmp_path: Path
-) -> None:
+def test_table_of_imports_is_that_of_the_installed_release(backend: str, tmp_path: Path) -> None:
     (importing,) = (
         ops.split() for key, ops in custom_domain.IMPORTED.items() if key.split()[0] == backend
     )
@@ -717,7 +715,7 @@ def test_names_that_are_shared_behind_a_node_with_bodies(tmp_path: Path) -> None
     }
 
 
-def test_an_attribute_from_the_caller_is_unknown(tmp_path: Path) -> None:
+def test_attribute_from_the_caller_is_unknown(tmp_path: Path) -> None:
     text_form = FUNCTION.replace("Pool (x)", "Pool <how>(x)").replace(
         "count_include_pad=1", "count_include_pad=@how"
     )
@@ -739,12 +737,12 @@ def test_shapes_that_only_shapes_decide_are_no_data(tmp_path: Path) -> None:
     assert [(f.rule, f.severity) for f in found_in(g)] == [("integer-clip", NOTE)]
 
 
-def test_a_size_that_nothing_changes_is_no_resize(tmp_path: Path) -> None:
+def test_size_that_nothing_changes_is_no_resize(tmp_path: Path) -> None:
     graph, weights = resize(f'{LINEAR}="align_corners"', 1)
     assert found_in(text_models.load(tmp_path, graph, **weights)) == []
 
 
-def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
+def test_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
     graph = (
         "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
     )
@@ -822,7 +820,7 @@ def test_weights_in_another_file_are_read_in_pieces(
     assert found.rule == "fp16-overflow" and "reaches 1e+07: 2 values" in found.reason
 
 
-def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -> None:
+def test_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -> None:
     """ToTensor's division by 255 and Normalize behind it."""
     chain = "[a] p = Div(x, c) [b] q = Sub(p, m) [d] y = Div(q, s)"
     g = text_models.load(
@@ -835,7 +833,7 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
     assert found_in(g) == []
 
 
-def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
+def test_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     """That is listed as not checked, and is not a finding."""
     g = text_models.load(
         tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",)
@@ -845,7 +843,7 @@ def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     assert {f["rule"] for f in document["findings"]} == {"custom-domain"}
 
 
-def test_a_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
+def test_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
     baked = "g (float[N,T,4] x) => (float[N,T,4] y) { [n] y = Add(x, p) }"
     g = text_models.load(tmp_path, baked, p=np.ones((1, 16, 4), np.float32))
     (found,) = found_in(g)
@@ -856,7 +854,7 @@ def test_a_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
     )
 
 
-def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path) -> None:
+def test_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path) -> None:
     """x is (T, N, 4) and starts with a sequence, h is (N, 1, 4) and starts with a batch."""
     graph = "g (float[T,N,4] x, float[N,1,4] h) => (float[T,N,4] y) {"
     graph += " [t] s = Transpose<perm=[1,0,2]>(h) [n] y = Add(x, s) }"
@@ -876,7 +874,7 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "says"), [(0, "UNDEFINED"), (2, "INT")])
-def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(
+def test_attribute_without_its_type_is_named_and_breaks_no_rule(
     kind: int, says: str, tmp_path: Path
 ) -> None:
     def damage(model: onnx.ModelProto) -> None:
@@ -887,7 +885,7 @@ def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(
     assert has_line(found.reason, "'pads'", says, "INTS")
 
 
-def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
+def test_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
     cycle = "g (float[4] x) => (float[4] y) { [a] t = Add(x, y) [b] y = Relu(t) }"
     g = text_models.load(tmp_path, cycle)
     document = document_of(LintContext(g, target=9, feeding=Feeding()), RULES)
@@ -906,13 +904,13 @@ def test_only_and_ignore() -> None:
 
 
 @pytest.mark.parametrize("where", ["only", "ignore"])
-def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
+def test_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
     with raises(UnknownName, "plugin.unknown", "resise") as e:
         lint.choose_rules(**{where: ["resise"]})
     assert e.value.nearest[0] == "resize"
 
 
-def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
+def test_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
     rule = tmp_path / "no_relu.py"
     rule.write_text(
         '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(context):\n   '
@@ -924,7 +922,7 @@ def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
     assert found.node and (found.reason, found.node.label) == ("a Relu", "n")
 
 
-def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
+def test_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
     (tmp_path / "no_rule.py").write_text("")
     with raises(UsageError, "plugin.no-function", "no_rule.py"):
         lint.choose_rules([str(tmp_path / "no_rule.py")])
@@ -957,7 +955,7 @@ def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     assert has_line(lines[0], "n7 (my.Op), …", "custom domain")
 
 
-def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: Path) -> None:
+def test_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: Path) -> None:
     plain = pool("ceil_mode=0, dilations=[1,1]", 8, 6, "MaxPool")
     other = pool("ceil_mode=0, dilations=[2,2]", 8, 4, "MaxPool")
     told = [
@@ -973,7 +971,7 @@ def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: P
     assert told == [[], [WARNING]]
 
 
-def test_what_is_fed_must_fit(tmp_path: Path) -> None:
+def test_fed_values_have_to_fit(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[N,T] x) => (float[N,T] y) { [n] y = Relu(x) }")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     with pytest.raises(InputError):
@@ -1031,7 +1029,7 @@ def test_json_csv_and_what_was_not_checked(folder: Path) -> None:
     assert [(row["rule"], row["node"], row["op"]) for row in rows] == [("nameless", "#0", "Relu")]
 
 
-def test_a_second_size_and_ranges(folder: Path) -> None:
+def test_second_size_and_ranges(folder: Path) -> None:
     done = subcut("lint", "baked.onnx", "--shape", "x=2x4", cwd=folder)
     assert done.code == 1 and has_line(done.out, "r (Reshape)", "fails", "x=2×4")
     assert subcut("lint", "baked.onnx", "--seed", "3", cwd=folder).code == 0

@@ -32,7 +32,7 @@ def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:
     assert drawn.scopes == [("layer1", "0"), ()]
 
 
-def test_a_size_that_is_computed_is_a_question_mark() -> None:
+def test_size_that_is_computed_is_a_question_mark() -> None:
     """`floor(floor(width/2 - 1/2)/2 - 1/2) + 1` tells nobody anything in a box; a name does."""
     dims: list[str | int | None] = ["batch", 3, "floor(width/2 - 1/2) + 1", "unk__475", None]
     proto = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims)

@@ -38,5 +38,5 @@ def test_each_halving_of_a_size_is_counted(layers: list[str]) -> None:
         ("height + " * 300 + "1", UNKNOWN),
     ],
 )
-def test_what_cannot_be_shortened_is_an_ellipsis(size: str, short: str) -> None:
+def test_long_text_ends_in_an_ellipsis(size: str, short: str) -> None:
     assert short_size(size) == short

@@ -46,7 +46,7 @@ def test_deviation_and_histogram_are_those_of_numpy_in_any_pieces(
     )
 
 
-def test_what_has_no_spread(tmp_path: Path) -> None:
+def test_constant_or_empty_weight_has_no_spread(tmp_path: Path) -> None:
     nan = [np.nan, np.inf, 1.0, 3.0]
     graph = model(tmp_path / "m.onnx", nan, [2.0, 2.0], [np.nan], np.array([-1.7e308, 1.7e308]))
     found = spread_of(graph)

@@ -98,7 +98,7 @@ def test_there_are_entries_and_each_says_what_it_must() -> None:
         assert not {*entry.wrong} & {*entry.right}, entry.path
 
 
-def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
+def test_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
     for entry in ENTRIES:
         file = tmp_path / entry.runtime / f"{entry.name}.toml"
         file.parent.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_broken_entry_is_named_and_left_out(
+def test_broken_entry_is_named_and_left_out(
     text: str, code: str, about: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "toy").mkdir()
@@ -157,7 +157,7 @@ def test_a_broken_entry_is_named_and_left_out(
         ('"of 0 type x" = "float32"', False),
     ],
 )
-def test_an_entry_with_a_condition_that_no_node_satisfies_is_left_out(
+def test_entry_with_a_condition_that_no_node_satisfies_is_left_out(
     condition: str, is_possible: bool, table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "toy").mkdir()
@@ -171,7 +171,7 @@ def test_an_entry_with_a_condition_that_no_node_satisfies_is_left_out(
 
 @pytest.mark.posix("FIFOs and devices are not among the files of Windows")
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_an_entry_that_is_not_a_regular_file_is_left_out(
+def test_entry_that_is_not_a_regular_file_is_left_out(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "toy").mkdir()
@@ -184,7 +184,7 @@ def test_an_entry_that_is_not_a_regular_file_is_left_out(
     assert has_line(caplog.text, "bad.toml")
 
 
-def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
+def test_name_is_found_also_where_several_runtimes_have_it() -> None:
     assert known.find("tract/lstm-direction-reverse", ENTRIES).runtime == "tract"
     with raises(UnknownName, "known.ambiguous", "'lstm-direction-reverse'"):
         known.find("lstm-direction-reverse", ENTRIES)
@@ -229,7 +229,7 @@ def test_the_runtime_decides_between_entries_of_one_name(tmp_path: Path) -> None
         ("1.30", True),
     ],
 )
-def test_a_release_between_right_ones_is_taken_for_right(release: str, over: bool) -> None:
+def test_release_between_right_ones_is_taken_for_right(release: str, over: bool) -> None:
     entry = known.Entry("Relu", "x", ["1.20.1"], "2026-01-01", ["t"], right=["1.19.2", "1.22.1"])
     assert entry.is_over(release) == over
     assert not known.Entry("Relu", "x", ["1.20.1"], "2026-01-01", ["t"]).is_over(release), (
@@ -237,7 +237,7 @@ def test_a_release_between_right_ones_is_taken_for_right(release: str, over: boo
     )
 
 
-def test_a_package_of_a_tried_release_is_tried() -> None:
+def test_package_of_a_tried_release_is_tried() -> None:
     entry = known.Entry("Relu", "x", ["5.0.0"], "2026-01-01", ["t"], right=["4.13.0"])
     assert (
         entry.was_tried("5.0.0.93")
@@ -275,7 +275,7 @@ def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
     )
 
 
-def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
+def test_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
     model = lstm(tmp_path, ', direction = "reverse"')
     (hint,) = hints(model, "tract")
     assert has_line(hint, "back", "direction=reverse", "tract, wrong")
@@ -302,7 +302,7 @@ def test_inspect_of_a_node_says_what_its_runtime_is_known_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("spec", ["trakt", "gone.py"])
-def test_a_project_whose_candidate_cannot_be_read_has_its_nodes_described(
+def test_project_whose_candidate_cannot_be_read_has_its_nodes_described(
     spec: str, tmp_path: Path
 ) -> None:
     lstm(tmp_path)
@@ -333,7 +333,7 @@ def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path
     assert "perhaps" not in said["ort==1.32.0"].out, "that release is right"
 
 
-def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
+def test_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     pytest.importorskip("tract", reason="tract is missing")
     lstm(tmp_path, ', direction = "reverse"')
     done = subcut("bisect", "lstm.onnx", "-c", "tract", cwd=tmp_path)
@@ -344,7 +344,7 @@ def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     assert (done.code, has_line(done.out, "wrong: 1 of 1", "back (LSTM)")) == (1, True), done.out
 
 
-def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
+def test_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
     """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests
     and in no model."""
     net = (
@@ -364,7 +364,7 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
     assert hints(tmp_path / "behind.onnx", "mnn") == [], "it crashes where a model begins with it"
 
 
-def test_a_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) -> None:
+def test_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) -> None:
     """Exporters write dilations of 1; MNN is wrong about others."""
     for size, found in ((1, 0), (2, 1)):
         pool = (
@@ -377,7 +377,7 @@ def test_a_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) 
         assert len(hints(tmp_path / "m.onnx", "mnn")) == found
 
 
-def test_an_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
+def test_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
     for outputs, found in (("", 0), (", bool[4] m", 1)):
         net = f"g (float[4] x) => (float[4] y{outputs}) {{ [drop] y, m = Dropout (x) }}"
         text_models.save(tmp_path / "m.onnx", net)
@@ -399,7 +399,7 @@ def test_networks_that_agree_as_wholes_get_no_hint(path: Path) -> None:
     )
 
 
-def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path: Path) -> None:
+def test_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path: Path) -> None:
     body = "p = Pad (x, w) [pool] y = MaxPool<kernel_shape=[3, 3]> (p)"
     net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
     weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
@@ -418,7 +418,7 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
         assert len(list(run_rules(context, ["known"]))) == found
 
 
-def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
+def test_harmless_condition_gives_no_hint(tmp_path: Path) -> None:
     """Zeros behind a Relu are the least values, as MaxPool's own padding is; and of edges nothing
     is folded."""
     weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
@@ -434,7 +434,7 @@ def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
     assert has_line(page, "0 mode=constant") and has_line(page, "0 maker 0=Relu")
 
 
-def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -> None:
+def test_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -> None:
     """MNN is wrong about an RNN whose first output has no name; exporters give it one."""
     weights: dict[str, Any] = {
         "w": np.ones((1, 3, 4), np.float32),
@@ -453,7 +453,7 @@ def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("attributes", "hinted"), [("kernel_shape=[2]", True), ("kernel_shape=[2], strides=[2]", False)]
 )
-def test_a_pooling_fits_mnns_entry_by_its_missing_strides(
+def test_pooling_fits_mnns_entry_by_its_missing_strides(
     attributes: str, hinted: bool, tmp_path: Path
 ) -> None:
     pooled = text_models.model(
@@ -463,14 +463,14 @@ def test_a_pooling_fits_mnns_entry_by_its_missing_strides(
     assert any("without strides" in hint for hint in hints(tmp_path / "m.onnx", "mnn")) == hinted
 
 
-def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
+def test_fault_that_only_values_show_is_listed_without_a_hint(tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", "g (float[4] x) => (float[4] y) { y = Tanh (x) }")
     assert hints(tmp_path / "m.onnx", "opencv") == []
     assert has_line(subcut("known", "tanh-large", cwd=tmp_path).out, "opencv: Tanh", "NaN")
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
-def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
+def test_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
     entry: known.Entry, tmp_path: Path
 ) -> None:
     ((_, example),) = known_case.examples([entry], tmp_path)
@@ -494,14 +494,14 @@ def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
         ),
     ],
 )
-def test_a_case_that_does_not_run_is_a_clear_error(model: str, why: str, tmp_path: Path) -> None:
+def test_case_that_does_not_run_is_a_clear_error(model: str, why: str, tmp_path: Path) -> None:
     case = known.KnownCase(f'<ir_version: 8, opset_import: ["": 17]> {model}')
     entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="bad", runtime="toy")
     with pytest.raises(InputError, match=f"the case of toy/bad does not run: .*{why}"):
         list(known_case.examples([entry], tmp_path))
 
 
-def test_a_case_is_somebodys_model_and_does_not_run_in_this_process(
+def test_case_is_somebodys_model_and_does_not_run_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -542,7 +542,7 @@ def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     ), "theirs stands for ours"
 
 
-def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> None:
+def test_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> None:
     """50 ms for 3,000 nodes, 200 entries and 2,000 hits is asked for; ten times that is a fault of
     complexity."""
     (tmp_path / "own" / "toy").mkdir(parents=True)
@@ -573,7 +573,7 @@ def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> No
     assert time.process_time() - begin < 0.5
 
 
-def test_a_fact_that_no_entry_needs_is_not_asked_for(tmp_path: Path) -> None:
+def test_fact_that_no_entry_needs_is_not_asked_for(tmp_path: Path) -> None:
     """Types take a shape inference, of a whole model."""
     asked: list[str] = []
 
@@ -614,7 +614,7 @@ def test_the_list_and_one_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
+def test_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
     """Interrupted in the second of three runs."""
     noted = """
     log = Path(__file__).with_name("log")

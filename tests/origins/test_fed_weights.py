@@ -22,7 +22,7 @@ def listed(model: onnx.ModelProto) -> None:
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3]))
 
 
-def test_a_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text_models.load(
         tmp_path, TEXT, listed, w=np.array([1, 1, 1], np.float32), v=np.array([0, 0, 1], np.float32)
@@ -39,6 +39,6 @@ def test_a_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         in_process("dump", "model.onnx", "y", "-i", "x=x.npy", "-i", "v=w.npy", "-o", "fed")
 
 
-def test_a_model_without_such_a_weight_stays(tmp_path: Path) -> None:
+def test_model_without_such_a_weight_stays(tmp_path: Path) -> None:
     path = text_models.load(tmp_path, TEXT, w=np.ones(3, np.float32), v=np.ones(3, np.float32)).path
     assert as_inputs(path, {"w", "x"}) == path

@@ -73,14 +73,14 @@ def test_text_with_weights_elsewhere_is_refused(
         subgraph.load(tmp_path / "m.json")
 
 
-def test_an_address_is_no_file() -> None:
+def test_address_is_no_file() -> None:
     with raises(UsageError, "model.is-address") as refusal:
         in_process("inspect", "https://host/m.onnx")
     assert has_line(refusal.value.hint, "download")
 
 
 @pytest.mark.slow
-def test_an_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
+def test_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
     onnx.save(graphs.plain(), tmp_path / "m.onnx")
     program = (
         "import atexit, sys; from subgraph import cli\natexit.register(lambda: print([m for m in"

@@ -60,7 +60,7 @@ def test_the_line_is_that_of_the_users_innermost_call() -> None:
     )
 
 
-def test_a_fused_node_names_the_modules_of_its_weights() -> None:
+def test_fused_node_names_the_modules_of_its_weights() -> None:
     found = of(load(TORCH / "tiny_dynamo.onnx"), "Conv@1")
     assert found and found.module == "stem.0 + stem.1" and found.kind == "BatchNorm2d"
 
@@ -108,7 +108,7 @@ def test_metadata_is_read_as_text() -> None:
     assert source(node(name_scopes="[1, 2]"), 0) is None
 
 
-def test_a_trace_without_scopes_and_lines_inside_of_torch() -> None:
+def test_trace_without_scopes_and_lines_inside_of_torch() -> None:
     library = (
         'File "/usr/lib/python3/site-packages/torch/nn/modules/conv.py", line 565, in forward\n   '
         " return 1"
@@ -190,7 +190,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_finding_names_the_line(tmp_path: Path) -> None:
+def test_finding_names_the_line(tmp_path: Path) -> None:
     document = in_process(
         "bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out"
     ).document
@@ -204,7 +204,7 @@ def test_a_finding_names_the_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
+def test_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
     model = TORCH / "tiny_dynamo.onnx"
     dump = tmp_path / "dump"
     in_process("dump", model, "--all", "-o", dump)

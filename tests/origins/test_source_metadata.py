@@ -41,7 +41,7 @@ def texts(path: Path) -> bytes:
         return b"".join(name.encode() + archive.read(name) for name in archive.namelist())
 
 
-def test_a_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
+def test_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
     (one,) = found(
         {"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path}
     )
@@ -49,7 +49,7 @@ def test_a_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
     assert one.example.startswith("/home/me/project/torch_networks.py:")
 
 
-def test_what_is_left_computes_the_same(tmp_path: Path) -> None:
+def test_remaining_model_computes_the_same(tmp_path: Path) -> None:
     path = stripped(MODEL, tmp_path, "copy.onnx")
     assert HOME not in path.read_bytes() and not found({"copy.onnx": path})
     model = onnx.load(MODEL)

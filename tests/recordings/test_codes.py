@@ -142,7 +142,7 @@ def test_the_real_tensors_beside_codes_have_their_scale(tmp_path: Path) -> None:
     }
 
 
-def test_what_lies_between_two_codes_is_absorbed() -> None:
+def test_deviation_between_two_codes_is_absorbed() -> None:
     scale = Scale((0.5,), (10,))
     reference = np.array([[0.1, 0.6, 200.0, -3.0]], np.float32)
     recorded = scale.dequantize(np.array([[10, 11, 255, 7]], np.uint8))

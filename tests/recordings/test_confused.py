@@ -119,7 +119,7 @@ def test_exchanged_values_are_told(dump: Path) -> None:
     assert has_line(found.notes, "layer1.0, last, act", "layer1.1")
 
 
-def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
+def test_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
     written = values(dump.parent)
     written |= {
         "layer1.0": written["layer1.1"],
@@ -159,7 +159,7 @@ def test_axes_in_an_order_that_no_value_confirms(
     assert not any("not known" in note for note in notes.values()), notes
 
 
-def test_an_order_that_nothing_behind_confirms_is_not_known(dump: Path) -> None:
+def test_order_that_nothing_behind_confirms_is_not_known(dump: Path) -> None:
     (dump / "Result_0").mkdir()
     for name, value in values(dump.parent, "w3").items():
         if name in IMAGES:
@@ -190,7 +190,7 @@ def test_msprobe_writes_npy(dump: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["compare", "bisect"])
-def test_an_export_is_judged_without_the_floor_of_approximate_kernels(
+def test_export_is_judged_without_the_floor_of_approximate_kernels(
     tmp_path: Path, command: str
 ) -> None:
     """A GroupNorm whose epsilon was lost moved its tensor by 1.7e-3: another line was named."""
@@ -217,7 +217,7 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(
     assert done.document["recordings"][0]["first_bad"] == "a"
 
 
-def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
+def test_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
     """A Cast to float16 and back made all that is behind it a claim of float16: an export that has
     one was right."""
     text = """g (float[4, 16] x) => (float[4, 16] y) {
@@ -259,7 +259,7 @@ def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_a_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> None:
+def test_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> None:
     """Only the planted node is named; which tensors the entries behind it hold is told by the
     nodes."""
     written = values(dump.parent, "w2")
@@ -287,7 +287,7 @@ def test_one_unreadable_file_is_left_out_by_name(dump: Path, text: bytes) -> Non
         recording.open(dump)
 
 
-def test_a_table_of_statistics_says_what_it_is(dump: Path) -> None:
+def test_table_of_statistics_says_what_it_is(dump: Path) -> None:
     (dump / "layers.csv").write_text("layer,min,max,mean\nconv1,0,1,0.5\n", encoding="ascii")
     with raises(InputError, "recording.no-tensors", "layers.csv", "max, mean, min"):
         recording.open(dump)
@@ -356,7 +356,7 @@ def test_numbered_blobs_of_fused_nodes_are_found_behind_a_fault(dump: Path) -> N
     assert not any("wrong values?" in note for note in found.notes), found.notes
 
 
-def test_an_output_of_few_numbers_is_found_where_it_is_the_same(dump: Path) -> None:
+def test_output_of_few_numbers_is_found_where_it_is_the_same(dump: Path) -> None:
     written = feed_forward(dump.parent)
     for number, name in enumerate(("first", "sum", "mean", "out")):
         np.save(dump / f"{number}.npy", written[name])
@@ -365,7 +365,7 @@ def test_an_output_of_few_numbers_is_found_where_it_is_the_same(dump: Path) -> N
     assert found.status is Status.AGREE and found.rows["out"].match.entry.tensor == "3"
 
 
-def test_a_stranger_is_no_summand_though_the_sum_is_near(dump: Path) -> None:
+def test_stranger_is_no_summand_though_the_sum_is_near(dump: Path) -> None:
     """It is small beside the other summand, so whatever it holds the sum is nearly the recorded
     one."""
     written = feed_forward(dump.parent, fault=True)

@@ -112,7 +112,7 @@ def test_the_board_departs_from_what_agrees(
 
 
 @pytest.mark.slow
-def test_a_board_that_is_equal_to_a_wrong_simulator_has_inherited(
+def test_board_that_is_equal_to_a_wrong_simulator_has_inherited(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
     found, narrowed = told(float="right", quantized="wrong8", board="wrong8")
@@ -156,7 +156,7 @@ def test_missing_and_unread_are_never_right(
 
 
 @pytest.mark.slow
-def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
+def test_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
     found, _ = told(float="right", quantized="right8-", board="wrong8")
@@ -164,7 +164,7 @@ def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
 
 
 @pytest.mark.slow
-def test_what_int8_may_hide_is_said(
+def test_deviation_that_int8_can_hide_is_noted(
     told: Callable[..., Any], values: dict[str, dict[str, Array]]
 ) -> None:
     drift = {
@@ -180,7 +180,7 @@ def test_what_int8_may_hide_is_said(
 
 
 @pytest.mark.slow
-def test_a_dump_of_another_model_among_several_is_missing(
+def test_dump_of_another_model_among_several_is_missing(
     told: Callable[..., Any], values: dict[str, dict[str, Array]]
 ) -> None:
     values["foreign"] = {"z": np.full((3, 5), 7, np.float32)}
@@ -228,7 +228,7 @@ def test_labels_and_precisions_of_each(
     assert odd.code == 2 and has_line(odd.err, "precision 'int4'")
 
 
-def test_a_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
+def test_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
     from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
     from subgraph.commands.recorded import recording_options
 

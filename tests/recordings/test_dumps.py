@@ -143,7 +143,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("word", FORMATS)
-def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
+def test_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
     module = plugins.load("dumps", word)
     files = scan(made[word])
     assert module.detect(files) in (BARE, TYPED, MARKED)
@@ -181,7 +181,7 @@ def test_every_format_stands_in_the_table() -> None:
     assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M) == FORMATS
 
 
-def test_an_empty_folder_and_junk(tmp_path: Path) -> None:
+def test_empty_folder_and_junk(tmp_path: Path) -> None:
     with raises(InputError, "folder.not-found", "nowhere"):
         recording.open(tmp_path / "nowhere")
     with raises(InputError, "recording.no-tensors", "is empty") as e:
@@ -204,7 +204,7 @@ def test_an_empty_folder_and_junk(tmp_path: Path) -> None:
         recording.open(tmp_path, "tnn")
 
 
-def test_what_may_be_two_formats(tmp_path: Path) -> None:
+def test_ambiguous_format_is_refused(tmp_path: Path) -> None:
     copied("tnn")(tmp_path)
     copied("mnn")(tmp_path)
     with raises(InputError, "recording.ambiguous-format", "mnn or tnn") as e:
@@ -219,7 +219,7 @@ def test_what_may_be_two_formats(tmp_path: Path) -> None:
 
 @FEW
 @given(st.sampled_from(WRITERS), NAMES, st.lists(st.integers(0, 4), max_size=4), st.data())
-def test_what_is_written_comes_back(
+def test_written_values_come_back(
     tmp_path_factory: pytest.TempPathFactory,
     word: str,
     name: str,
@@ -255,7 +255,7 @@ def test_what_is_written_comes_back(
     )
 
 
-def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
+def test_values_that_a_format_cannot_hold_are_refused(tmp_path: Path) -> None:
     brain = np.zeros(2, ml_dtypes.bfloat16)
     for word in set(WRITERS) - {"raw", "ascend", "onnx-pb"}:
         with raises(InputError, "recording.unwritable-type", "x: "):
@@ -675,13 +675,13 @@ def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Pat
     assert found["row"].read().shape == (90_000,) and found["row"].note
 
 
-def test_a_table_of_pandas_says_how_to_save_it(tmp_path: Path) -> None:
+def test_table_of_pandas_says_how_to_save_it(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(",0,1\n0,1.5,2.5\n")
     (entry,) = recording.open(tmp_path)
     assert "header=False" in entry.missing
 
 
-def test_a_model_of_keras_beside_a_dump_is_counted_as_left_out(tmp_path: Path) -> None:
+def test_model_of_keras_beside_a_dump_is_counted_as_left_out(tmp_path: Path) -> None:
     (tmp_path / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     np.save(tmp_path / "x.npy", ONE)
     assert recording.open(tmp_path).left_out == {".h5": 1}
@@ -780,7 +780,7 @@ LIES: list[tuple[str, str, bytes]] = [
 
 
 @pytest.mark.parametrize(("word", "name", "content"), LIES)
-def test_a_header_that_lies(word: str, name: str, content: bytes, tmp_path: Path) -> None:
+def test_header_that_lies(word: str, name: str, content: bytes, tmp_path: Path) -> None:
     """An error that names the file, before any memory is taken."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SubcutError, match=re.escape(name)):
@@ -788,7 +788,7 @@ def test_a_header_that_lies(word: str, name: str, content: bytes, tmp_path: Path
             e.read()
 
 
-def test_a_zip_bomb(tmp_path: Path) -> None:
+def test_zip_bomb(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\x93NUMPY" + bytes(1000))
     data = (tmp_path / "x.npz").read_bytes()

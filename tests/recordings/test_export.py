@@ -64,7 +64,7 @@ def ramp(*shape: int) -> npt.NDArray[np.float32]:
 # from where
 
 
-def test_a_case(here: Path) -> None:
+def test_case(here: Path) -> None:
     assert subcut("-s", "pool1", "-e", "res2a_relu", cwd=here).code == 0
     case = here / "subcut_out/pool1__res2a_relu"
     done = subcut(
@@ -95,7 +95,7 @@ def test_a_case(here: Path) -> None:
     )
 
 
-def test_a_dump_of_several_samples(here: Path) -> None:
+def test_dump_of_several_samples(here: Path) -> None:
     folder_of(here / "samples", a=ramp(1, 3, 64, 64), b=ramp(1, 3, 64, 64) + 1)
     assert subcut("dump", "data", "conv1", "-i", "samples", "-o", "d", cwd=here).code == 0
     found = exported(here / "d")
@@ -104,7 +104,7 @@ def test_a_dump_of_several_samples(here: Path) -> None:
     assert found["b/conv1.bin"]["bytes"] == np.load(here / "d/b/conv1.npy").tobytes()
 
 
-def test_a_plain_folder(tmp_path: Path) -> None:
+def test_plain_folder(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "mine", x=ramp(1, 2, 3, 4), y=np.arange(3), z=np.array(True))
     folder_of(source / "below", x=np.zeros((0, 3), np.uint8))
     folder_of(source / ".hidden", x=ramp(1))
@@ -307,7 +307,7 @@ def test_blocks_of_channels_and_back(dtype: str, block: int, tmp_path: Path) -> 
     assert np.array_equal(np.load(tmp_path / "back/x.npy"), np.moveaxis(value, 1, -1))
 
 
-def test_a_layout_per_tensor(tmp_path: Path) -> None:
+def test_layout_per_tensor(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", a=ramp(1, 2, 3, 4), b=ramp(1, 2, 3, 4))
     words = ("--dtype", "float16", "--layout", "NHWC", "--tensor", "b=nchw")
     assert subcut("export", "mine", "-o", "first", "--layout", "NCHW", cwd=tmp_path).code == 0
@@ -319,7 +319,7 @@ def test_a_layout_per_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form", ["x=int8:scale=0", "x=uint8:scale=0.1:zero=300", "x=NHWC:NCHW", "z=int8", "x=int9"]
 )
-def test_a_form_that_is_none_is_refused(form: str, tmp_path: Path) -> None:
+def test_form_that_is_none_is_refused(form: str, tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2))
     refused(subcut("export", "mine", "-o", "out", "--tensor", form, cwd=tmp_path))
     assert not (tmp_path / "out").exists()
@@ -397,7 +397,7 @@ def test_texts_are_left_out(tmp_path: Path) -> None:
 # refusals
 
 
-def test_what_cannot_be_exported_is_refused(here: Path) -> None:
+def test_unexportable_result_is_refused(here: Path) -> None:
     assert subcut("-s", "pool1", "--no-capture", "-o", ".", cwd=here).code == 0
     (here / "empty").mkdir()
     folder_of(here / "mine", x=ramp(2))
@@ -424,7 +424,7 @@ def test_what_cannot_be_exported_is_refused(here: Path) -> None:
         (b"\x80\x04N.", "cannot read"),
     ],
 )
-def test_a_damaged_file(content: bytes, says: str, tmp_path: Path) -> None:
+def test_damaged_file(content: bytes, says: str, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "mine", good=ramp(2))
     (source / "x.npy").write_bytes(content)
     with pytest.raises(InputError, match=f"{says} .*x.npy"):
@@ -441,7 +441,7 @@ def test_arrays_of_other_things(value: Array, tmp_path: Path) -> None:
         exported(tmp_path / "mine")
 
 
-def test_a_truncated_export_is_noticed(tmp_path: Path) -> None:
+def test_truncated_export_is_noticed(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2, 3))
     exported(tmp_path / "mine", to="there")
     (tmp_path / "there/x.bin").write_bytes(b"1234")
@@ -452,7 +452,7 @@ def test_a_truncated_export_is_noticed(tmp_path: Path) -> None:
         exported(tmp_path / "there", "npy")
 
 
-def test_a_source_is_never_replaced(here: Path) -> None:
+def test_source_is_never_replaced(here: Path) -> None:
     assert subcut("dump", "conv1", "-o", "d", cwd=here).code == 0
     before = tree(here / "d")
     said = refused(subcut("export", "d", "-o", "d", "--force", cwd=here))
@@ -538,7 +538,7 @@ def test_export_of_headerless_files(here: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["NHWC", "NC1HWC0"])
 @pytest.mark.parametrize("form", ["float32", "float16", "int8:scale=1"])
-def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_path: Path) -> None:
+def test_exported_folder_is_read_as_a_recording(layout: str, form: str, tmp_path: Path) -> None:
     """Of three sizes and 40 channels: neither the order of axes nor the size of a block follows
     from the file's."""
     value = ramp(1, 40, 3, 5)
@@ -555,7 +555,7 @@ def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_pa
     assert (entry.scale is None) == ("scale" not in form)
 
 
-def test_a_dump_of_subcut_is_read_as_a_recording(here: Path) -> None:
+def test_dump_of_subcut_is_read_as_a_recording(here: Path) -> None:
     """Its manifest lists shapes per sample, and its files elsewhere."""
     assert subcut("dump", "resnet50.onnx", "conv1", "-o", "d", cwd=here).code == 0
     assert {entry.tensor for entry in recording.open(here / "d").entries} >= {"conv1"}

@@ -92,7 +92,7 @@ def test_zeros_are_as_in_msaccucmp() -> None:
     assert found([1, 2], [0, 0])["MeanRelativeError"] == 0.0
 
 
-def test_a_scalar_is_alike_whatever_it_is() -> None:
+def test_scalar_is_alike_whatever_it_is() -> None:
     values = measure(np.full((1, 1), 3.0), np.full((1, 1), -5.0))
     assert (values[COSINE], values["MaxAbsoluteError"]) == (1.0, 8.0)
 
@@ -120,7 +120,7 @@ def test_any_numbers_do(dtype: Any) -> None:
         (np.array([NAN]), np.array([NAN])),
     ],
 )
-def test_what_cannot_be_compared_says_why(mine: Any, golden: Any) -> None:
+def test_incomparable_tensor_has_a_reason(mine: Any, golden: Any) -> None:
     values = measure(mine, golden)
     assert values[REASON] and all(math.isnan(float(values[n])) for n in ALGORITHMS)
 
@@ -138,7 +138,7 @@ GOOD: dict[str, float | str] = {
 }
 
 
-def test_a_limit_itself_is_not_beyond() -> None:
+def test_limit_itself_is_not_beyond() -> None:
     assert not beyond(GOOD)
     for name, value in GOOD.items():
         sign = -1 if name == COSINE else 1
@@ -174,7 +174,7 @@ def row(line: AccuracyRow) -> dict[str, str]:
     return dict(zip(HEAD, cells(line), strict=True))
 
 
-def test_a_row_has_the_columns_of_the_head() -> None:
+def test_row_has_the_columns_of_the_head() -> None:
     assert len(HEAD) == 25 and HEAD.count("DataType") == HEAD.count("Address") == 2
     assert HEAD[11:21] == ALGORITHMS
     assert (
@@ -185,7 +185,7 @@ def test_a_row_has_the_columns_of_the_head() -> None:
     assert row(LINE)["StandardDeviation"] == "(1.500;0.500),(2.000;1.000)"
 
 
-def test_an_op_of_the_device_alone_has_nan_cells() -> None:
+def test_op_of_the_device_alone_has_nan_cells() -> None:
     line = AccuracyRow(
         5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor"
     )
@@ -217,7 +217,7 @@ def test_no_name_starts_a_formula(name: str) -> None:
     assert sum(cell.startswith("'") for cell in shown) == 5
 
 
-def test_a_negative_number_stays_a_number() -> None:
+def test_negative_number_stays_a_number() -> None:
     assert row(replace(LINE, values=found([1, 0], [-1, 0])))[COSINE] == "-1.000000"
 
 
@@ -306,7 +306,7 @@ def test_the_advice(cosines: tuple[float, ...], kind: str, verdict: str, index: 
     assert advice.says and "\n" not in advice.says
 
 
-def test_an_overflow_is_told_first() -> None:
+def test_overflow_is_told_first() -> None:
     some = lines(0.5, 0.5, NAN)
     some[2] = replace(some[2], overflow=True)
     advice = advise(some)
@@ -319,7 +319,7 @@ def test_an_overflow_is_told_first() -> None:
     assert advise(some).tensor == "op2:output:0"
 
 
-def test_a_name_in_the_advice_is_clean() -> None:
+def test_name_in_the_advice_is_clean() -> None:
     some = [
         replace(line, mine="a\x1b[31m\n", tensor_index="a\x1b\n:output:0")
         for line in lines(1.0, 0.5, 0.5)

@@ -112,7 +112,7 @@ def test_each_tensor_is_read_as_it_was(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["openvino 2021", "tidl 16bit", "tidl 8", "mindspore cpu", "msprobe"]
 )
-def test_a_healthy_folder_agrees(name: str, tmp_path: Path) -> None:
+def test_healthy_folder_agrees(name: str, tmp_path: Path) -> None:
     """The fixed-point traces tell that the device computed in 8 bits."""
     _, folder, write, _ = WRITERS[name]
     write(tmp_path)
@@ -153,7 +153,7 @@ def test_fixed_point_alone_says_what_to_do(tmp_path: Path) -> None:
     assert has_line(missing, "fixed point", "debug_level")
 
 
-def test_a_cell_that_runs_twice_gives_no_name(tmp_path: Path) -> None:
+def test_cell_that_runs_twice_gives_no_name(tmp_path: Path) -> None:
     for number in range(2):
         name = f"ReLU.Default_act-ReLU_ReLU-op{number}.0.0.179587300415171{number}.output.0.DefaultFormat.Float32.npy"  # noqa: E501
         np.save(tmp_path / name, example())
@@ -171,7 +171,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["dump", "msprobe"])
-def test_what_mindspore_itself_wrote(tool: str, real: Path, tmp_path: Path) -> None:
+def test_folder_of_mindspore_is_read(tool: str, real: Path, tmp_path: Path) -> None:
     """Its exporter numbers nodes and tensors; the weights' names, conv2.weight, lead from a cell to
     its node."""
     conv2 = onnx.load(real / "model.onnx").graph.node[3]

@@ -219,7 +219,7 @@ def test_torch_modules(
 
 
 @pytest.mark.slow
-def test_what_a_tool_saves_of_its_own(
+def test_additional_files_of_a_tool_are_ignored(
     values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
     """Weights in the tool's order of axes, and more helpers than tensors: a healthy run agrees all
@@ -238,7 +238,7 @@ def test_what_a_tool_saves_of_its_own(
 
 
 @pytest.mark.slow
-def test_a_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
+def test_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
     wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
     """Behind the fault MNN's X_raster_0 is not a X where X itself is there and holds the Relu
@@ -263,7 +263,7 @@ def test_folders_in_the_place_of_slashes_are_no_runs(
 
 
 @pytest.mark.slow
-def test_a_relu_that_quantization_dropped_holds_what_it_read(
+def test_relu_that_quantization_dropped_holds_what_it_read(
     values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
     recorded = dict(values) | {"/act/Relu_output_0": values["/stem/Conv_output_0"]}
@@ -371,7 +371,7 @@ def test_files_of_the_tools_are_read(
     assert all(np.isfinite(e.read()).all() and e.read().shape == e.shape for e in found)
 
 
-def test_a_result_folder_of_qnn_itself(tmp_path: Path) -> None:
+def test_result_folder_of_qnn_itself(tmp_path: Path) -> None:
     (tmp_path / "Result_0").mkdir()
     np.zeros(4, np.float32).tofile(tmp_path / "Result_0/x.raw")
     assert recording.open(tmp_path / "Result_0").format == "qnn"
@@ -412,7 +412,7 @@ def _tensor(
     return start + words + b"ccollections\nOrderedDict\n)RtR"
 
 
-def test_a_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
+def test_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32)
     _saved(
         tmp_path / "act.pt",
@@ -468,7 +468,7 @@ def test_safetensors(tmp_path: Path) -> None:
         recording.open(path)
 
 
-def test_an_npz_of_any_writer(tmp_path: Path) -> None:
+def test_npz_of_any_writer(tmp_path: Path) -> None:
     """numpy itself writes members with ZIP64, whose version another writer does not have."""
     buffer = io.BytesIO()
     np.save(buffer, np.zeros(3))
@@ -552,7 +552,7 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS]
 )
-def test_a_tools_own_form_leads_to_the_wrong_node(
+def test_tools_own_form_leads_to_the_wrong_node(
     name: str, wrong: dict[str, Array], compared: Callable[..., Found], tmp_path: Path
 ) -> None:
     WRITERS[name](tmp_path, wrong)

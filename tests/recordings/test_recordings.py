@@ -118,7 +118,7 @@ def test_tnn_and_mnn_dumps_agree(tmp_path: Path) -> None:
         assert statuses(done) == dict.fromkeys(seen, "agree")
 
 
-def test_a_dump_of_another_model_is_noticed(tmp_path: Path) -> None:
+def test_dump_of_another_model_is_noticed(tmp_path: Path) -> None:
     done = compared(tmp_path, "--recorded", str(DUMPS / "ascend"), "--seed", "0", model=str(TINY))
     assert done.code == 2
     assert has_line(done.document["error"]["what"], "model")
@@ -129,7 +129,7 @@ def test_a_dump_of_another_model_is_noticed(tmp_path: Path) -> None:
 # in place, alone
 
 
-def test_a_wrong_layer_is_the_first_bad_tensor(
+def test_wrong_layer_is_the_first_bad_tensor(
     fifty: Callable[..., Path], made: onnx.ModelProto
 ) -> None:
     here = fifty(wrong=17)
@@ -148,7 +148,7 @@ def test_a_wrong_layer_is_the_first_bad_tensor(
     )
 
 
-def test_a_second_fault_behind_the_first_is_seen(
+def test_second_fault_behind_the_first_is_seen(
     fifty: Callable[..., Path], made: onnx.ModelProto
 ) -> None:
     here = fifty(wrong=12)
@@ -183,7 +183,7 @@ def test_without_a_fault_all_agree(fifty: Callable[..., Path]) -> None:
         )
 
 
-def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:
+def test_unrecorded_tensor_is_not_seen(fifty: Callable[..., Path]) -> None:
     here = fifty(wrong=20, kind=device.KINDS[1])
     done = compared(here, "--recorded", "dump")
     assert any(c is None for c in cells(done).values())
@@ -194,9 +194,7 @@ def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:
 # matching
 
 
-def test_a_fused_name_is_repaired_and_said(
-    fifty: Callable[..., Path], made: onnx.ModelProto
-) -> None:
+def test_fused_name_is_repaired_and_said(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty(kind=device.KINDS[2])
     done = compared(here, "--recorded", "dump")
     left = device.dumps(made, device.KINDS[2])
@@ -409,7 +407,7 @@ def test_the_reference_may_be_the_odd_one(fifty: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "code"), [(None, 5), (25, 1)])
-def test_a_missing_side_names_its_path_and_the_rest_is_compared(
+def test_missing_side_names_its_path_and_the_rest_is_compared(
     wrong: int | None, code: int, fifty: Callable[..., Path]
 ) -> None:
     here = fifty(wrong=wrong, name="board")
@@ -423,7 +421,7 @@ def test_a_missing_side_names_its_path_and_the_rest_is_compared(
     assert "arm_result" in only.err
 
 
-def test_a_damaged_file_costs_one_tensor(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+def test_damaged_file_costs_one_tensor(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty()
     name = made.graph.node[7].output[0]
     file = here / "dump" / f"{name.replace('/', '_')}.npy"
@@ -549,9 +547,7 @@ def test_recording_and_lint_are_weights_of_the_search(
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
 
 
-def test_a_cut_fed_with_what_was_recorded(
-    fifty: Callable[..., Path], made: onnx.ModelProto
-) -> None:
+def test_cut_fed_with_what_was_recorded(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty(wrong=12)
     names = [n.output[0] for n in made.graph.node]
     done = subcut(
@@ -588,7 +584,7 @@ def test_a_cut_fed_with_what_was_recorded(
     )
 
 
-def test_a_result_that_is_read_as_a_recording_is_not_replaced(fifty: Callable[..., Path]) -> None:
+def test_result_that_is_read_as_a_recording_is_not_replaced(fifty: Callable[..., Path]) -> None:
     here = fifty()
     words = ("cut", "net.onnx", "-s", "/block3/conv15", "-e", "/block3/relu19")
     assert subcut(*words, "-i", "dump/data.npy", "--dump", "all", cwd=here).code == 0
@@ -602,7 +598,7 @@ def test_a_result_that_is_read_as_a_recording_is_not_replaced(fifty: Callable[..
     assert sorted(p.name for p in read.rglob("*")) == before
 
 
-def test_a_cut_that_the_recording_cannot_feed(
+def test_cut_that_the_recording_cannot_feed(
     fifty: Callable[..., Path], made: onnx.ModelProto
 ) -> None:
     here = fifty()
@@ -630,14 +626,14 @@ def test_without_the_data_layer_compile_without_aipp(fifty: Callable[..., Path])
 
 
 @pytest.mark.parametrize("folder", ["empty", "loop"])
-def test_a_folder_without_tensors_is_refused(folder: str, fifty: Callable[..., Path]) -> None:
+def test_folder_without_tensors_is_refused(folder: str, fifty: Callable[..., Path]) -> None:
     here = fifty()
     (here / "empty").mkdir()
     (here / "loop").symlink_to("loop")
     assert subcut("compare", "net.onnx", "--recorded", folder, cwd=here).code == 2
 
 
-def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[..., Path]) -> None:
+def test_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[..., Path]) -> None:
     here = fifty()
     done = subcut("compare", "net.onnx", "--recorded", "nowhere", "--csv", ".", cwd=here)
     assert done.code == 74
@@ -727,7 +723,7 @@ def device_model(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProt
 
 
 @pytest.mark.parametrize(("turned", "flat"), [(True, False), (False, True), (True, True)])
-def test_a_healthy_cube_agrees_in_each_layout(
+def test_healthy_cube_agrees_in_each_layout(
     turned: bool, flat: bool, tmp_path: Path, reference: Reference
 ) -> None:
     model = cube("Conv", "Relu", "Conv", "Sigmoid")
@@ -758,7 +754,7 @@ def test_names_that_are_written_alike_hold_the_nearest(
 
 
 @pytest.mark.parametrize("wrong", range(1, 5))
-def test_a_node_that_was_left_out_does_not_vanish(
+def test_node_that_was_left_out_does_not_vanish(
     wrong: int, tmp_path: Path, reference: Reference
 ) -> None:
     """The device hands on what came in: its value is the neighbour's."""
@@ -833,7 +829,7 @@ def test_more_files_than_may_be_open(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["known", "unknown"])
-def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference: Reference) -> None:
+def test_unreadable_tensor_is_not_right(names: str, tmp_path: Path, reference: Reference) -> None:
     model = cube("Sigmoid", "Tanh", "Neg")
     kept(model, tmp_path)
     lost = tmp_path / "dump" / ("t1.npy" if names == "known" else "blob.npy")
@@ -851,7 +847,7 @@ def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", device.KINDS[:1], ids=lambda kind: kind.name)
-def test_a_fault_in_each_third_layer(
+def test_fault_in_each_third_layer(
     kind: device.Kind, made: onnx.ModelProto, reference: Reference
 ) -> None:
     layers = range(0, device.LAYERS, 3)
@@ -859,7 +855,7 @@ def test_a_fault_in_each_third_layer(
     assert [right for right, _ in results] == [True] * len(layers)
 
 
-def test_a_recording_of_constants_alone_tells_nothing(tmp_path: Path) -> None:
+def test_recording_of_constants_alone_tells_nothing(tmp_path: Path) -> None:
     text = "g (float[1,64] x) => (float[1,64] y) { [a] a = Sub(x, nine) [b] y = Relu(a) }"
     (tmp_path / "m.onnx").write_bytes(
         text_models.model(text, nine=np.array([9], np.float32)).SerializeToString()

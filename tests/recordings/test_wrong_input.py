@@ -116,7 +116,7 @@ def seen(
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=pytest.mark.slow if k else ()) for k, how in enumerate(MISREAD)]
 )
-def test_a_misread_input_is_named_and_no_node_blamed(
+def test_misread_input_is_named_and_no_node_blamed(
     how: str, tmp_path: Path, reference: Reference
 ) -> None:
     recorded(tmp_path, MISREAD[how](image()))
@@ -125,7 +125,7 @@ def test_a_misread_input_is_named_and_no_node_blamed(
     assert exit_code([found]) == 1
 
 
-def test_what_is_saved_is_what_was_compared(tmp_path: Path, reference: Reference) -> None:
+def test_saved_values_are_those_compared(tmp_path: Path, reference: Reference) -> None:
     """Not the reference's values of the user's input."""
     recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()))
     found, _ = seen(
@@ -140,14 +140,14 @@ def test_what_is_saved_is_what_was_compared(tmp_path: Path, reference: Reference
 
 
 @pytest.mark.slow
-def test_a_fault_besides_is_found(tmp_path: Path, reference: Reference) -> None:
+def test_fault_besides_is_found(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, MISREAD["128 too high: no mean was subtracted"](image()), "mid")
     found, places = seen(reference, tmp_path)
     assert found.wrong_input and places == [["mid"]]
 
 
 @pytest.mark.parametrize("wrong", ["", pytest.param("stem", marks=pytest.mark.slow), "mid"])
-def test_a_fault_is_no_misread_input(wrong: str, tmp_path: Path, reference: Reference) -> None:
+def test_fault_is_no_misread_input(wrong: str, tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), wrong)
     found, places = seen(reference, tmp_path)
     assert found.wrong_input == "" and places == ([[wrong]] if wrong else [])
@@ -161,7 +161,7 @@ def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
     assert found.wrong_input.endswith("read as NCHW") and list(found.rows) == list(NAMES)
 
 
-def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
+def test_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), "mid", lambda path, value: value.tofile(path.with_suffix(".bin")))
     found, places = seen(reference, tmp_path, "NHWC")
     assert has_line(found.notes[0], "--dump-layout")
@@ -198,7 +198,7 @@ def renamed(path: Path, value: Array) -> None:
     np.save(path.with_name(f"layer_{NAMES.index(path.name)}"), value)
 
 
-def test_what_the_user_maps_comes_before_every_guess(tmp_path: Path, reference: Reference) -> None:
+def test_map_of_the_user_precedes_every_guess(tmp_path: Path, reference: Reference) -> None:
     """The values behind the fault are like nothing: only the map says what they are."""
     recorded(tmp_path, image(), "mid", renamed)
     found, places = seen(reference, tmp_path, tensor_map={"mid": "layer_2", "out": "layer_3.npy"})
@@ -226,7 +226,7 @@ def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Ref
         ),
     ],
 )
-def test_a_name_in_the_map_that_is_nowhere(
+def test_name_in_the_map_that_is_nowhere(
     tensor_map: dict[str, str], says: tuple[str, ...], tmp_path: Path, reference: Reference
 ) -> None:
     recorded(tmp_path, image(), keep=renamed)
@@ -235,7 +235,7 @@ def test_a_name_in_the_map_that_is_nowhere(
     assert has_line(caught.value.what, *says) and caught.value.nearest
 
 
-def test_what_values_confirm_on_one_side_holds_on_the_other(
+def test_match_by_values_on_one_side_is_used_on_the_other(
     tmp_path: Path, reference: Reference
 ) -> None:
     """The names say nothing, and behind the fault the values do not: those of the golden side

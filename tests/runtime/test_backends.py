@@ -228,7 +228,7 @@ def test_it_gives_the_right_values_of_every_kind(
 
 
 @pytest.mark.turns(2)
-def test_what_is_wrong_is_told(
+def test_wrong_device_entry_is_an_error(
     named: tuple[str, dict[str, str]], numbers: Path, refused: set[str], tmp_path: Path
 ) -> None:
     backend, options = named
@@ -336,7 +336,7 @@ def test_options_that_mean_nothing_to_onnxruntime(
     assert type(e.value) is wanted
 
 
-def test_a_library_that_is_none(one: Path, tmp_path: Path) -> None:
+def test_library_that_is_none(one: Path, tmp_path: Path) -> None:
     (tmp_path / "ops.so").write_bytes(b"\x7fELF rubbish")
     with raises(BackendError, "backend.custom-ops", "ops.so"):
         ort.load(one, {"custom_ops": str(tmp_path / "ops.so")})
@@ -358,7 +358,7 @@ def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
     importlib.util.find_spec("onnxruntime_extensions") is None,
     reason="onnxruntime-extensions is not installed",
 )
-def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
+def test_real_library_of_custom_operators(tmp_path: Path) -> None:
     """In a process of its own: what is loaded stays loaded."""
     place = importlib.util.find_spec("onnxruntime_extensions")
     assert place is not None and place.origin is not None
@@ -399,7 +399,7 @@ def test_values_of_onnx_reference(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], right[name], rtol=1e-6)
 
 
-def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> None:
+def test_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> None:
     unknown = text_models.save(
         tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",)
     )
@@ -512,7 +512,7 @@ def test_every_type_goes_through_the_folders(
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 3, 3, 3), (2, 3)])
 @pytest.mark.parametrize("form", ["NHWC", "float16", "big", "big:float64:NHWC"])
-def test_a_device_has_tensors_in_another_form(
+def test_device_has_tensors_in_another_form(
     form: str, shape: tuple[int, ...], tmp_path: Path, shell: Callable[..., str]
 ) -> None:
     """What is declared of the inputs' files is undone where the same is declared of the outputs."""
@@ -594,7 +594,7 @@ def test_headerless_files_of_a_wrong_size_are_named(
     assert error.value.what.startswith("out_y.bin") and dtype in error.value.what
 
 
-def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[..., str]) -> None:
+def test_leftovers_of_a_command_are_not_outputs(tmp_path: Path, shell: Callable[..., str]) -> None:
     """Nothing, something else, a damaged file, a folder; and a truth value of another byte than
     1."""
     model = passing(tmp_path / "m.onnx", "bool", [2])
@@ -688,7 +688,7 @@ FED: dict[str, Any] = {"in/x": np.array([1, 2], np.float32)}
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_is_converted_lives_as_long_as_the_model(
+def test_converted_file_lives_as_long_as_the_model(
     kind: str, model: Path, tmp_path: Path, shell: Callable[..., str], temporary: Path
 ) -> None:
     make = (
@@ -713,7 +713,7 @@ def test_what_is_converted_lives_as_long_as_the_model(
     assert list(temporary.iterdir()) == []
 
 
-def test_what_is_converted_is_removed_when_the_worker_is_killed(
+def test_converted_file_is_removed_when_the_worker_is_killed(
     model: Path, shell: Callable[..., str], tmp_path: Path, temporary: Path
 ) -> None:
     """SIGKILL leaves a process no time to clean up; its parent does."""
@@ -753,7 +753,7 @@ def test_places_that_were_not_named_are_the_last_words(
     assert cmd.words_of("run", "a --in={inputs}") == ["a", "--in={inputs}"]
 
 
-def test_a_command_line_is_words_and_no_shell(
+def test_command_line_is_words_and_no_shell(
     model: Path, shell: Callable[..., str], tmp_path: Path
 ) -> None:
     """Spaces in paths, places inside of words, doubled braces, and all that a shell would
@@ -885,7 +885,7 @@ def test_exit_codes(
 
 @pytest.mark.parametrize(("lost", "tries"), [(0, 1), (1, 2), (2, 3), (9, 3)])
 @pytest.mark.parametrize("step", ["convert", "run"])
-def test_a_lost_connection_is_tried_again(
+def test_lost_connection_is_tried_again(
     step: str,
     lost: int,
     tries: int,
@@ -908,7 +908,7 @@ def test_a_lost_connection_is_tried_again(
         assert has_line(e.what, "lost, 3")
 
 
-def test_a_conversion_that_made_nothing_is_refused(model: Path) -> None:
+def test_conversion_that_made_nothing_is_refused(model: Path) -> None:
     with raises(Refused, "command.no-output", "{converted}"):
         cmd.load(model, {"convert": "true", "run": "true {converted}"})
 

@@ -29,7 +29,7 @@ def never(folder: Path) -> RunResult:
     raise AssertionError(folder)
 
 
-def test_a_result_is_stored_under_the_first_key(store: Store) -> None:
+def test_result_is_stored_under_the_first_key(store: Store) -> None:
     result, key = load_or_run(store, [USED, FRESH], lambda folder: RunResult(build=1.0))
     assert (result.build, result.stored, key) == (1.0, False, USED)
     result, key = load_or_run(store, [USED, FRESH], never)
@@ -48,7 +48,7 @@ def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(st
     assert load_or_run(store, other, never)[0].build == 2.0
 
 
-def test_a_result_is_not_used_after_a_file_that_was_imported_has_changed(
+def test_result_is_not_used_after_a_file_that_was_imported_has_changed(
     store: Store, tmp_path: Path
 ) -> None:
     """Nor lost: for the old contents it is used again."""

@@ -78,7 +78,7 @@ def script(path: Path, text: str = "exit 0") -> Path:
         ("cmd:python a.py", "cmd", {"run": "python a.py"}),
     ],
 )
-def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
+def test_spec(spec: str, backend: str, options: dict[str, str]) -> None:
     for settings in (None, Project(), toml("seed = 1")):
         found = parse(spec, settings)
         assert (found.backend, found.options) == (backend, options)
@@ -86,7 +86,7 @@ def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
         assert (found.timeout, found.memory, found.origin) == (TIMEOUT, None, "")
 
 
-def test_a_misspelt_python_file_is_answered_with_the_nearest(
+def test_misspelt_python_file_is_answered_with_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,7 +113,7 @@ def test_a_misspelt_python_file_is_answered_with_the_nearest(
         "trtexec",
     ],
 )
-def test_a_slip_is_refused_with_a_hint(spec: str) -> None:
+def test_slip_is_refused_with_a_hint(spec: str) -> None:
     with pytest.raises(UsageError) as e:
         parse(spec)
     assert e.value.hint and "\x1b" not in e.value.what
@@ -157,7 +157,7 @@ def test_names_of_the_project_file_are_near_too() -> None:
         pytest.param("a:b.py", marks=pytest.mark.posix("Windows has no such name")),
     ],
 )
-def test_a_python_file(name: str, home: Path) -> None:
+def test_python_file(name: str, home: Path) -> None:
     (home / name).write_text("")
     for spec in (name, f"./{name}", str(home / name)):
         found = parse(f"{spec}:a=1,b=2.py")
@@ -172,7 +172,7 @@ def test_a_python_file(name: str, home: Path) -> None:
     st.sampled_from(["", "b", "B", "iB", "ib"]),
     st.booleans(),
 )
-def test_a_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
+def test_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
     assert (
         candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}")
         == number * candidate.UNITS[unit.lower()]
@@ -180,12 +180,12 @@ def test_a_size_of_memory(number: int, unit: str, tail: str, space: bool) -> Non
 
 
 @given(st.integers(1, 2**80))
-def test_a_size_in_bytes_is_exact(number: int) -> None:
+def test_size_in_bytes_is_exact(number: int) -> None:
     assert candidate.parse_memory(str(number)) == candidate.parse_memory(f"{number}B") == number
 
 
 @given(st.integers(0, 999), st.sampled_from("kmgt"))
-def test_a_broken_size(thousandths: int, unit: str) -> None:
+def test_broken_size(thousandths: int, unit: str) -> None:
     assert (
         candidate.parse_memory(f"1.{thousandths:03}{unit}")
         == (1000 + thousandths) * candidate.UNITS[unit] // 1000
@@ -207,7 +207,7 @@ def test_no_size(text: str) -> None:
 # project file
 
 
-def test_a_table_with_commands(home: Path) -> None:
+def test_table_with_commands(home: Path) -> None:
     found = parse(
         "npu",
         toml(
@@ -233,7 +233,7 @@ def test_a_table_with_commands(home: Path) -> None:
     )
 
 
-def test_a_table_with_a_spec(home: Path) -> None:
+def test_table_with_a_spec(home: Path) -> None:
     settings = toml(
         '[candidates."my npu"]\nspec = "ort:opt=basic"\ntimeout = 1.5\n[candidates.ort]\nspec ='
         ' "ort"\n'
@@ -248,7 +248,7 @@ def test_a_table_with_a_spec(home: Path) -> None:
     assert parse("ort", settings).origin == str(home / "subcut.toml")
 
 
-def test_a_table_of_pyproject(home: Path) -> None:
+def test_table_of_pyproject(home: Path) -> None:
     (home / "pyproject.toml").write_text('[tool.subcut.candidates.npu]\nrun = "./run.sh"\n')
     assert parse("npu", project.load(home)).origin == str(home / "pyproject.toml")
 
@@ -283,18 +283,18 @@ def test_the_form_of_a_commands_tensors_is_declared(home: Path) -> None:
         ('npu = {spec = "npu"}', UnknownName),
     ],
 )
-def test_a_slip_in_a_table_is_refused(table: str, error: type[UsageError]) -> None:
+def test_slip_in_a_table_is_refused(table: str, error: type[UsageError]) -> None:
     with pytest.raises(error):
         parse("npu", toml(f"[candidates]\n{table}\n"))
 
 
-def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+def test_unknown_key_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName) as e:
         parse("npu", toml('[candidates.npu]\nrun = "a"\nmemorylimit = "3G"\n'))
     assert e.value.nearest == ("memory_limit",)
 
 
-def test_what_a_project_file_says_is_relative_to_its_folder(
+def test_paths_of_a_project_file_are_relative_to_its_folder(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever folder below it subcut runs in."""
@@ -489,7 +489,7 @@ def test_subcut_itself_is_no_part_of_the_code(home: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.posix("words of a shell")
-def test_what_a_script_writes_is_no_part_of_the_identity(home: Path) -> None:
+def test_files_that_a_script_writes_are_not_part_of_the_identity(home: Path) -> None:
     script(home / "run.sh", f"date >> '{home}/log'; cp x.txt out.txt")
     for name in ("log", "x.txt", "out.txt"):
         (home / name).write_text("1")
@@ -534,7 +534,7 @@ def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -
         ("python.exe", "Lib/site-packages"),
     ],
 )
-def test_what_is_installed_for_an_interpreter(python: str, library: str, tmp_path: Path) -> None:
+def test_packages_of_an_interpreter_are_listed(python: str, library: str, tmp_path: Path) -> None:
     (tmp_path / library / "tool-1.0.dist-info").mkdir(parents=True)
     assert command_line.installed([tmp_path / python]) == ["tool-1.0"]
 
@@ -658,7 +658,7 @@ def test_no_code_no_question() -> None:
 
 
 @pytest.mark.parametrize("spec", ["cmd:./run.sh", "mine.py", "ort:custom_ops=./lib.so"])
-def test_what_was_typed_is_the_users_own(spec: str, home: Path, tmp_path: Path) -> None:
+def test_typed_command_is_trusted(spec: str, home: Path, tmp_path: Path) -> None:
     for name in ("mine.py", "lib.so"):
         (home / name).write_text("")
     for given_ in (False, True):
@@ -684,7 +684,7 @@ NO_HOME = pytest.mark.posix("its folders are those of Linux; on Windows %APPDATA
         pytest.param("relative", marks=NO_HOME),
     ],
 )
-def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
+def test_config_folder_that_is_of_no_use_is_no_reason_to_stop(
     kind: str, npu: Callable[..., Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"

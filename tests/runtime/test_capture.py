@@ -142,20 +142,20 @@ def branches(tmp_path: Path) -> Graph:
     )
 
 
-def test_a_branch_that_is_not_above_is_not_run(branches: Graph, taken: Take) -> None:
+def test_branch_that_is_not_above_is_not_run(branches: Graph, taken: Take) -> None:
     (values,) = taken(branches, "y", "a", "x")
     assert np.array_equal(values["a"], -values["x"])
     assert values["y"].dtype == np.float32 and values["y"].shape == (4,)
 
 
-def test_an_input_that_is_not_above_needs_no_value(branches: Graph, taken: Take) -> None:
+def test_input_that_is_not_above_needs_no_value(branches: Graph, taken: Take) -> None:
     """`v` has an unknown dimension, which nobody asks about."""
     taken(branches, "y")
     with raises(InputError, "input.unknown-dimension", "v", "T"):
         taken(branches, "t")
 
 
-def test_what_fails_when_it_is_run_or_loaded_says_why(branches: Graph, taken: Take) -> None:
+def test_failure_at_load_or_run_has_a_reason(branches: Graph, taken: Take) -> None:
     with raises(ModelError, "backend.run-failed", "idx=99") as failure:
         taken(branches, "z")
     assert not isinstance(failure.value, Refused)
@@ -368,7 +368,7 @@ def test_half_precision_may_round_once(tmp_path: Path, cases: Cases) -> None:
         assert "agrees" in script(case)
 
 
-def test_a_sequence_of_shapes_is_an_input_it_cannot_be_frozen(tmp_path: Path, cases: Cases) -> None:
+def test_sequence_of_shapes_is_an_input_it_cannot_be_frozen(tmp_path: Path, cases: Cases) -> None:
     g = text_models.load(
         tmp_path,
         """g (float[N,4] x) => (float[M] y) <int64 zero = {0}> {
@@ -456,7 +456,7 @@ def test_weights_behind_a_link_within_the_folder(tmp_path: Path, cases: Cases, l
     assert "bit-identical" in script(case)
 
 
-def test_a_large_inline_model_is_captured_without_reading_it(
+def test_large_inline_model_is_captured_without_reading_it(
     tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 1000)

@@ -21,18 +21,18 @@ def load(model, options):
 """
 
 
-def test_a_deadline_shortens_each_timeout() -> None:
+def test_deadline_shortens_each_timeout() -> None:
     assert Deadline().timeout(5.0) == 5.0 and Deadline().timeout(math.inf) == math.inf
     assert 0 < Deadline(time.monotonic() + 100).timeout(500) <= 100
     assert Deadline(time.monotonic() - 1).timeout(5.0) == 0
 
 
-def test_what_is_optional_is_left_out_once_the_time_is_used_up() -> None:
+def test_optional_runs_are_omitted_after_the_time_limit() -> None:
     assert if_time(lambda: 1, 2) == 1
     assert if_time(Deadline(0.0).require, None) is None
 
 
-def test_a_reference_is_ended_at_the_deadline_and_starts_again_where_there_is_time_again(
+def test_reference_is_ended_at_the_deadline_and_starts_again_where_there_is_time_again(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sleeps.py").write_text(SLEEPS)

@@ -66,7 +66,7 @@ def test_another_build_of_onnxruntime_has_an_environment_of_its_own() -> None:
         parse("mnn:package=onnxruntime-gpu")
 
 
-def test_an_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: Path) -> None:
+def test_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: Path) -> None:
     candidate = parse(f"ort:python={sys.executable},threads=1")
     assert candidate.python == sys.executable
     assert dict(candidate.options) == {"threads": "1"}
@@ -76,7 +76,7 @@ def test_an_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: P
         parse(f"ort:python={tmp_path / 'none'}")
 
 
-def test_what_this_machine_lacks_is_said_before_anything_is_installed(
+def test_missing_tool_of_this_machine_is_an_error_before_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
@@ -84,7 +84,7 @@ def test_what_this_machine_lacks_is_said_before_anything_is_installed(
         installed(parse("cuda"))
 
 
-def test_a_name_that_is_none_is_answered_with_the_nearest() -> None:
+def test_name_that_is_none_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName) as error:
         parse("cudda")
     assert "cuda" in error.value.nearest
@@ -101,7 +101,7 @@ def test_tf32_is_the_default_of_cuda_and_can_be_turned_off() -> None:
     assert (ort.precision({}), ort.caveat({}), "TF32" in ort.switches({})) == ("fp32", "", False)
 
 
-def test_an_emulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = parse("qnn-htp").options
     monkeypatch.setattr(hardware, "is_x86", lambda: True)
     assert has_line(ort.caveat(asked), "x86 emulator", "qnn-htp")
@@ -109,7 +109,7 @@ def test_an_emulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ort.caveat(asked) == ""
 
 
-def test_a_provider_that_onnxruntime_left_out_is_an_error_not_the_cpu() -> None:
+def test_provider_that_onnxruntime_left_out_is_an_error_not_the_cpu() -> None:
     class Session:
         def get_providers(self) -> list[str]:
             return ["CPUExecutionProvider"]
@@ -141,14 +141,14 @@ def test_the_smallest_model_tells_a_provider_that_cannot_be_used_from_a_model_th
         ({"providers": "NoExecutionProvider"}, "backend.unknown-provider", "NoExecutionProvider"),
     ],
 )
-def test_a_plug_in_that_is_not_there(
+def test_plug_in_that_is_not_there(
     options: dict[str, str], code: str, about: str, tmp_path: Path
 ) -> None:
     with raises(BackendError, code, about):
         ort.load(tmp_path / "m.onnx", options)
 
 
-def test_an_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
+def test_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
     for options, code, about in (
         ({"use_tf32": "0"}, "backend.unknown-option", "use_tf32"),
         ({"ep": "QNN"}, "backend.no-library", "ep=NAME"),

@@ -83,7 +83,7 @@ def files(tmp_path: Path) -> Path:
     "name", ["a.npy", "a.npz", "a.bin", "a.raw", "a.pb", "b.pb", "a=b.npy", "UPPER.NPY"]
 )
 @pytest.mark.parametrize("before", ["", "x="])
-def test_a_file_of_each_kind(
+def test_file_of_each_kind(
     files: Path, model: Callable[..., Graph], name: str, before: str
 ) -> None:
     feeds = fed(model("float[2,3] x"), f"{before}{files / name}")
@@ -115,7 +115,7 @@ def test_several_inputs_by_their_names(tmp_path: Path, model: Callable[..., Grap
         fed(g, tmp_path / "other.npy")
 
 
-def test_a_file_for_an_input_that_this_run_does_not_need_is_left_out(
+def test_file_for_an_input_that_this_run_does_not_need_is_left_out(
     tmp_path: Path, model: Callable[..., Graph]
 ) -> None:
     """The whole model's inputs are given, whatever the cut needs of them."""
@@ -146,7 +146,7 @@ def test_a_file_for_an_input_that_this_run_does_not_need_is_left_out(
     ]  # for the one that is needed, surely
 
 
-def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_archive_with_other_things_in_it(tmp_path: Path, model: Callable[..., Graph]) -> None:
     g = model("float[2,3] x")
     np.savez(tmp_path / "a.npz", x=X, label=np.array(3))
     assert np.array_equal(fed(g, tmp_path / "a.npz")["x"], X)
@@ -182,7 +182,7 @@ def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[...,
         ("int4[2,3] x", X.astype(np.int8), "converted from int8"),
     ],
 )
-def test_a_harmless_conversion(
+def test_harmless_conversion(
     tmp_path: Path,
     model: Callable[..., Graph],
     declared: str,
@@ -213,7 +213,7 @@ def test_a_harmless_conversion(
         ("bfloat16[2,3] x", np.zeros((2, 3), [("a", "u1"), ("b", "u1")])),
     ],
 )
-def test_a_conversion_that_loses_something_is_refused(
+def test_conversion_that_loses_something_is_refused(
     tmp_path: Path, model: Callable[..., Graph], declared: str, stored: np.ndarray[Any, Any]
 ) -> None:
     np.save(tmp_path / "a.npy", stored)
@@ -235,7 +235,7 @@ def test_another_type_of_the_same_size_is_no_raw_bits(
     ("declared", "shape", "layout"),
     [("float[1,3,4,5] x", (1, 4, 5, 3), "NHWC"), ("float[N,4,5,3] x", (2, 3, 4, 5), "NCHW")],
 )
-def test_an_image_in_another_layout_is_called_that(
+def test_image_in_another_layout_is_called_that(
     tmp_path: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...], layout: str
 ) -> None:
     np.save(tmp_path / "a.npy", np.zeros(shape, np.float32))
@@ -250,7 +250,7 @@ def test_an_image_in_another_layout_is_called_that(
     ("declared", "shape"),
     [("float[2,3] x", (3, 2)), ("float[2,3] x", (6,)), ("float[N,4] x", (2, 3))],
 )
-def test_a_shape_that_does_not_fit(
+def test_shape_that_does_not_fit(
     tmp_path: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...]
 ) -> None:
     np.save(tmp_path / "a.npy", X.reshape(shape))
@@ -274,7 +274,7 @@ def test_a_shape_that_does_not_fit(
         ("int4[2] x", 1, None),
     ],
 )
-def test_a_headerless_file_gets_its_shape_from_the_model(
+def test_headerless_file_gets_its_shape_from_the_model(
     tmp_path: Path,
     model: Callable[..., Graph],
     declared: str,
@@ -290,7 +290,7 @@ def test_a_headerless_file_gets_its_shape_from_the_model(
         assert value.shape == shape and value.tobytes() == bytes(range(size))
 
 
-def test_a_headerless_file_with_shape_given(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_headerless_file_with_shape_given(tmp_path: Path, model: Callable[..., Graph]) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(48))
     value = fed(model("float[N,3,H,W] x"), tmp_path / "a.bin", shapes={"x": [1, 3, 2, 2]})["x"]
     assert value.shape == (1, 3, 2, 2)
@@ -335,9 +335,7 @@ GREEN = [[0, 255], [0, 20]]
 BLUE = [[0, 0], [255, 30]]
 
 
-def test_an_image_is_planes_of_red_green_and_blue(
-    picture: Path, model: Callable[..., Graph]
-) -> None:
+def test_image_is_planes_of_red_green_and_blue(picture: Path, model: Callable[..., Graph]) -> None:
     value = fed(model("float[1,3,2,2] x"), picture)["x"]
     assert value.dtype == np.float32 and value.tolist() == [[RED, GREEN, BLUE]]
     value = fed(model("uint8[1,3,2,2] x"), picture, picture=ImageOptions(bgr=True))["x"]
@@ -378,7 +376,7 @@ def test_mean_and_scale_by_hand(picture: Path, model: Callable[..., Graph]) -> N
         ("float[1,4,2,2] x", (1, 4, 2, 2)),  # with alpha
     ],
 )
-def test_an_image_takes_the_inputs_shape(
+def test_image_takes_the_inputs_shape(
     picture: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...]
 ) -> None:
     assert fed(model(declared), picture)["x"].shape == shape
@@ -391,12 +389,12 @@ def test_channels_last(picture: Path, model: Callable[..., Graph]) -> None:
     assert value[0, 0, 0].tolist() == [255, 0, 0] and value[0, 7, 0].tolist() == [0, 0, 255]
 
 
-def test_a_grey_image_for_a_model_of_colours(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_grey_image_for_a_model_of_colours(tmp_path: Path, model: Callable[..., Graph]) -> None:
     Image.fromarray(np.array([[7, 9]], np.uint8)).save(tmp_path / "grey.png")
     assert fed(model("uint8[1,3,1,2] x"), tmp_path / "grey.png")["x"].tolist() == [[[[7, 9]]] * 3]
 
 
-def test_an_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Graph]) -> None:
     Image.fromarray(np.array([[0, 100]], np.uint8)).save(tmp_path / "grey.png")
     value = fed(model("float[1,1,1,4] x"), tmp_path / "grey.png")["x"]
     assert value.tolist() == [[[[0, 25, 75, 100]]]]
@@ -406,7 +404,7 @@ def test_an_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Gra
     ("mode", "ending"),
     [("I", "tif"), ("I;16", "png"), ("I;16B", "tif"), ("F", "tif"), ("I", "pgm")],
 )
-def test_a_deep_image_is_refused(
+def test_deep_image_is_refused(
     tmp_path: Path, model: Callable[..., Graph], mode: str, ending: str
 ) -> None:
     path = tmp_path / f"deep.{ending}"
@@ -429,7 +427,7 @@ def test_a_deep_image_is_refused(
         "float[2,3] x",
     ],
 )
-def test_an_image_for_what_is_no_image_is_refused(
+def test_image_for_what_is_no_image_is_refused(
     picture: Path, model: Callable[..., Graph], spec: str
 ) -> None:
     with raises(InputError, "input.takes-no-image") as refusal:
@@ -437,7 +435,9 @@ def test_an_image_for_what_is_no_image_is_refused(
     assert "-i x=FILE.npy" in refusal.value.hint
 
 
-def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Graph]) -> None:
+def test_file_that_is_not_an_image_is_refused(
+    tmp_path: Path, picture: Path, model: Callable[..., Graph]
+) -> None:
     (tmp_path / "a.png").write_bytes(picture.read_bytes()[:40])
     (tmp_path / "b.jpg").write_text("no picture")
     for name in ("a.png", "b.jpg"):
@@ -477,7 +477,7 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[...
     assert [s.label for s in Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 
 
-def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for k in (0, 2, 10):
@@ -493,7 +493,7 @@ def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[...,
     assert list(found) == ["sample_0", "sample_2", "sample_10"]  # as people count
 
 
-def test_a_folder_of_images(tmp_path: Path, picture: Path, model: Callable[..., Graph]) -> None:
+def test_folder_of_images(tmp_path: Path, picture: Path, model: Callable[..., Graph]) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
     picture.rename(folder / "cat.png")
@@ -504,7 +504,7 @@ def test_a_folder_of_images(tmp_path: Path, picture: Path, model: Callable[..., 
     assert found["cat.png"]["x"].tolist() == found["cat.bmp"]["x"].tolist() == [[RED, GREEN, BLUE]]
 
 
-def test_a_folder_named_after_several_inputs_is_one_sample(
+def test_folder_named_after_several_inputs_is_one_sample(
     tmp_path: Path, model: Callable[..., Graph]
 ) -> None:
     folder = tmp_path / "one"
@@ -515,7 +515,7 @@ def test_a_folder_named_after_several_inputs_is_one_sample(
     assert label == "one" and (feeds["x"][0], feeds["v"][0]) == (0, 1)
 
 
-def test_a_folder_of_folders_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_folder_of_folders_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
     for k in range(3):
         place = tmp_path / "sets" / f"set{k}"
         place.mkdir(parents=True)
@@ -530,7 +530,7 @@ def test_a_folder_of_folders_is_a_sample_each(tmp_path: Path, model: Callable[..
     }
 
 
-def test_a_folder_for_each_input(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_folder_for_each_input(tmp_path: Path, model: Callable[..., Graph]) -> None:
     for name in ("a", "b", "short"):
         (tmp_path / name).mkdir()
         for k in range(1 if name == "short" else 2):
@@ -573,7 +573,7 @@ def test_labels_of_two_folders_are_distinct(tmp_path: Path, model: Callable[...,
     assert list(found) == ["a+z+c", "a+z+c~2"]
 
 
-def test_an_inputs_own_name_goes_before_what_else_a_file_may_be_called(
+def test_inputs_own_name_goes_before_what_else_a_file_may_be_called(
     tmp_path: Path, model: Callable[..., Graph]
 ) -> None:
     g = model("float[2] x, float[2] input_0, float[2] input_x")
@@ -584,7 +584,7 @@ def test_an_inputs_own_name_goes_before_what_else_a_file_may_be_called(
     assert fed(g, tmp_path / "input_2.npy")["input_x"][0] == 3
 
 
-def test_a_thousand_inputs_from_a_folder(
+def test_thousand_inputs_from_a_folder(
     tmp_path: Path, model: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names are made once for each input, not for each file and input."""
@@ -677,7 +677,7 @@ def test_indices_stay_within_their_table(
     assert values.min() == 0 and values.max() == (high or 2) - 1
 
 
-def test_a_first_dimension_without_a_number_is_1_others_are_asked_for(
+def test_first_dimension_without_a_number_is_1_others_are_asked_for(
     model: Callable[..., Graph],
 ) -> None:
     assert fed(model("float[N,3] x"))["x"].shape == (1, 3)
@@ -697,9 +697,7 @@ def test_a_first_dimension_without_a_number_is_1_others_are_asked_for(
         )
 
 
-def test_a_symbol_means_the_same_size_everywhere(
-    tmp_path: Path, model: Callable[..., Graph]
-) -> None:
+def test_symbol_means_the_same_size_everywhere(tmp_path: Path, model: Callable[..., Graph]) -> None:
     g = model("float[B,T] x, int64[B,T] ids, bool[T] mask")
     feeds = fed(g, shapes={"x": [4, 6]})
     assert (feeds["x"].shape, feeds["ids"].shape, feeds["mask"].shape) == ((4, 6), (4, 6), (6,))
@@ -718,7 +716,7 @@ def test_a_symbol_means_the_same_size_everywhere(
         ({"w": [2, 3]}, "input.is-weight", "'w'"),
     ],
 )
-def test_a_shape_that_the_model_does_not_take(
+def test_shape_that_the_model_does_not_take(
     model: Callable[..., Graph], shapes: dict[str, list[int]], code: str, about: str
 ) -> None:
     g = model("float[N,3] x", "y = Add(x, w)", w=np.ones(3, np.float32))
@@ -726,19 +724,19 @@ def test_a_shape_that_the_model_does_not_take(
         fed(g, shapes=shapes)
 
 
-def test_an_optional_input_is_empty_and_a_sequence_has_one_element(
+def test_optional_input_is_empty_and_a_sequence_has_one_element(
     model: Callable[..., Graph],
 ) -> None:
     feeds = fed(model("optional(float[2]) x, seq(float[2]) s"))
     assert feeds["x"] is None and [a.shape for a in feeds["s"]] == [(2,)]
 
 
-def test_a_dimension_that_must_be_a_mistake(model: Callable[..., Graph]) -> None:
+def test_dimension_that_must_be_a_mistake(model: Callable[..., Graph]) -> None:
     with raises(InputError, "input.too-large", "x", "1×99999999999", "372.5 GiB"):
         fed(model("float[1,99999999999] x"))
 
 
-def test_an_input_without_an_element_type(model: Callable[..., Graph]) -> None:
+def test_input_without_an_element_type(model: Callable[..., Graph]) -> None:
     def forget(made: onnx.ModelProto) -> None:
         made.graph.input[0].type.tensor_type.elem_type = 0
 
@@ -770,7 +768,7 @@ def test_an_input_without_an_element_type(model: Callable[..., Graph]) -> None:
         ("a.pb", TensorProto(dims=[1], data_type=1, data_location="EXTERNAL").SerializeToString()),
     ],
 )
-def test_a_damaged_file_is_named(
+def test_damaged_file_is_named(
     tmp_path: Path, model: Callable[..., Graph], name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -786,7 +784,7 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path, model: Callable[..., Gr
             fed(model("float[1] x"), tmp_path / name)
 
 
-def test_an_archive_with_a_password(tmp_path: Path, model: Callable[..., Graph]) -> None:
+def test_archive_with_a_password(tmp_path: Path, model: Callable[..., Graph]) -> None:
     np.savez(tmp_path / "a.npz", x=X)
     data = bytearray((tmp_path / "a.npz").read_bytes())
     for at, name in ((6, b"PK\x03\x04"), (8, b"PK\x01\x02")):
@@ -829,7 +827,7 @@ def test_odd_file_names_are_sorted_too(tmp_path: Path, model: Callable[..., Grap
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "float16", "int64"])
-def test_an_input_is_drawn_in_pieces_within_its_own_size(
+def test_input_is_drawn_in_pieces_within_its_own_size(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The numbers do not depend on the pieces."""

@@ -49,7 +49,7 @@ def run(worker: Worker, folder: Path, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_batch_is_computed(n: int, worker: Worker, tmp_path: Path) -> None:
+def test_batch_is_computed(n: int, worker: Worker, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((n, 3, 8, 8), np.float32)
     load(worker, tmp_path, CONV.format(n=n), w=WEIGHT)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
@@ -102,7 +102,7 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_it_does_not_take_is_refused_with_the_reason(
+def test_unsupported_model_is_refused_with_the_reason(
     text: str, code: str, about: str, worker: Worker, tmp_path: Path
 ) -> None:
     domains = ("own.domain",) if "own" in text else ()
@@ -126,7 +126,7 @@ def test_without_anything_that_speaks_vulkan_that_is_said(
     assert vulkan.missing() == ""
 
 
-def test_a_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None:
+def test_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None:
     if why := vulkan.missing():
         pytest.skip(f"Vulkan {why}")
     x = np.array([[[[-1.0, 2.0], [3.0, -4.0]]]], np.float32)

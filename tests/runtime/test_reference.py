@@ -30,7 +30,7 @@ def backend(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
+def test_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
     with Reference(backend) as reference:
         reference.load("good", Path("good.onnx"))
         with raises(WorkerDied, "worker.died", "exit code 3"):
@@ -39,7 +39,7 @@ def test_a_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
             reference.load("good", Path("good.onnx"))
 
 
-def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> None:
+def test_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> None:
     """A model that was loaded before the crash is lost; that is not a crash of its own."""
     with Reference(backend, restart=True) as reference:
         reference.load("before", Path("good.onnx"))
@@ -52,7 +52,7 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
         assert not isinstance(lost.value, BackendError)
 
 
-def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_path: Path) -> None:
+def test_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_path: Path) -> None:
     text = (
         "g () => (float[n] y) { s = Constant<value = int64[1] {17592186044416}>() y ="
         " ConstantOfShape(s) }"
@@ -64,7 +64,7 @@ def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_
             reference.run("large", tmp_path, {"y": "y"}, [])
 
 
-def test_a_reference_without_fixed_options_is_bounded_as_well(
+def test_reference_without_fixed_options_is_bounded_as_well(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subgraph.runtime.reference.free_memory", lambda: 5 << 30)

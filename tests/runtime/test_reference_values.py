@@ -73,7 +73,7 @@ def test_batches_belong_together(make: Make) -> None:
     assert np.allclose(array(values, "y"), np.exp(array(values, "b")))
 
 
-def test_an_open_dimension_is_the_same_in_every_batch(make: Make, tmp_path: Path) -> None:
+def test_open_dimension_is_the_same_in_every_batch(make: Make, tmp_path: Path) -> None:
     """The size that a file gives `N` holds for the other, made-up input as well, whichever is
     needed first."""
     np.save(tmp_path / "some.npy", np.ones((5, 3), np.float32))
@@ -149,7 +149,7 @@ def test_whatever_is_asked_in_whatever_order(seed: int, make: Make, tmp_path: Pa
     assert one.digest(every) == some.digest([some.records[0][n] for n in names])
 
 
-def test_what_is_there_is_not_run_again(make: Make, reference: Reference) -> None:
+def test_stored_value_is_not_run_again(make: Make, reference: Reference) -> None:
     counting = Counting(reference)
     values = make(LINE, counting=counting, shapes={"x": [1, 4]})
     values.need(["a", "b"])
@@ -182,9 +182,7 @@ def test_after_a_failure_all_samples_have_the_same(
         assert np.array_equal(array(values, "b", k), np.full((1, 4), -k))
 
 
-def test_an_input_that_does_not_fit_is_told_and_may_be_asked_again(
-    make: Make, tmp_path: Path
-) -> None:
+def test_input_that_does_not_fit_is_told_and_may_be_asked_again(make: Make, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     values = make(LINE, str(tmp_path / "x.npy"))
     for _ in range(2):
@@ -205,7 +203,7 @@ def test_several_threads_ask_at_once(make: Make) -> None:
     assert np.allclose(array(values, "y"), np.exp(-np.maximum(array(values, "x"), 0)))
 
 
-def test_a_digest_tells_types_and_contents_apart(make: Make, tmp_path: Path) -> None:
+def test_digest_tells_types_and_contents_apart(make: Make, tmp_path: Path) -> None:
     text = (
         "g (float[2] x) => (float[2] y, float[1,2] z, int32[2] i) { y = Neg(x) s ="
         " Constant<value=int64[2]{1,2}>() "
@@ -221,7 +219,7 @@ def test_a_digest_tells_types_and_contents_apart(make: Make, tmp_path: Path) -> 
     assert again.digest([again.records[0][n] for n in digests]) == list(digests.values())
 
 
-def test_a_digest_reads_each_file_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_reads_each_file_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     values = make(LINE, shapes={"x": [2, 4]})
     values.need(["a"])
     before = values.digest([values.records[0]["a"]])
@@ -229,7 +227,7 @@ def test_a_digest_reads_each_file_once(make: Make, monkeypatch: pytest.MonkeyPat
     assert values.digest([values.records[0]["a"]]) == before
 
 
-def test_a_model_without_inputs_has_one_sample(make: Make) -> None:
+def test_model_without_inputs_has_one_sample(make: Make) -> None:
     values = make("g () => (float[2] y) { c = Constant<value=float[2] {1.0, -2.0}>()  y = Abs(c) }")
     values.need(["y"])
     assert array(values, "y").tolist() == [1, 2]

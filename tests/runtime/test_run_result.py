@@ -27,7 +27,7 @@ def result(*files: str) -> RunResult:
     )
 
 
-def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
+def test_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
     document = json.loads(json.dumps(result("s0-o0.npy").to_json()))
     assert document == {
         "build": 0.5,
@@ -49,7 +49,7 @@ def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signature", [Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED])
-def test_a_failure_comes_back(signature: Signature, tmp_path: Path) -> None:
+def test_failure_comes_back(signature: Signature, tmp_path: Path) -> None:
     status = Status.UNRESOLVED if signature is Signature.REFUSED else Status.FAIL
     verdict = Verdict(status, signature, "why", (), process_end(["last line"], "SIGABRT"), 0.5, 0.0)
     failed = RunResult(failure=verdict, build=0.5)

@@ -89,7 +89,7 @@ def test_one_page_serves_all_pieces_and_an_error_ends_none(
 
 @pytest.mark.slow
 @EACH_BROWSER
-def test_a_page_that_crashes_is_a_crash_of_the_candidate(
+def test_page_that_crashes_is_a_crash_of_the_candidate(
     worker: Worker, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     worker.load("m", model(tmp_path, RELU), options)
@@ -112,7 +112,7 @@ def test_webgpu_computes_on_a_renderer_in_software_and_says_so(
     )
 
 
-def test_an_error_is_told_without_where_it_was_built() -> None:
+def test_error_is_told_without_where_it_was_built() -> None:
     at = (
         "/mnt/nvme/_work/1/s/onnxruntime/core/graph/model.cc:203"
         " onnxruntime::Model::Model(ModelProto &&, int)"
@@ -124,7 +124,7 @@ def test_an_error_is_told_without_where_it_was_built() -> None:
     assert has_line(web.PLACE.sub("", text), "IR", "14")
 
 
-def test_what_cannot_be_had_is_told(worker: Worker, tmp_path: Path) -> None:
+def test_unavailable_value_is_an_error(worker: Worker, tmp_path: Path) -> None:
     relu = model(tmp_path, RELU)
     for options, words in (
         ({"version": "../evil"}, "no version"),
@@ -158,7 +158,7 @@ def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(
         server.close()
 
 
-def test_a_release_is_an_option_and_is_asked_for() -> None:
+def test_release_is_an_option_and_is_asked_for() -> None:
     for spec in ("web==1.24.3:ep=webgpu", "web:version=1.24.3,ep=webgpu"):
         found = candidate.parse(spec)
         assert (found.release, found.options) == ("1.24.3", {"version": "1.24.3", "ep": "webgpu"})

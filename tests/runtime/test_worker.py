@@ -111,7 +111,7 @@ def died(one: Worker, into: Path) -> WorkerDied:
     return e.value
 
 
-def test_a_limit_of_the_candidate_is_no_full_disk(
+def test_limit_of_the_candidate_is_no_full_disk(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start(run="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
@@ -119,7 +119,7 @@ def test_a_limit_of_the_candidate_is_no_full_disk(
         ask(one, tmp_path)
 
 
-def test_a_python_file_says_what_it_has_imported(
+def test_python_file_says_what_it_has_imported(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     """Wherever it found it, and as it was then."""
@@ -155,7 +155,7 @@ def test_a_python_file_says_what_it_has_imported(
     ],
 )
 @pytest.mark.parametrize("step", ["load", "run"])
-def test_a_crash_says_how(
+def test_crash_says_how(
     body: str,
     name: str | None,
     code: int | None,
@@ -188,7 +188,7 @@ def test_only_the_words_of_the_last_request_and_of_them_the_last(
     assert one.last_lines() == ["loaded"]
 
 
-def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
+def test_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start(run="if os.fork() == 0: time.sleep(600)\nos.abort()")
@@ -200,7 +200,7 @@ def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     assert e.value.process["signal"] == "SIGABRT"
 
 
-def test_a_process_that_closes_its_pipes_is_not_waited_for(
+def test_process_that_closes_its_pipes_is_not_waited_for(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     begin = time.monotonic()
@@ -219,7 +219,7 @@ def watch(path):
 """
 
 
-def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
+def test_answer_that_was_sent_counts_though_the_process_ended_then(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     """It ends between the answer's arrival and its reading."""
@@ -301,7 +301,7 @@ CLEARED = (
         "lines",
     ],
 )
-def test_a_hang_ends_in_time_with_all_that_it_started(
+def test_hang_ends_in_time_with_all_that_it_started(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
 ) -> None:
     one = start(run=body)
@@ -329,7 +329,7 @@ def test_the_time_of_the_import_is_not_the_models(
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("body", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"])
 @pytest.mark.parametrize("size", [1, 4 * MIB], ids=["small", "more than a pipe holds"])
-def test_an_import_that_hangs(
+def test_import_that_hangs(
     body: str, size: int, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "START_SECONDS", SHORT)
@@ -372,7 +372,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
     all_gone(mark)
 
 
-def test_a_bounded_one_may_not_ask_for_more_than_there_is(
+def test_bounded_one_may_not_ask_for_more_than_there_is(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
@@ -382,7 +382,7 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(
 
 
 @pytest.mark.linux("it replaces prlimit")
-def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """After `ulimit -d`, only root may raise the limit: the process would end before the first
     request."""
     limits: list[tuple[int, int]] = []
@@ -415,7 +415,7 @@ def held() -> int:
 
 
 @pytest.mark.parametrize("then", ["pass", "os.abort()"])
-def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_path: Path) -> None:
     one = start(run=f"{FLOOD}\n{then}", timeout=PATIENCE)
     build(one)
     before = held()
@@ -428,7 +428,7 @@ def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_p
     assert sum(map(len, one.last_lines())) <= worker.KEPT_BYTES
 
 
-def test_what_is_printed_while_nobody_asks_does_no_harm(
+def test_text_printed_between_requests_does_no_harm(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     chat = (
@@ -441,12 +441,12 @@ def test_what_is_printed_while_nobody_asks_does_no_harm(
         time.sleep(0.05)
 
 
-def test_an_answer_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_answer_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
     names = "return {f'tensor {i}': 0 for i in range(30000)}"
     assert len(ask(start(run=names), tmp_path).others) == 30000
 
 
-def test_a_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
     one = start()
     build(one)
     names = {f"tensor {i}": str(i) for i in range(30000)} | {"y": "y"}
@@ -464,7 +464,7 @@ LACKS = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
 
 @pytest.mark.parametrize("fails", ["load", "run"])
 @pytest.mark.parametrize("raised", ["RuntimeError", "ModelError", "Refused"])
-def test_a_message_about_the_device_tells_nothing_of_the_model(
+def test_message_about_the_device_tells_nothing_of_the_model(
     fails: str, raised: str, start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     top = f"{LACKS}\nfrom subgraph.errors import ModelError, Refused"
@@ -483,7 +483,7 @@ def test_any_other_message_is_about_the_model(start: Callable[..., Worker], tmp_
 
 
 @pytest.mark.parametrize("name", ["ort", "web"])
-def test_a_backend_with_webgpu_knows_the_messages_about_a_device(name: str) -> None:
+def test_backend_with_webgpu_knows_the_messages_about_a_device(name: str) -> None:
     lacks = plugins.load("backends", name).DEVICE_LACKS
     assert [feature for pattern, feature in lacks.items() if re.search(pattern, F16)] == [
         "shader-f16"
@@ -534,7 +534,7 @@ def refusal(one: Worker, into: Path) -> SubcutError:
         ),
     ],
 )
-def test_what_a_backend_does_wrong_is_told_and_it_lives(
+def test_mistake_of_a_backend_is_an_error_and_the_worker_lives(
     lines: dict[str, str],
     kind: type[SubcutError],
     says: tuple[str, ...],
@@ -546,7 +546,7 @@ def test_what_a_backend_does_wrong_is_told_and_it_lives(
     assert has_line(e.what, *says)
 
 
-def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
+def test_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
     start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is sealed, so the two halves of subcut do not agree about its form: no verdict may come of
@@ -560,7 +560,7 @@ def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
     assert not one.alive
 
 
-def test_a_request_that_the_child_cannot_read_is_no_crash_of_the_candidate(
+def test_request_that_the_child_cannot_read_is_no_crash_of_the_candidate(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     one = start()
@@ -590,7 +590,7 @@ for n in range(3, 20):
         (WRITES_INTO_PIPES, WorkerDied, "worker.wrote-into-pipe"),
     ],
 )
-def test_an_error_tells_a_report_of_the_backend_from_what_its_process_did(
+def test_error_tells_a_report_of_the_backend_from_what_its_process_did(
     run: str, kind: type[SubcutError], code: str, start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     with pytest.raises(kind) as e:
@@ -598,7 +598,7 @@ def test_an_error_tells_a_report_of_the_backend_from_what_its_process_did(
     assert (type(e.value), e.value.code) == (kind, code)
 
 
-def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
+def test_file_without_load_is_no_backend(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text("def lode(model, options): pass\n")
     with Worker(str(tmp_path / "half.py")) as one:
         assert has_line(refusal(one, tmp_path).what, "function load")
@@ -623,14 +623,14 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
         ("def precision(options): return 'float16'", BackendError, "backend.unusable", "float16"),
     ],
 )
-def test_what_it_says_of_itself_may_fail(
+def test_description_of_a_backend_can_fail(
     body: str, kind: type[SubcutError], code: str, about: str, start: Callable[..., Worker]
 ) -> None:
     with raises(kind, code, about):
         start(top=body).about({})
 
 
-def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
+def test_description_of_a_backend_is_read(start: Callable[..., Worker]) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
     assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
     assert start(top="def version(options): return options['v']").about(
@@ -654,7 +654,7 @@ def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
         ("memoryview(b'ab')", np.array([97, 98], np.uint8)),
     ],
 )
-def test_what_is_nearly_a_tensor_is_one(
+def test_array_like_output_is_a_tensor(
     expression: str, expected: Any, start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     answer = ask(start(run=f"return {{'y': {expression}}}"), tmp_path)
@@ -663,7 +663,7 @@ def test_what_is_nearly_a_tensor_is_one(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_type_that_was_not_declared_is_kept_as_it_came(
+def test_type_that_was_not_declared_is_kept_as_it_came(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     """A device gives float16 for a float32 model: that is for the judge to say, and no reason to
@@ -699,9 +699,7 @@ def test_a_type_that_was_not_declared_is_kept_as_it_came(
 # what it inherits
 
 
-def test_what_it_starts_reads_none_of_the_requests(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_child_of_a_worker_reads_no_request(start: Callable[..., Worker], tmp_path: Path) -> None:
     body = (
         "assert subprocess.run(['cat'], capture_output=True).stdout == b'' =="
         " sys.stdin.buffer.read()"
@@ -711,16 +709,14 @@ def test_what_it_starts_reads_none_of_the_requests(
         ask(one, tmp_path)
 
 
-def test_a_fork_that_comes_back_does_not_answer(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_path: Path) -> None:
     one = start(run="os.fork()", timeout=PATIENCE)
     for _ in range(3):
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/some/where", "OPENBLAS_NUM_THREADS": "1"}])
-def test_what_it_starts_has_the_users_environment(
+def test_child_of_a_worker_has_the_users_environment(
     given: dict[str, str],
     start: Callable[..., Worker],
     tmp_path: Path,
@@ -767,7 +763,7 @@ def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = opened()
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with raises(BackendError, "process.not-started"):
@@ -811,7 +807,7 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
     assert one.last_lines() == []
 
 
-def test_an_answer_that_was_not_waited_for_is_nobody_elses(
+def test_answer_that_was_not_waited_for_is_nobody_elses(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
     """Ctrl-C while a request is under way: the next must not get its answer."""

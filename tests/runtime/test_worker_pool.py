@@ -79,7 +79,7 @@ def use(pool: Workers, loads: int = 1, fresh: bool = False) -> str:
         return who(worker)
 
 
-def test_a_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
+def test_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
     mine = pool()
     assert len({use(mine) for _ in range(4)}) == 1
 
@@ -89,9 +89,7 @@ def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None
     assert pool(top=top).about() == BackendInfo("1.2", Precision.FP16)
 
 
-def test_an_old_one_is_replaced(
-    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "RECYCLE", 3)
     mine = pool()
     seen = [use(mine) for _ in range(7)]
@@ -178,7 +176,7 @@ NO_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
 
 
 @pytest.mark.posix("Windows has no limit of the size of files")
-def test_a_process_that_may_write_no_file_is_a_result_of_the_candidate(
+def test_process_that_may_write_no_file_is_a_result_of_the_candidate(
     pool: Callable[..., Workers], tmp_path: Path
 ) -> None:
     """It is ended, because its next run would fail as well."""
@@ -191,7 +189,7 @@ def test_a_process_that_may_write_no_file_is_a_result_of_the_candidate(
 
 @pytest.mark.posix("Windows has no limit of the size of files")
 @pytest.mark.parametrize("fault", ["full", "limited"])
-def test_a_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
+def test_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
     fault: str, pool: Callable[..., Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_full = "def full(*a, **k): raise OSError(28, os.strerror(28))\nnp.save = full"
@@ -201,7 +199,7 @@ def test_a_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
         run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
 
 
-def test_a_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:
+def test_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:
     mine = pool(top="loads = []", load="loads.append(1); assert len(loads) == 1, 'used before'")
     warm = use(mine)
     fresh = [use(mine, fresh=True) for _ in range(2)]
@@ -219,9 +217,7 @@ def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Callable[..., Work
     assert not psutil.pid_exists(int(second))
 
 
-def test_a_fresh_one_that_stays_holds_no_model(
-    pool: Callable[..., Workers], tmp_path: Path
-) -> None:
+def test_fresh_one_that_stays_holds_no_model(pool: Callable[..., Workers], tmp_path: Path) -> None:
     """Beside the next one, a large model was in memory twice."""
     mine = pool(run="return {}")
     job = Job(Path("m"), [[]], [], tmp_path, fresh=True)

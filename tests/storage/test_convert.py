@@ -136,7 +136,7 @@ def test_booleans() -> None:
     assert loss([True, False], "float16", np.bool_) == ([1.0, 0.0], Loss(2, 0, 0, 0, 0.0, 1.0))
 
 
-def test_what_cannot_be_converted() -> None:
+def test_unconvertible_values_are_refused() -> None:
     with raises(UsageError, "export.not-numbers", "complex", "float16"):
         convert(np.ones(2, np.complex64), TensorFormat("float16"))
     with raises(UsageError, "export.not-numbers", "texts"):
@@ -214,7 +214,7 @@ def test_layout_and_type_at_once() -> None:
 # ------------------------------------------------------------ files
 
 
-def test_a_bin_without_a_conversion_is_the_bytes_behind_the_header(tmp_path: Path) -> None:
+def test_bin_without_a_conversion_is_the_bytes_behind_the_header(tmp_path: Path) -> None:
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     record = save("t", value, "tensor(float)", tmp_path, "t")
     ((entry,), losses) = write_bin(record, tmp_path, TensorFormat())
@@ -232,7 +232,7 @@ def test_each_version_of_the_header(tmp_path: Path, version: tuple[int, int]) ->
     assert (tmp_path / "t.bin").read_bytes() == value.tobytes()
 
 
-def test_a_bin_in_another_form_says_so(tmp_path: Path) -> None:
+def test_bin_in_another_form_says_so(tmp_path: Path) -> None:
     value = np.full((1, 2, 2, 2), 1e6, np.float32)
     record = save("a/b", value, "tensor(float)", tmp_path, "t")
     ((entry,), losses) = write_bin(record, tmp_path, TensorFormat("float16", "NHWC"))
@@ -242,7 +242,7 @@ def test_a_bin_in_another_form_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "t.bin").read_bytes() == np.full(8, INF, np.float16).tobytes()
 
 
-def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
+def test_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     packed = save("p", np.array([1, -2, 7], ml_dtypes.int4), "tensor(int4)", tmp_path, "p")
     assert write_bin(packed, tmp_path, TensorFormat())[0][0].shape == (3,)
     assert (tmp_path / "p.bin").read_bytes() == b"\xe1\x07"

@@ -49,7 +49,7 @@ def test_distinct_parts_have_distinct_digests(one: list[Any], two: list[Any]) ->
 
 
 @given(st.text(), st.text(min_size=1), st.text())
-def test_a_border_counts(a: str, b: str, c: str) -> None:
+def test_border_counts(a: str, b: str, c: str) -> None:
     found = {
         digest(a, b, c),
         digest(a + b, c),
@@ -70,7 +70,7 @@ def test_digests_stay() -> None:
 
 
 @pytest.mark.parametrize("part", [{1}, Path(), object(), np.int64(1), 1j])
-def test_what_has_no_digest(part: Any) -> None:
+def test_value_without_a_digest_is_an_error(part: Any) -> None:
     with pytest.raises(TypeError, match=f"a {type(part).__name__} cannot be hashed"):
         digest("x", [part])
 

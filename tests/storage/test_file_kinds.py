@@ -146,7 +146,7 @@ KINDS = [
     ("name", "head", "code", "about", "advice"), KINDS, ids=[k[0] for k in KINDS]
 )
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_file_of_another_kind_is_named(
+def test_file_of_another_kind_is_named(
     tmp_path: Path, name: str, head: bytes, code: str, about: str, advice: str, renamed: bool
 ) -> None:
     path = tmp_path / name
@@ -186,7 +186,7 @@ def test_text_may_begin_with_comments(tmp_path: Path, head: str, code: str, abou
         protobuf.read(tmp_path / "m.onnx")
 
 
-def test_a_format_without_a_mark_is_named_by_its_suffix(tmp_path: Path) -> None:
+def test_format_without_a_mark_is_named_by_its_suffix(tmp_path: Path) -> None:
     (tmp_path / "m.mnn").write_bytes(b"\x18\0\0\0\0\0\0\0" * 10)
     with raises(ModelError, "model.not-onnx", "MNN") as refusal:
         protobuf.read(tmp_path / "m.mnn")
@@ -271,7 +271,7 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
         (["readme.txt"], "", ""),
     ],
 )
-def test_a_folder_of_another_framework_is_named(
+def test_folder_of_another_framework_is_named(
     tmp_path: Path, files: list[str], kind: str, advice: str
 ) -> None:
     for name in files:

@@ -64,14 +64,14 @@ def is_safe(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["pool1", "res2a@bn2a", "a.b-c_d+e", "conv1_relu", "x" * 120])
-def test_a_plain_name_stays(name: str) -> None:
+def test_plain_name_stays(name: str) -> None:
     assert safe_name(name) == name
 
 
 @pytest.mark.parametrize(
     ("name", "short"), [("/layer1/conv", "layer1_conv"), ("conv:0", "conv_0"), ("a/b", "a_b")]
 )
-def test_a_path_becomes_a_name(name: str, short: str) -> None:
+def test_path_becomes_a_name(name: str, short: str) -> None:
     assert safe_name(name) == short
 
 
@@ -92,11 +92,11 @@ def test_any_names_become_safe_and_distinct(names: list[str]) -> None:
 
 
 @given(st.text(alphabet="aA_/:.~2-", min_size=1, max_size=4))
-def test_a_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
+def test_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
     assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
 
 
-def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
+def test_real_cut_with_odd_names(tmp_path: Path) -> None:
     """Node and tensor names at once, through the command, with every tensor on disk, and the script
     after it."""
     odd = [n for n in NAMES if n != "\ud800"]  # protobuf holds no lone surrogates
@@ -176,7 +176,7 @@ def only(place: Path, text: str) -> bool:
     }
 
 
-def test_a_result_appears_and_is_replaced(place: Path) -> None:
+def test_result_appears_and_is_replaced(place: Path) -> None:
     write(place, "old")
     assert only(place, "old")
     write(place, "new")
@@ -185,7 +185,7 @@ def test_a_result_appears_and_is_replaced(place: Path) -> None:
 
 
 @pytest.mark.posix("permissions of Windows are others")
-def test_a_result_has_the_users_permissions(tmp_path: Path) -> None:
+def test_result_has_the_users_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write(tmp_path / "place", "x")
@@ -195,9 +195,7 @@ def test_a_result_has_the_users_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [ValueError, KeyboardInterrupt, SystemExit])
-def test_what_fails_leaves_the_old_result_or_nothing(
-    fails: type[BaseException], place: Path
-) -> None:
+def test_failure_leaves_the_old_result_or_nothing(fails: type[BaseException], place: Path) -> None:
     with pytest.raises(fails):
         write(place, "new", fails)
     assert not place.parent.exists()
@@ -212,7 +210,7 @@ def test_what_fails_leaves_the_old_result_or_nothing(
     ("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
 )
 @pytest.mark.posix("Windows has no SIGTERM for others")
-def test_a_signal_waits_until_all_is_cleared(
+def test_signal_waits_until_all_is_cleared(
     number: int, raises: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.rmtree
@@ -248,7 +246,7 @@ def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_rename_that_fails_puts_the_old_result_back(
+def test_rename_that_fails_puts_the_old_result_back(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(place, "old")
@@ -265,7 +263,7 @@ def test_a_rename_that_fails_puts_the_old_result_back(
     assert only(place, "old")
 
 
-def test_a_kill_between_two_steps_is_mended_by_the_next_run(tmp_path: Path) -> None:
+def test_kill_between_two_steps_is_mended_by_the_next_run(tmp_path: Path) -> None:
     place = tmp_path / "my.place"
     write(place, "old")
     place.rename(tmp_path / f".my.place.abcd1234{OLD}")
@@ -299,7 +297,7 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
+def test_run_is_not_swept_by_another(tmp_path: Path) -> None:
     with aside(tmp_path / "place") as work:
         (work / "a").write_text("x")
         sweep(tmp_path)
@@ -308,7 +306,7 @@ def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
         assert (work / "a").exists()
 
 
-def test_a_folder_that_others_take_away_is_made_again(
+def test_folder_that_others_take_away_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run's sweep, or its tidying of an empty parent, may come between making and
@@ -355,7 +353,7 @@ def test_without_locks_it_works_and_sweeps_nothing(
     ],
 )
 @pytest.mark.posix("places in /proc, and Linux's words")
-def test_a_place_that_cannot_be(
+def test_place_that_cannot_be(
     parent: str, code: str, about: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -367,7 +365,7 @@ def test_a_place_that_cannot_be(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_says_so(number: int, tmp_path: Path) -> None:
+def test_full_disk_says_so(number: int, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=os.strerror(number)) as e, aside(tmp_path / "place"):
         raise OSError(number, os.strerror(number))
     assert has_line(e.value.hint, "free some")
@@ -380,7 +378,7 @@ def test_numbered_folders_are_new_and_counted(tmp_path: Path) -> None:
     assert [m.name for m in made] == ["run0", "run2", "run3"] and all(m.is_dir() for m in made)
 
 
-def test_a_path_that_is_too_long_for_the_system_is_named_as_that(
+def test_path_that_is_too_long_for_the_system_is_named_as_that(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(folders, "LONGEST_PATH", 259)

@@ -119,7 +119,7 @@ def test_layouts_that_do_not_fit(
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
-def test_an_order_of_axes_gives_the_wanted_shape(order: list[int], shape: list[int]) -> None:
+def test_order_of_axes_gives_the_wanted_shape(order: list[int], shape: list[int]) -> None:
     array = np.zeros(shape)
     orders = list(layouts.axis_orders(shape, array.transpose(order).shape))
     assert tuple(order) in orders and orders == sorted(set(orders))

@@ -123,7 +123,7 @@ def hidden(root: Path) -> list[Path]:
 
 
 @given(DOCUMENTS, FILES)
-def test_what_is_put_is_got(document: dict[str, Any], files: dict[str, bytes]) -> None:
+def test_entry_that_is_put_is_returned(document: dict[str, Any], files: dict[str, bytes]) -> None:
     assume(NAME not in files)
     with tempfile.TemporaryDirectory() as place:
         with Store(Path(place) / "store") as store:
@@ -176,7 +176,7 @@ def test_rooms_that_were_never_put_go(root: Path) -> None:
     assert not keys(root)
 
 
-def test_a_closed_store_begins_anew(root: Path) -> None:
+def test_closed_store_begins_anew(root: Path) -> None:
     store = Store(root)
     put(store, KEY, a=b"x")
     store.close()
@@ -209,7 +209,7 @@ def test_who_is_first_stays(root: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["", "abc", "A" * 64, "../" * 8 + "a" * 40, KEY + "\n", KEY[:-1] + "g", "a" * 129]
 )
-def test_a_key_is_a_hash(key: str, root: Path) -> None:
+def test_key_is_a_hash(key: str, root: Path) -> None:
     with Store(root) as store:
         for ask in (
             lambda: store.get(key),
@@ -231,7 +231,7 @@ def test_a_key_is_a_hash(key: str, root: Path) -> None:
         ({(1, 2): 1}, TypeError),
     ],
 )
-def test_a_document_is_plain_json(
+def test_document_is_plain_json(
     document: dict[str, Any], error: type[Exception], root: Path
 ) -> None:
     with Store(root) as store:
@@ -252,7 +252,7 @@ def test_a_document_is_plain_json(
         *(pytest.param(name, marks=NOT_THERE) for name in ("a\n", "a:b", "link", "fifo")),
     ],
 )
-def test_a_folder_holds_plain_files_with_plain_names(
+def test_folder_holds_plain_files_with_plain_names(
     name: str, root: Path, tmp_path: Path, said: list[str]
 ) -> None:
     with Store(root) as store:
@@ -510,7 +510,7 @@ def test_the_limit_holds_all_the_time(root: Path) -> None:
     assert {digest(n) for n in range(180, 200)} <= keys(root)
 
 
-def test_what_is_in_use_stays_beyond_the_limit(root: Path) -> None:
+def test_entry_in_use_stays_beyond_the_limit(root: Path) -> None:
     made = fill(root, 5)
     tick(root)
     with Store(root, 3000) as store:
@@ -525,7 +525,7 @@ def test_what_is_in_use_stays_beyond_the_limit(root: Path) -> None:
         assert held(root) <= 3000
 
 
-def test_what_a_living_process_uses_stays(root: Path) -> None:
+def test_entry_of_a_living_process_stays(root: Path) -> None:
     made = fill(root, 5)
     tick(root)
     with Store(root) as theirs:
@@ -542,7 +542,7 @@ def test_what_a_living_process_uses_stays(root: Path) -> None:
 
 
 @pytest.mark.posix("the lock is a file beside, which it lists")
-def test_what_is_being_read_stays(root: Path) -> None:
+def test_entry_that_is_read_stays(root: Path) -> None:
     made = fill(root, 5)
     with Lock(root / made[1][:2] / made[1], shared=True), Store(root, 1500) as store:
         put(store, KEY)
@@ -550,7 +550,7 @@ def test_what_is_being_read_stays(root: Path) -> None:
         assert store.get(made[1])  # many may read at once
 
 
-def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_returned_during_removal_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Store.find_oldest_start
     made = fill(root, 5)
 
@@ -580,7 +580,7 @@ def test_nobody_takes_away_what_we_look_at(root: Path, monkeypatch: pytest.Monke
         assert store.get(KEY)
 
 
-def test_what_goes_while_we_look_is_not_there(
+def test_entry_removed_during_a_look_is_missing(
     root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     real = store_entry.checksum
@@ -637,7 +637,7 @@ def test_memo_makes_once(root: Path) -> None:
 @pytest.mark.parametrize(
     "fails", [KeyError("x"), OSError(errno.ENOENT, "no model"), KeyboardInterrupt()]
 )
-def test_what_fails_is_not_kept(fails: BaseException, root: Path, said: list[str]) -> None:
+def test_failed_entry_is_not_kept(fails: BaseException, root: Path, said: list[str]) -> None:
     def make(folder: Path) -> dict[str, Any]:
         (folder / "a").write_bytes(b"x")
         raise fails
@@ -772,7 +772,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: list[str]) -> None:
+def test_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: list[str]) -> None:
     seen: set[str] = set()
     left = 0
     for turn in range(8):
@@ -837,7 +837,7 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
     ],
 )
 @pytest.mark.posix("places in /proc, and Linux's words")
-def test_a_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list[str]) -> None:
+def test_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dead").symlink_to("/nowhere/at/all")
     before = tree(tmp_path)
@@ -848,14 +848,14 @@ def test_a_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list
     assert tree(tmp_path) == before
 
 
-def test_a_file_in_the_way_of_an_entry(root: Path, said: list[str]) -> None:
+def test_file_in_the_way_of_an_entry(root: Path, said: list[str]) -> None:
     root.mkdir(parents=True)
     (root / KEY[:2]).write_text("mine")
     works_on(Store(root), root, said, "not a folder")
     assert (root / KEY[:2]).read_text() == "mine"
 
 
-def test_a_read_only_folder(
+def test_read_only_folder(
     disk: Callable[[str], Path], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = disk("size=1m") / "store"
@@ -878,7 +878,7 @@ def test_a_read_only_folder(
 
 
 @pytest.mark.parametrize("size", [4, 16, 28, 64])
-def test_a_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) -> None:
+def test_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) -> None:
     """KiB; the tensor has 12."""
     root = disk(f"size={size}k") / "store"
     store = Store(root)
@@ -901,7 +901,7 @@ def test_a_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) ->
     assert len(said) == 1
 
 
-def test_what_writes_itself_asks_for_another_folder(root: Path, said: list[str]) -> None:
+def test_writer_gets_another_folder_after_an_error(root: Path, said: list[str]) -> None:
     with Store(root) as store:
         first = store.new_folder()
         other = store.new_folder()
@@ -957,7 +957,7 @@ def test_no_place_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: 
     assert len(said) == 1
 
 
-def test_a_disk_that_cannot_be_read(
+def test_disk_that_cannot_be_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     """It is not taken for damage: it may come back. Only a broken disk gives this error, so it is
@@ -977,7 +977,7 @@ def test_a_disk_that_cannot_be_read(
 
 
 @pytest.mark.posix("an open file keeps its folder on Windows")
-def test_a_store_that_is_removed_meanwhile(root: Path, said: list[str]) -> None:
+def test_store_that_is_removed_meanwhile(root: Path, said: list[str]) -> None:
     with Store(root) as store:
         put(store, KEY, a=b"x")
         shutil.rmtree(root)

@@ -74,7 +74,7 @@ def test_every_type_comes_back_bit_for_bit(
 
 
 @pytest.mark.parametrize("dtype", sorted(tensors.NOT_NUMPY))
-def test_a_type_that_numpy_lacks_is_stored_as_its_bits(tmp_path: Path, dtype: str) -> None:
+def test_type_that_numpy_lacks_is_stored_as_its_bits(tmp_path: Path, dtype: str) -> None:
     """1.0 of bfloat16 is 0x3f80; -1 of int4 is 0xf."""
     one = np.ones(1, tensors.np_dtype(dtype))
     save("t", one, f"tensor({PROTO_NAMES.get(dtype, dtype)})", tmp_path, "stem")
@@ -112,7 +112,7 @@ def test_texts_come_back(tmp_path: Path) -> None:
     )
 
 
-def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
+def test_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
     value = [
         np.arange(3, dtype=np.float32),
         np.array(2.5, np.float32),
@@ -148,7 +148,7 @@ LONG = np.arange(300_000, dtype=np.uint8)
         (NAN, None, "optional(tensor(float))"),
     ],
 )
-def test_a_record_holds_its_value_and_no_other(
+def test_record_holds_its_value_and_no_other(
     value: Any, other: Any, text: str, tmp_path: Path
 ) -> None:
     record = save("t", value, text, tmp_path, "stem")
@@ -158,7 +158,7 @@ def test_a_record_holds_its_value_and_no_other(
     )
 
 
-def test_a_damaged_file_holds_nothing(tmp_path: Path) -> None:
+def test_damaged_file_holds_nothing(tmp_path: Path) -> None:
     record = save("t", NAN, "tensor(float)", tmp_path, "stem")
     (tmp_path / "stem.npy").write_bytes(b"no array")
     assert not holds(record, NAN, "tensor(float)", tmp_path)
@@ -186,7 +186,7 @@ def test_raw_bits_in_any_byte_order(dtype: str) -> None:
         tensors.from_bits(stored, "float8_e4m3fn")
 
 
-def test_an_optional_is_a_tensor_a_sequence_or_nothing(tmp_path: Path) -> None:
+def test_optional_is_a_tensor_a_sequence_or_nothing(tmp_path: Path) -> None:
     one = np.ones(2, np.int64)
     full = save("t", one, "optional(tensor(int64))", tmp_path, "full")
     assert (full.form, full.shapes) == ("optional", ((2,),))
@@ -211,7 +211,7 @@ def test_an_optional_is_a_tensor_a_sequence_or_nothing(tmp_path: Path) -> None:
         ("optional(seq(tensor(string)))", ("optional sequence", "string")),
     ],
 )
-def test_a_type_as_onnxruntime_writes_it(text: str, want: tuple[str, str]) -> None:
+def test_type_as_onnxruntime_writes_it(text: str, want: tuple[str, str]) -> None:
     assert parse_type(text) == want
 
 
@@ -224,7 +224,7 @@ def test_types_that_hold_no_tensors(text: str) -> None:
         parse_type(text)
 
 
-def test_a_file_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
     def stored(array: np.ndarray[Any, Any], dtype: str) -> Record:
         np.save(tmp_path / "t.npy", array)
         return Record("t", "tensor", dtype, (array.shape,), ("t.npy",))

@@ -28,7 +28,7 @@ A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.ones((2, 3), np.float32)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_document_is_read(tmp_path: Path) -> None:
     pairs = [
         ValuePair("a/b", "s0", "dev", A, B),
         ValuePair("c", "", "dev", A.astype(ml_dtypes.bfloat16), None),

@@ -29,7 +29,7 @@ def test_another_size_and_another_time_are_a_change(file: Path, tmp_path: Path) 
     assert watched.changed([str(file)]) == str(file)
 
 
-def test_what_is_gone_is_none(file: Path) -> None:
+def test_removed_process_is_none(file: Path) -> None:
     watched = Watched()
     watched.add([str(file), f"{file}.none"])
     file.unlink()

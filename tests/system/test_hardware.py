@@ -25,7 +25,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @linux
-def test_a_machine_without_devices_lacks_each(bare: Path) -> None:
+def test_machine_without_devices_lacks_each(bare: Path) -> None:
     assert has_line(hardware.no_nvidia_gpu(), "NVIDIA GPU")
     assert has_line(hardware.no_gpu_of("Intel", hardware.INTEL), "GPU of Intel")
     assert has_line(hardware.no_npu_of("Intel"), "NPU of Intel")
@@ -33,7 +33,7 @@ def test_a_machine_without_devices_lacks_each(bare: Path) -> None:
 
 
 @linux
-def test_a_machine_with_devices_lacks_none(bare: Path) -> None:
+def test_machine_with_devices_lacks_none(bare: Path) -> None:
     (bare / "nvidia").touch()
     assert hardware.has_gpu()
     (bare / "dri").mkdir()
@@ -55,7 +55,7 @@ def test_another_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hardware.is_x86()
 
 
-def test_a_library_that_is_none(tmp_path: Path) -> None:
+def test_library_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "lib.so").write_text("no library")
     with pytest.raises(OSError, match=r"lib|193"):  # Windows says ERROR_BAD_EXE_FORMAT alone
         hardware.load_library(tmp_path / "lib.so")

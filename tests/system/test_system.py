@@ -105,7 +105,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     "change", ["", pytest.param(NO_KERNEL, marks=pytest.mark.posix("it is in posix.py"))]
 )
-def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
+def test_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
     change: str,
 ) -> None:
     code = PARENT.format(change=change, code=HOLDS_THE_LOCK)
@@ -117,7 +117,7 @@ def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
         until(lambda: not is_alive(pid))
 
 
-def test_a_child_ends_though_its_parent_is_killed_while_it_starts_it() -> None:
+def test_child_ends_though_its_parent_is_killed_while_it_starts_it() -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED_PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
@@ -125,18 +125,18 @@ def test_a_child_ends_though_its_parent_is_killed_while_it_starts_it() -> None:
         until(lambda: not is_alive(pid))
 
 
-def test_a_program_that_is_not_there_cannot_be_started() -> None:
+def test_program_that_is_not_there_cannot_be_started() -> None:
     with pytest.raises(FileNotFoundError):
         system.ProcessGroup(["no-such-program"], stdin=subprocess.DEVNULL)
 
 
-def test_a_command_without_input_has_none_and_its_own_exit_code() -> None:
+def test_command_without_input_has_none_and_its_own_exit_code() -> None:
     code = "import sys; sys.exit(7 + len(sys.stdin.read()))"
     with system.ProcessGroup([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as child:
         assert child.wait(SOON) == 7
 
 
-def test_a_long_folder_has_a_short_name(tmp_path: Path) -> None:
+def test_long_folder_has_a_short_name(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*["a_folder"] * 12)
     folder.mkdir(parents=True)
     short = system.short_name(str(folder))
@@ -170,7 +170,7 @@ def test_processor_time_is_allowed_anew() -> None:
             assert child.wait(SOON) != 0
 
 
-def test_what_a_child_says_arrives_though_it_has_ended() -> None:
+def test_output_of_an_ended_child_arrives() -> None:
     pipe = subprocess.PIPE
     code = "import sys; print(sys.stdin.readline()); print('x' * 100_000, file=sys.stderr)"
     with system.ProcessGroup(
@@ -189,7 +189,7 @@ def test_what_a_child_says_arrives_though_it_has_ended() -> None:
     assert (out.split(), len(err.strip())) == ([b"hello"], 100_000)
 
 
-def test_a_lock_is_held_once(tmp_path: Path) -> None:
+def test_lock_is_held_once(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     moved = tmp_path / "moved"
     folder.mkdir()
@@ -227,7 +227,7 @@ def test_windows_keeps_backslashes() -> None:
 
 
 @pytest.mark.posix("a shell's `&` is meant")
-def test_a_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> None:
+def test_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(KeyboardInterrupt), system.termination_interrupts():
@@ -260,7 +260,7 @@ def test_only_what_nobody_else_can_write_is_private(
 
 
 @pytest.mark.posix("access lists are not read on Windows")
-def test_what_belongs_to_another_user_is_not_private(
+def test_folder_of_another_user_is_not_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "place").mkdir()

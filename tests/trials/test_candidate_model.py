@@ -105,7 +105,7 @@ RARE = (pytest.mark.slow, pytest.mark.rare)
         pytest.param("resnet", "qdq_keeping", marks=RARE),
     ],
 )
-def test_a_right_conversion_agrees(
+def test_right_conversion_agrees(
     network: str, form: str, models: Callable[[str, str], Path]
 ) -> None:
     done = bisect(models(network, form))
@@ -164,7 +164,7 @@ def reverse_a_filter(model: onnx.ModelProto) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["fp16", pytest.param("nhwc", marks=pytest.mark.rare)])
-def test_a_broken_filter_is_found(
+def test_broken_filter_is_found(
     form: str, models: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(models("resnet", form), tmp_path / "m")
@@ -186,7 +186,9 @@ def test_a_broken_filter_is_found(
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_cost_of_quantization_is_measured(
+    models: Callable[[str, str], Path], tmp_path: Path
+) -> None:
     """An activation's scale that is eight times too small clips its values; that region costs
     most."""
     folder = shutil.copytree(models("resnet", "qdq_keeping"), tmp_path / "m")
@@ -212,7 +214,7 @@ def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: P
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
     """An output under another name in a model that the reference cannot run: no value identifies
     it."""
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
@@ -256,7 +258,7 @@ def test_slips(
     assert (done.code, done.out) == (2, "") and has_line(done.err, *says)
 
 
-def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_model_of_something_else(models: Callable[[str, str], Path], tmp_path: Path) -> None:
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
     onnx.save(networks.NETWORKS["speech"](), folder / "speech.onnx")
     done = bisect(folder, other="speech.onnx")
@@ -264,7 +266,7 @@ def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path:
 
 
 @pytest.mark.slow
-def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong(
+def test_output_of_the_same_name_and_another_type_is_the_output_however_wrong(
     tmp_path: Path,
 ) -> None:
     """Its values were taken for a neighbour's, so that the output 'is not in' the other model."""
@@ -285,7 +287,7 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
 
 
 @SLOW
-def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: Path) -> None:
+def test_model_that_no_runtime_takes_has_the_message_of_the_candidate(tmp_path: Path) -> None:
     """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was
     asked."""
     text = (

@@ -74,7 +74,7 @@ def test_nodes_that_were_not_run_cannot_decide() -> None:
     )
 
 
-def test_a_wrong_tensor_elsewhere_is_never_excused() -> None:
+def test_wrong_tensor_elsewhere_is_never_excused() -> None:
     for deviations, is_beyond, is_partial in itertools.product(
         ((), (CONV,), (ADD,)), (False, True), (False, True)
     ):

@@ -83,7 +83,7 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
+def test_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     done = run("bisect", here, "refuses=open")
     assert done.code == 1
     assert has_line(done.out, "right", "pinned")
@@ -97,7 +97,7 @@ def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(
+def test_failure_with_pinned_shapes_is_searched_if_the_file_is_refused(
     here: Path,
 ) -> None:
     document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document
@@ -109,7 +109,7 @@ def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refus
 
 
 @pytest.mark.slow
-def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Path) -> None:
+def test_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Path) -> None:
     refused = run("bisect", here, "refuses=sizes,wrong=open", "--json").document
     assert refused["exit_code"] == 1 and has_line(refused["notes"][0], "every cut")
     right = run("bisect", here, "wrong=open", "--json", "--force").document
@@ -183,7 +183,7 @@ def save_misdeclared(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_a_candidate_model_with_a_wrong_declaration_does_not_load(
+def test_candidate_model_with_a_wrong_declaration_does_not_load(
     command: str, tmp_path: Path
 ) -> None:
     save_misdeclared(tmp_path)
@@ -193,13 +193,13 @@ def test_a_candidate_model_with_a_wrong_declaration_does_not_load(
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_a_file_with_a_wrong_declaration_blames_no_node(command: str, tmp_path: Path) -> None:
+def test_file_with_a_wrong_declaration_blames_no_node(command: str, tmp_path: Path) -> None:
     save_misdeclared(tmp_path)
     done = subcut(command, "b.onnx", "--shape", "x=3x8", "--json", cwd=tmp_path)
     assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
 
 
-def test_a_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
+def test_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
     save_misdeclared(tmp_path)
     pinned = tmp_path / "pinned.onnx"
     sizes = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, (3, 8))
@@ -211,7 +211,7 @@ def test_a_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
         assert info.type.tensor_type.shape.dim[0].dim_value == 3
 
 
-def test_a_pinned_file_drops_shapes_that_stay_open(tmp_path: Path) -> None:
+def test_pinned_file_drops_shapes_that_stay_open(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[N] x) => (float[N] y) <float[M] a> { a = Relu(x)  y = Neg(a) }"
     )
@@ -222,7 +222,7 @@ def test_a_pinned_file_drops_shapes_that_stay_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stale_declared_size_is_no_open_shape(tmp_path: Path) -> None:
+def test_stale_declared_size_is_no_open_shape(tmp_path: Path) -> None:
     pytest.importorskip("tract")
     draw = np.random.default_rng(0).standard_normal
     w0 = draw((4, 3, 3, 3)).astype(np.float32)
@@ -233,7 +233,7 @@ def test_a_stale_declared_size_is_no_open_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_edit_of_the_file_is_asked_anew(here: Path) -> None:
+def test_edit_of_the_file_is_asked_anew(here: Path) -> None:
     for _ in range(2):
         run("bisect", here, "")
     made = onnx.load(here / "m.onnx")

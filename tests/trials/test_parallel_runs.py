@@ -93,7 +93,7 @@ def test_the_order_is_that_of_the_nodes(jobs: int, trials: Callable[..., Trials]
     assert comparison.first_bad.node == "c"
 
 
-def test_a_region_runs_once(trials: Callable[..., Trials], tmp_path: Path) -> None:
+def test_region_runs_once(trials: Callable[..., Trials], tmp_path: Path) -> None:
     asked = trials()
     one = region_of(asked.model.graph, "a")
     other = region_of(asked.model.graph, "b")
@@ -106,7 +106,7 @@ def test_a_region_runs_once(trials: Callable[..., Trials], tmp_path: Path) -> No
     assert count(tmp_path, "run") == 2
 
 
-def test_an_error_ends_what_runs(trials: Callable[..., Trials], tmp_path: Path) -> None:
+def test_error_ends_what_runs(trials: Callable[..., Trials], tmp_path: Path) -> None:
     """Ctrl-C does not wait for a candidate that takes hours."""
     asked = trials()
     (tmp_path / "stop").write_text("1")

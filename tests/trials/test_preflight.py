@@ -51,7 +51,7 @@ def told(spec: str, here: Path) -> Done:
     return done
 
 
-def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
+def test_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
     err = told("raises.py", here).err
     assert has_line(err, "raises.py", "Relu", "float32")
     assert err.count("KeyError: 'it'") == 1, "once"
@@ -73,12 +73,12 @@ def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> Non
         ("cmd:sh -c 'exit 125' {model}", ("cannot be tested",)),
     ],
 )
-def test_a_command_that_runs_nothing(spec: str, says: tuple[str, ...], here: Path) -> None:
+def test_command_that_runs_nothing(spec: str, says: tuple[str, ...], here: Path) -> None:
     assert has_line(told(spec, here).err, *says)
 
 
 @pytest.mark.slow
-def test_a_candidate_that_runs_one_node_is_searched(here: Path) -> None:
+def test_candidate_that_runs_one_node_is_searched(here: Path) -> None:
     done = subcut(
         "bisect", "m.onnx", "-i", "x.npy", "-c", "only_small.py", "--rtol", "1e-3", cwd=here
     )
@@ -168,7 +168,7 @@ def net(tmp_path: Path) -> Path:
         ("kept.setdefault('first', values)", ("first outputs",)),
     ],
 )
-def test_a_mistake_of_the_wrapper_is_told_in_one_sentence(
+def test_mistake_of_the_wrapper_is_told_in_one_sentence(
     command: str, returned: str, told: tuple[str, ...], net: Path
 ) -> None:
     (net / "wrapper.py").write_text(WRAPPER % returned)
@@ -183,7 +183,7 @@ def test_right_values_in_float64_are_converted_and_right(net: Path) -> None:
     assert any("float64" in note for note in done.document["notes"])
 
 
-def test_a_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -> None:
+def test_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -> None:
     onnx.save(
         text_models.model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Relu(x) }"),
         net / "m.onnx",
@@ -210,7 +210,7 @@ def load(model, options):
 """
 
 
-def test_an_operator_that_returns_nan_is_no_mistake_of_the_wrapper(tmp_path: Path) -> None:
+def test_operator_that_returns_nan_is_no_mistake_of_the_wrapper(tmp_path: Path) -> None:
     text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] b = Abs(x) [s] y = Add(b, x) }"
     text_models.save(tmp_path / "m.onnx", text)
     (tmp_path / "runtime.py").write_text(WITHOUT_ADD)
@@ -244,7 +244,7 @@ def test_outputs_in_another_layout_are_told_in_one_line(command: str, tmp_path: 
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_a_model_of_the_candidates_that_does_not_load_ends_it(command: str, tmp_path: Path) -> None:
+def test_model_of_the_candidates_that_does_not_load_ends_it(command: str, tmp_path: Path) -> None:
     """As after a conversion to float16 that leaves a Cast out; no node is blamed, and shapes are
     not the reason."""
     onnx.save(

@@ -55,13 +55,13 @@ def sent(trials: Trials, *names: str) -> Any:
 @pytest.mark.parametrize(
     ("names", "y"), [("a", 15), ("b", 12), ("ab", 17), ("abcd", 17), ("c", 10), ("d", 10)]
 )
-def test_an_error_is_sent_on(names: str, y: float, ask: Ask) -> None:
+def test_error_is_sent_on(names: str, y: float, ask: Ask) -> None:
     """a gives 3, not 2; b gives its product and 1 more. The reference gives y = 10."""
     assert sent(ask(add="a:1+b:1"), *names) == pytest.approx(y)
 
 
 @pytest.mark.parametrize(("names", "y"), [("acd", 15), ("abd", 17), ("ad", 15), ("bd", 12)])
-def test_an_error_that_leaves_the_region_and_comes_back_counts_once(
+def test_error_that_leaves_the_region_and_comes_back_counts_once(
     names: str, y: float, ask: Ask
 ) -> None:
     """Without b, say: what a adds goes through b on the reference, and past it."""

@@ -36,12 +36,12 @@ from tests.helpers.run_command import Done, subcut
 @pytest.mark.parametrize(
     ("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))]
 )
-def test_a_drop(text: str, found: tuple[float, bool]) -> None:
+def test_drop(text: str, found: tuple[float, bool]) -> None:
     assert parse_drop(text) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x%", "1%%", "nan"])
-def test_what_is_no_drop(text: str) -> None:
+def test_malformed_drop_is_refused(text: str) -> None:
     with raises(UsageError, "option.malformed", "--drop"):
         parse_drop(text)
 
@@ -114,7 +114,7 @@ def test_top1_and_top5() -> None:
     assert score("top1", [[[0, 1], [1, 0]]], labels([[1, 1]])) == 0.5  # a batch
 
 
-def test_what_is_nan_is_no_hit() -> None:
+def test_nan_is_not_a_hit() -> None:
     broken = [[[np.nan, 1, 0.5]]]
     assert score("top1", broken, labels([0])) == score("top5", broken, labels([0])) == 0
     pixels = np.full((1, 2, 2, 2), np.nan)
@@ -192,7 +192,7 @@ def test_each_is_best_where_nothing_changes(name: str) -> None:
     assert len(plugins.help_of("scores", name)) > 20
 
 
-def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
+def test_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "def both(outputs, samples):\n    return sum(o['y'][0] * s['x'][0] for o, s in zip(outputs,"
@@ -252,12 +252,12 @@ def test_the_score_judges_the_whole_and_not_its_errors(
     assert verdict.worst and verdict.worst.errors["max_rel"] == pytest.approx(0.02)
 
 
-def test_a_score_that_drops_is_wrong(line: Path, reference: Reference, workers: Workers) -> None:
+def test_score_that_drops_is_wrong(line: Path, reference: Reference, workers: Workers) -> None:
     verdict = verdict_of(line, reference, workers, 0.5, add="b:1+d:0.1")
     assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISMATCH)
 
 
-def test_what_the_candidate_does_not_give_has_no_score(
+def test_missing_output_of_the_candidate_has_no_score(
     line: Path, reference: Reference, workers: Workers
 ) -> None:
     verdict = verdict_of(line, reference, workers, 0.5, drop="y")
@@ -304,7 +304,7 @@ def test_compare_by_a_score(line: Path) -> None:
     )
 
 
-def test_a_score_without_a_limit_is_a_mistake(line: Path) -> None:
+def test_score_without_a_limit_is_a_mistake(line: Path) -> None:
     done = by_low(line, "compare", "add=b:1", "--drop", "1", "--at-least", "1")
     assert done.code == 2 and has_line(done.out, "score")
     done = subcut("compare", "model.onnx", "--labels", "x.csv", cwd=line)
@@ -317,7 +317,7 @@ BRANCHED = """g (float[2, 8] x, bool flag) => (float[2, 8] y) {
 }"""
 
 
-def test_a_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> None:
+def test_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> None:
     """It scored what the body gives."""
     model = text_models.model(BRANCHED)
     model.graph.node[0].name = "if"
@@ -372,7 +372,7 @@ def test_boxes_in_rows(order: tuple[int, ...]) -> None:
     assert average_precision([{"output0": ROWS[None, :, order]}], [FOUND]) == pytest.approx(1)
 
 
-def test_what_holds_no_boxes_is_told() -> None:
+def test_output_without_boxes_is_an_error() -> None:
     raw = {"output0": np.zeros((1, 84, 8400), np.float32)}
     with pytest.raises(ValueError, match=r"\[n, 4\]"):
         average_precision([raw], [raw])

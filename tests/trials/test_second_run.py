@@ -90,14 +90,14 @@ def test_samples_behind_the_first_are_later_runs(tmp_path: Path, reference: Refe
 
 
 @pytest.mark.parametrize(("when", "written"), [("False", 1), ("runs > 1", 3), ("runs == 3", 2)])
-def test_what_a_later_run_gives_alike_is_not_written_again(
+def test_equal_result_of_a_later_run_is_not_written_again(
     when: str, written: int, tmp_path: Path, reference: Reference
 ) -> None:
     verdicts(tmp_path, made(tmp_path, when, 3), reference)
     assert len(list(tmp_path.rglob("*s0-o0.npy"))) == written
 
 
-def test_a_shape_that_comes_again(tmp_path: Path, reference: Reference) -> None:
+def test_shape_that_comes_again(tmp_path: Path, reference: Reference) -> None:
     """The first pass over samples of two shapes is right, the first shape behind the second is
     not."""
     when = "shapes[-1] == shapes[0] and len(set(shapes)) > 1"
@@ -106,7 +106,7 @@ def test_a_shape_that_comes_again(tmp_path: Path, reference: Reference) -> None:
 
 
 @pytest.mark.parametrize(("when", "status"), [("False", Status.AGREE), ("True", Status.FAIL)])
-def test_what_is_always_so_costs_no_build(
+def test_constant_condition_costs_no_build(
     when: str, status: Status, tmp_path: Path, reference: Reference
 ) -> None:
     """Nothing is kept of further runs that give the same."""
@@ -122,7 +122,7 @@ def test_what_is_always_so_costs_no_build(
 
 
 @pytest.mark.slow
-def test_a_search_says_so_and_its_case_is_replayed_alike(tmp_path: Path) -> None:
+def test_search_says_so_and_its_case_is_replayed_alike(tmp_path: Path) -> None:
     made(tmp_path, "runs > 1", 3)
     words = ("-c", "stateful.py", "--trust")
     done = subcut("bisect", "m.onnx", "-i", "in/0.npy", *words, cwd=tmp_path)

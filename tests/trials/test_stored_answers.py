@@ -127,7 +127,7 @@ def test_answers_of_a_candidate_that_is_not_deterministic_are_kept(
     assert board.runs == ASKED + (1 if known else 2)
 
 
-def test_a_failure_is_repeated_as_well(board: Board) -> None:
+def test_failure_is_repeated_as_well(board: Board) -> None:
     board.firmware = lambda: 1 / 0
     board.command(ask)
     assert board.command(ask) == ["", ""]

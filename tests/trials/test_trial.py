@@ -84,7 +84,7 @@ def line(folder: Path, text: str = LINE) -> Graph:
         ({"add": "a:-9"}, {"a", "ab", "abcd"}),
     ],
 )
-def test_a_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
+def test_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
     trials = ask(LINE, **faults)
     found = {
         some
@@ -103,7 +103,7 @@ def fails(trials: Trials, region: Region) -> bool:
     return verdict.status is Status.FAIL
 
 
-def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
+def test_fault_may_vanish_on_its_way(ask: Ask) -> None:
     """Where a saturation hides a wrong tensor, the node fails and a region with its successor
     agrees."""
     trials = ask(
@@ -130,7 +130,7 @@ def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
         ),
     ],
 )
-def test_what_is_not_finite(
+def test_non_finite_values_are_judged(
     fault: str, signature: Signature, why: tuple[str, ...], ask: Ask
 ) -> None:
     trials = ask(LINE, fault=fault, op="Neg")
@@ -139,7 +139,7 @@ def test_what_is_not_finite(
     assert has_line(verdict.why, *why)
 
 
-def test_what_does_not_come_is_missing(ask: Ask) -> None:
+def test_output_that_is_not_returned_is_missing(ask: Ask) -> None:
     trials = ask(LINE, drop="q")
     verdict = trials.verdict(trials.model.whole(["p", "q"]))
     assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISSING)
@@ -201,7 +201,7 @@ def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> d
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(10 if ALL else 5))
-def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
+def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
     seed: int, ask: Ask, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -344,7 +344,7 @@ def test_equal_trials_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
     assert key(one.with_model(replace(one.model, scratch=tmp_path)), region) == key(one, region)
 
 
-def test_a_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
+def test_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
     one = ask(outside(tmp_path / "model"))
     before = {some: key(one, region_of(one.model.graph, *some)) for some in ("a", "c", "d")}
     other = ask(outside(tmp_path / "model", factor=2))
@@ -375,7 +375,7 @@ def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> 
     assert keys[-1] == keys[0]  # `p` is not made inside: nothing else leaves
 
 
-def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
+def test_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
     """Equal values enter, but the frozen shape differs."""
     text = (
         "g (float[1,4] x, float[N,M] like) => (float[2,2] y)"
@@ -390,7 +390,7 @@ def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
     assert keys[0] != keys[1] == keys[2]
 
 
-def test_a_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
+def test_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
     graph = line(tmp_path)
     log = tmp_path / "log"
     first = ask(graph, add="b:1", log=str(tmp_path))
@@ -473,7 +473,7 @@ def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str]
     assert len(trials.log.made) == 7  # each repetition is stored
 
 
-def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
+def test_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
     """A worker that goes wrong after a while: a fresh one gives another verdict."""
     trials = moody("load")
     graph = trials.model.graph
@@ -573,7 +573,7 @@ def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     ) == trials.model.values.digest([trials.model.values.records[0]["y"]])
 
 
-def test_an_unknown_criterion_is_refused_before_anything_runs(
+def test_unknown_criterion_is_refused_before_anything_runs(
     reference: Reference, tmp_path: Path
 ) -> None:
     with (
@@ -592,7 +592,7 @@ def test_an_unknown_criterion_is_refused_before_anything_runs(
         (SIDE_NODE, "model.no-outputs", "computes an output"),
     ],
 )
-def test_a_model_of_which_no_node_computes_an_output_is_refused(
+def test_model_of_which_no_node_computes_an_output_is_refused(
     nodes: str, code: str, about: str, tmp_path: Path, reference: Reference
 ) -> None:
     graph = text_models.load(tmp_path, f"g ({nodes}")

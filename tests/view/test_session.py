@@ -65,7 +65,7 @@ def _interrupt_at_address(server: ViewServer) -> str:
     return "http://127.0.0.1"
 
 
-def test_an_interrupt_as_soon_as_the_address_is_printed_is_no_error(
+def test_interrupt_as_soon_as_the_address_is_printed_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -55,7 +55,7 @@ def test_help_and_doctor(tmp_path: Path) -> None:
     assert done.code == 0 and re.search(r"^ort +ok", done.out, re.MULTILINE)
 
 
-def test_a_cut(demo: Path) -> None:
+def test_cut(demo: Path) -> None:
     done = subcut("--start", "stem/pad", "--end", "stem/pool", "-o", "cut", cwd=demo, env=OWN)
     assert done.code == 0 and "bit-identical" in done.out
     files = json.loads(
@@ -79,7 +79,7 @@ for k, (name, value) in enumerate(zip([o.name for o in session.get_outputs()], s
 """  # noqa: E501
 
 
-def test_a_command_with_a_path_of_windows(demo: Path) -> None:
+def test_command_with_a_path_of_windows(demo: Path) -> None:
     r"""Its `\` stay."""
     (demo / "my runner").mkdir()
     (demo / "my runner/run.py").write_text(COMMAND, encoding="utf-8")
@@ -109,12 +109,12 @@ def test_blame(demo: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep(tmp_path: Path) -> None:
+def test_sweep(tmp_path: Path) -> None:
     done = subcut("sweep", "-c", "onnx-reference", "--only", "relu", cwd=tmp_path, env=OWN)
     assert done.code == 0 and "2 right" in done.out
 
 
-def test_a_recording(demo: Path) -> None:
+def test_recording(demo: Path) -> None:
     """The reference's own values, of which one is made wrong."""
     dumped = subcut("dump", "model.onnx", "--all", "-o", "dumped", cwd=demo, env=OWN)
     assert dumped.code == 0, dumped
@@ -126,7 +126,7 @@ def test_a_recording(demo: Path) -> None:
     assert done.code == 1 and "stem/pool" in done.out, done
 
 
-def test_a_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
+def test_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
     done = subcut(
         *"bundle subcut_out/bisect-wrong.py --candidate-files wrong.py -o".split(),
         tmp_path / "b.zip",
@@ -143,7 +143,7 @@ def test_a_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not EXCHANGE, reason="nothing came from Linux")
-def test_what_linux_wrote_is_read(tmp_path: Path) -> None:
+def test_folder_written_on_linux_is_read(tmp_path: Path) -> None:
     linux = tmp_path / "linux"
     shutil.copytree(Path(EXCHANGE, "linux"), linux)
     (tmp_path / "other").mkdir()

@@ -68,7 +68,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_search_and_what_is_made_of_it(place: Path) -> None:
+def test_search_and_what_is_made_of_it(place: Path) -> None:
     model = (place / "odd.onnx", "-i", place / "x.npy")
     candidate = ("-c", place / "wrong.py", "-q")
     found = in_process("bisect", *model, *candidate, "-o", place / "out")
@@ -108,7 +108,7 @@ def test_every_tensor_is_found_again(place: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "win32", reason="other systems take paths of 4,096 characters")
-def test_a_path_that_is_too_long(tmp_path: Path) -> None:
+def test_path_that_is_too_long(tmp_path: Path) -> None:
     """Where LongPathsEnabled is not set, as under wine 8, which knows no such paths."""
     model = chain(tmp_path / "chain.onnx", ["a", "b"])
     long = tmp_path.joinpath(*["d" * 60] * 5)
@@ -119,7 +119,7 @@ def test_a_path_that_is_too_long(tmp_path: Path) -> None:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
 @pytest.mark.parametrize("words", [("--help",), ("-s", "卷积→1", "-e", "last", "--dry-run")])
-def test_a_terminal_without_the_characters(
+def test_terminal_without_the_characters(
     encoding: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     chain(tmp_path / "m.onnx", ["卷积→1", "last"])

@@ -223,7 +223,7 @@ def test_two_faults_that_nearly_cancel_are_both_found(here: Path, manual: Manual
 
 
 @pytest.mark.slow
-def test_a_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: Manual) -> None:
+def test_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: Manual) -> None:
     done = to_the_end(manual, manual(*START, "--batch", "2"), add="n3:0.02+n15:0.8")
     result = done["result"]
     assert sorted(named(result)) == [["n15"], ["n3"]] and all(
@@ -258,7 +258,7 @@ def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("culprit", ["res3d_branch2b"])
-def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> None:
+def test_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> None:
     """On a real network, in trips, also with float16 inputs."""
     nodes = culprit.split("+")
     spec = f"{fake_candidate.HERE}:nodes={culprit}"
@@ -347,7 +347,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
     assert "n22" not in guilty or one["nearest"]["nodes"]
 
 
-def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
+def test_crash_is_searched_for(here: Path, manual: Manual) -> None:
     """The whole is skipped, so the search looks for the node that the device cannot run."""
     result = manual(*START, "--batch", "3")
     for _ in range(MAX):
@@ -440,7 +440,7 @@ def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None
         ("out.npy", b"nonsense", "tensor.unreadable", ("out.npy",)),
     ],
 )
-def test_what_does_not_fit_is_told_and_nothing_is_taken(
+def test_answers_that_do_not_fit_are_refused_and_nothing_is_taken(
     name: str, content: Any, code: str, about: tuple[str, ...], here: Path, manual: Manual
 ) -> None:
     result = manual(*START)
@@ -483,7 +483,7 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
     assert manual("log").document["log"][0]["said"] == "taken"
 
 
-def test_what_is_complete_is_taken_and_the_rest_stays_open(here: Path, manual: Manual) -> None:
+def test_complete_answers_are_taken_and_the_others_stay_open(here: Path, manual: Manual) -> None:
     manual(*START, "--batch", "3")
     trip(nodes="n7")
     missing = TODO / "2" / FROM_DEVICE / "t5.bin"
@@ -505,7 +505,7 @@ def test_what_is_complete_is_taken_and_the_rest_stays_open(here: Path, manual: M
     assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
 
 
-def test_a_file_of_less_than_a_byte_per_value() -> None:
+def test_file_of_less_than_a_byte_per_value() -> None:
     file = StoredFile("outputs/w.npy", "npy", "int4", (5,))
     assert ExpectedFile(file, file).size == 3
 
@@ -632,7 +632,7 @@ def test_each_piece_is_run_as_often_as_wanted_in_as_many_trips(here: Path, manua
     assert has_line(done["result"]["notes"], "2 times")
 
 
-def test_a_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manual) -> None:
+def test_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manual) -> None:
     manual(*START, "--repeat", "2")
     manual("good", "1")
     result = manual("bad", "2")
@@ -694,7 +694,7 @@ def recording(every: int, **faults: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "trips"), [(1, 2), pytest.param(3, 3, marks=pytest.mark.slow)])
-def test_a_recording_says_where_to_look_and_spares_trips(
+def test_recording_says_where_to_look_and_spares_trips(
     every: int, trips: int, here: Path, manual: Manual
 ) -> None:
     recording(every, nodes="n7")
@@ -712,7 +712,7 @@ def test_a_recording_says_where_to_look_and_spares_trips(
 
 
 @pytest.mark.slow
-def test_what_only_a_recording_says_is_never_certified(here: Path, manual: Manual) -> None:
+def test_finding_of_a_recording_alone_is_never_certified(here: Path, manual: Manual) -> None:
     recording(1, nodes="n7")
     done = to_the_end(manual, manual("start", "m.onnx", "--recorded", here / "dump", *QUICK))
     assert done["result"]["agree"] and done["trips"] <= 5, (
@@ -721,7 +721,7 @@ def test_what_only_a_recording_says_is_never_certified(here: Path, manual: Manua
 
 
 @pytest.mark.slow
-def test_what_to_type_next_is_for_this_very_device(here: Path, manual: Manual) -> None:
+def test_next_command_is_for_this_device(here: Path, manual: Manual) -> None:
     recording(1, nodes="n7")
     for file in Path("dump").glob("*.npy"):
         np.save(file, np.load(file).astype(np.float16))
@@ -737,7 +737,7 @@ def test_what_to_type_next_is_for_this_very_device(here: Path, manual: Manual) -
     assert handed.stat().st_size == 3 * 2, "float16"
 
 
-def test_a_recording_of_another_input(here: Path, manual: Manual) -> None:
+def test_recording_of_another_input(here: Path, manual: Manual) -> None:
     recording(1, nodes="n7")
     np.save("dump/in.npy", np.ones((1, 3), np.float32))
     with raises(InputError, "recording.other-input", "in differs"):
@@ -749,7 +749,7 @@ def test_a_recording_of_another_input(here: Path, manual: Manual) -> None:
 # mishaps
 
 
-def test_a_model_that_has_changed(here: Path, manual: Manual) -> None:
+def test_model_that_has_changed(here: Path, manual: Manual) -> None:
     manual(*START)
     before = tree(HOME)
     line(here / "m.onnx", NAMES[:20])
@@ -770,7 +770,7 @@ def test_inputs_that_are_gone_do_not_matter(here: Path, manual: Manual) -> None:
     assert named(to_the_end(manual, result, nodes="n7")["result"]) == [["n7"]]
 
 
-def test_a_damaged_state(here: Path, manual: Manual) -> None:
+def test_damaged_state(here: Path, manual: Manual) -> None:
     manual(*START)
     trip(nodes="n7")
     manual("take")
@@ -796,7 +796,7 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     assert not HOME.exists()
 
 
-def test_a_state_of_an_older_version_goes_on(here: Path, manual: Manual) -> None:
+def test_state_of_an_older_version_goes_on(here: Path, manual: Manual) -> None:
     """It lacks what was added since, and has the copy of the state that is not written any more."""
     result = manual(*START)
     state = HOME / "state.json"
@@ -836,7 +836,7 @@ def test_damaged_outputs_are_asked_for_again(here: Path, manual: Manual) -> None
     assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
 
 
-def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(
+def test_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(
     here: Path, manual: Manual
 ) -> None:
     manual(*START)
@@ -861,7 +861,7 @@ def cli_manual(cwd: Path, *words: str) -> Done:
     return subcut("manual", *words, cwd=cwd)
 
 
-def test_what_a_user_sees(here: Path) -> None:
+def test_printed_answer_has_the_facts(here: Path) -> None:
     done = cli_manual(here, *START, "--json")
     assert done.code == 0 and has_line(done.document["open"][0]["what"], "whole")
     shown = cli_manual(here, "next").out

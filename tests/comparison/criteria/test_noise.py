@@ -178,7 +178,7 @@ def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(
     assert judged(right, near, noise, claim).status is AGREE
 
 
-def test_a_mask_that_is_wrong_fails() -> None:
+def test_mask_that_is_wrong_fails() -> None:
     right = np.where(LATER, np.float32(-1e4), SCORES)
     noise = FakeNoise([right])
     assert judged(right, np.where(LATER, SCORES, right), noise).status is FAIL
@@ -188,7 +188,7 @@ def test_a_mask_that_is_wrong_fails() -> None:
     )  # a mask is as good as another
 
 
-def test_an_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
+def test_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
     noise = FakeNoise([X * 3], rounded_values=X * 9)
     assert judged(X, X * np.float32(1.3), noise, INT8).status is AGREE
     assert judged(X, -X, noise, INT8).status is UNRESOLVED
@@ -308,7 +308,7 @@ def test_rounding_after_every_node_explains_what_relative_noise_does_not_and_lim
     )
 
 
-def test_a_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
+def test_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
     half = X.astype(np.float16)
     off = half + np.float16(2**-8)
     assert judged(half, off, FakeNoise([half], coarse="float16")).status is AGREE
@@ -329,9 +329,7 @@ def test_all_zeros_have_only_the_noise_of_perturbed_runs() -> None:
 
 @pytest.mark.parametrize("claim", [FP32, FP16, BF16, INT8])
 @pytest.mark.parametrize(("a", "b"), [(NAN, 1), (INF, 1), (INF, -INF), (NAN, INF), (INF, NAN)])
-def test_a_mask_of_the_reference_alone_is_never_excused(
-    a: float, b: float, claim: Precision
-) -> None:
+def test_mask_of_the_reference_alone_is_never_excused(a: float, b: float, claim: Precision) -> None:
     found = judged(
         f32([a, 1]), f32([b, 1]), FakeNoise([X[:2]], rounded_values=f32([INF, 1])), claim
     )
@@ -429,7 +427,7 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
     assert halves == [AGREE, UNRESOLVED, FAIL]
 
 
-def test_a_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
+def test_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
     class Broken(FakeNoise):
         def perturbed(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it does not run")
@@ -626,7 +624,7 @@ def _check_injected_errors(region: CapturedRegion) -> None:
         assert region.judge(blank).signature is Signature.NAN
 
 
-def test_a_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) -> None:
+def test_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) -> None:
     """All of the region was judged as float16: an error of 1e-3 agreed."""
     text = """g (float[4,64] x) => (float[4,64] y, float[4,8] z) {
         y = Mul (x, x) h = Cast <to = 10> (x) f = Cast <to = 1> (h) z = MatMul (f, w) }"""
@@ -702,7 +700,7 @@ def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(
     ("off", "status"),
     [(0.0, AGREE), (0.01, AGREE), (0.1, AGREE), (0.4, Status.UNRESOLVED), (0.9, FAIL)],
 )
-def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(
+def test_region_that_quantizes_itself_is_held_to_what_a_step_does(
     off: float, status: Status
 ) -> None:
     """A step moves the first two by 6 % of their size, the others by 28 %, which is beyond use."""
@@ -768,7 +766,7 @@ def test_sums_of_integers_agree_and_saturated_ones_do_not(make: Make) -> None:
 
 @pytest.mark.parametrize("claim", [FP16, BF16])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "gelu", "lstm", "conv"])
-def test_a_candidate_of_low_precision_agrees_at_its_claim_only(
+def test_candidate_of_low_precision_agrees_at_its_claim_only(
     make: Make, name: str, claim: Precision
 ) -> None:
     text, feeds, weights = REGIONS[name]
@@ -784,7 +782,7 @@ TIES = """g (float[12] x) => (float[5] s, int64[5] y, float[5] b) {
     a = Mul(x, x) s, y = TopK(a, k) b = Gather(boxes, y) }"""
 
 
-def test_a_wrong_order_of_ties_fails(make: Make) -> None:
+def test_wrong_order_of_ties_fails(make: Make) -> None:
     """Saturated scores tie; a runtime that takes the last of them gives other boxes, and the same
     scores."""
     x = f32([3, 1, 3, 2, -3, 1, 0, 3, 0, -2, 1, 1])
@@ -798,7 +796,7 @@ def test_a_wrong_order_of_ties_fails(make: Make) -> None:
         assert region.judge(boxes[last], "b", claim).status is FAIL
 
 
-def test_a_near_tie_may_fall_either_way(make: Make) -> None:
+def test_near_tie_may_fall_either_way(make: Make) -> None:
     x = f32([3, 1, np.nextafter(np.float32(3), np.float32(2)), 2, 0, 0, 0, 0, 0, 0, 0, 0.5])
     region = make(TIES, {"x": x}, k=np.array([5]), boxes=normal(12))
     order = region.reference("y").copy()
@@ -809,7 +807,7 @@ def test_a_near_tie_may_fall_either_way(make: Make) -> None:
     assert region.judge(order, "y", FP16).status is FAIL
 
 
-def test_a_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
+def test_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
     text = """g (float[64] x) => (float[n] y) {
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""  # noqa: E501
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
@@ -826,7 +824,7 @@ def test_overflow_inside_is_range(make: Make) -> None:
     assert region.judge(np.where(low == 1, NAN, low), claim=FP16).signature is Signature.NAN
 
 
-def test_a_float16_model_in_float32_agrees(make: Make) -> None:
+def test_float16_model_in_float32_agrees(make: Make) -> None:
     text = (
         "g (float16[8,64] x) => (float16[8,64] y) { a = MatMul(x, w) b = Tanh(a) y = Softmax(b) }"
     )
@@ -840,7 +838,7 @@ def test_a_float16_model_in_float32_agrees(make: Make) -> None:
     _check_injected_errors(region)
 
 
-def test_a_scalar_and_bfloat16(make: Make) -> None:
+def test_scalar_and_bfloat16(make: Make) -> None:
     region = make(
         "g (float[8] x) => (float y) { y = ReduceSum <keepdims=0> (x) }", {"x": normal(8)}
     )
@@ -984,7 +982,7 @@ def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> Non
     )
 
 
-def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
+def test_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
     y = np.full((1, 6, 50), 0.4 / 48, np.float32)
     y[..., 0], y[..., 1] = 0.32, 0.28
     wrong = changed(y, np.s_[0, 3], lambda v: v[np.r_[1, 0, 2:50]])
@@ -1070,7 +1068,7 @@ def compared(draw: Any) -> tuple[Array, Array, FakeNoise, str, bool]:
 
 @LAW
 @given(compared(), st.floats(1, 1e4), st.integers(0, 3), st.integers(0, 4))
-def test_a_larger_error_in_one_slice_is_never_judged_milder(
+def test_larger_error_in_one_slice_is_never_judged_milder(
     case: Any, times: float, axis: int, index: int
 ) -> None:
     y, candidate, noise, claim, output = case
@@ -1101,9 +1099,7 @@ def test_the_order_of_axes_and_indices_does_not_matter(case: Any, seed: int, axi
 
 @LAW
 @given(compared(), st.integers(0, 3), st.integers(0, 4))
-def test_an_output_with_a_destroyed_slice_agrees_at_no_claim(
-    case: Any, axis: int, index: int
-) -> None:
+def test_output_with_a_destroyed_slice_agrees_at_no_claim(case: Any, axis: int, index: int) -> None:
     y, candidate, noise, claim, _ = case
     axis %= y.ndim
     place = tuple(index % y.shape[axis] if a == axis else slice(None) for a in range(y.ndim))

@@ -39,7 +39,7 @@ def test_of_other_shapes_or_values_they_are_not() -> None:
     assert batched([np.zeros(3), None, np.zeros(3), np.zeros(3), np.zeros(3)]) is None
 
 
-def test_a_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Path) -> None:
+def test_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Path) -> None:
     """It was right: within 3 % of the largest joint."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(8, 6)).astype(np.float32) * np.array(

@@ -64,7 +64,7 @@ CANCELS = (
 )
 
 
-def test_a_draw_with_nan_is_void_and_drawn_again(make: Make) -> None:
+def test_draw_with_nan_is_void_and_drawn_again(make: Make) -> None:
     """The difference of two equal values is perturbed to either sign: half of the draws have a
     negative logarithm."""
     captured = make(CANCELS, {"x": f32([9, 9, 9, 9])}, small=f32([1e-3]))
@@ -164,7 +164,7 @@ def test_noise_enters_bodies(make: Make, text: str, feeds: dict[str, Array]) -> 
     assert captured.judge(noise.rounded(FP16), claim=FP16).status is Status.AGREE
 
 
-def test_a_body_is_perturbed_where_the_outputs_do_not_round(make: Make) -> None:
+def test_body_is_perturbed_where_the_outputs_do_not_round(make: Make) -> None:
     """Two thousand steps of a loop: noise at the output of the Loop alone would be one rounding."""
     captured = make(
         LOOP, {"x": normal(16), "n": np.array(40), "c": np.array(True)}, half=np.float32(1.0)

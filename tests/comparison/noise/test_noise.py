@@ -318,7 +318,7 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
     assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 9)] * 4
 
 
-def test_a_weight_behind_a_constant_chain_moves(make: Make) -> None:
+def test_weight_behind_a_constant_chain_moves(make: Make) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
     captured = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
@@ -398,7 +398,7 @@ def test_outputs_behind_steps(make: Make) -> None:
     assert [n for n in "qdb" if noise.of(n).behind_choice()] == ["b"]
 
 
-def test_a_ranking_holds_the_values_compared(make: Make) -> None:
+def test_ranking_holds_the_values_compared(make: Make) -> None:
     text = """g (float[2,5] x) => (int64[2] i, float[2,5] e) {
         e = Exp(x) j = ArgMax <axis=1, keepdims=0> (e) i = Identity(j) }"""
     captured = make(text, {"x": normal(2, 5)})
@@ -419,7 +419,7 @@ def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
     )
 
 
-def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference) -> None:
+def test_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference) -> None:
     """As in its cut, the shape that enters is a constant: the noise is that of the region alone."""
     graph = text_models.load(
         tmp_path,
@@ -443,7 +443,7 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
 
 
-def test_a_shape_that_depends_on_values(make: Make) -> None:
+def test_shape_that_depends_on_values(make: Make) -> None:
     """It runs: tensors of unknown shape are not perturbed themselves."""
     text = """g (float[64] x) => (float[n] y) {
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""  # noqa: E501
@@ -452,7 +452,7 @@ def test_a_shape_that_depends_on_values(make: Make) -> None:
     assert len({d.shape for d in noise.of("y").perturbed(BF16, 4)}) > 1
 
 
-def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
+def test_failed_run_is_a_model_error_each_time(make: Make) -> None:
     text = """g (float[4] x) => (float[n] y) {
         a = Exp(x) s = ReduceMax <keepdims=0> (a) f = Mul(s, one) c = Cast <to=7> (f) i = Reshape(c, flat)
         o = ConstantOfShape(i) y = Add(o, x) }"""  # noqa: E501
@@ -465,7 +465,7 @@ def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
 
 
 @pytest.mark.parametrize("opset", [10, 17])
-def test_a_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make) -> None:
+def test_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make) -> None:
     region = make(
         "g (float[100, 100] x) => (uint8[100, 100] y) { y = QuantizeLinear (x, s, z) }",
         {"x": normal(100, 100)},

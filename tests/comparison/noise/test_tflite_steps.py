@@ -46,7 +46,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array], kernels: str) -> dict[s
 
 
 @pytest.mark.parametrize("kernels", ["BUILTIN_WITHOUT_DEFAULT_DELEGATES", "AUTO"])
-def test_a_code_moves_by_the_step_that_is_fed_and_saturates(kernels: str) -> None:
+def test_code_moves_by_the_step_that_is_fed_and_saturates(kernels: str) -> None:
     """Behind a step of 0 all values are the bits of before."""
     graph = subgraph.load(MODEL)
     model = onnx.load(graph.path)
@@ -80,7 +80,7 @@ def shapes_of(info: onnx.ValueInfoProto) -> list[int]:
     return [d.dim_value for d in info.type.tensor_type.shape.dim]
 
 
-def test_a_hundredth_of_the_codes_moves() -> None:
+def test_hundredth_of_the_codes_moves() -> None:
     for dtype, zero in (("int8", 0), ("uint8", 128)):
         steps = random_steps([100, 1000], dtype, 7).astype(np.int64) - zero
         assert set(np.unique(steps)) == {-1, 0, 1}
@@ -88,7 +88,7 @@ def test_a_hundredth_of_the_codes_moves() -> None:
 
 
 @pytest.mark.slow
-def test_a_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
+def test_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
     tmp_path: Path,
 ) -> None:
     """Two steps or more were unresolved, whatever made them: 61 of 64 tensors of a trained

@@ -129,7 +129,7 @@ def test_places_have_names(
     st.sampled_from([-3.0, -1.0, 0.5, 1.02, 255.0]),
     st.sampled_from([0.0, -128.0, 127.5]),
 )
-def test_a_straight_line_is_recognised(x: Array, scale: float, offset: float) -> None:
+def test_straight_line_is_recognised(x: Array, scale: float, offset: float) -> None:
     offset *= float(np.ptp(x)) / 100
     (words,) = explain(x, (scale * x + offset).astype(np.float32))
     assert words.startswith(f"candidate = {scale:.5g} · reference".replace("-", "−"))
@@ -202,7 +202,7 @@ def test_noise_has_no_explanation(x: Array, size: float, seed: int) -> None:
 
 @few
 @given(any_tensors(), st.integers(0, 2**32), st.integers(1, 6))
-def test_a_few_wrong_elements_have_no_explanation(x: Array, seed: int, count: int) -> None:
+def test_few_wrong_elements_have_no_explanation(x: Array, seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     changed = x.copy()
     changed.reshape(-1)[rng.integers(0, x.size, count)] = rng.normal(size=count) * np.abs(x).max()

@@ -72,7 +72,7 @@ def test_all_forms_of_a_blob(tmp_path: Path, data: bytes, shape: tuple[int, ...]
     np.testing.assert_array_equal(blob.array().reshape(2, 2), RIGHT)
 
 
-def test_what_is_written_is_read_again_and_copied_from_file_to_file(tmp_path: Path) -> None:
+def test_written_fields_are_read_and_copied(tmp_path: Path) -> None:
     arrays = {"a": [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)], "b": []}
     blobs = {
         name: [WeightBlob(v.shape, values=v) for v in values] for name, values in arrays.items()
@@ -145,7 +145,7 @@ def test_every_truncation_and_flipped_byte_is_read_or_refused(tmp_path: Path) ->
                 pass
 
 
-def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+def test_folder_and_a_missing_file(tmp_path: Path) -> None:
     for path, code in ((tmp_path, "file.not-regular"), (tmp_path / "none", "model.unreadable")):
         with raises(ModelError, code):
             caffemodel.read(path)

@@ -59,7 +59,7 @@ def again(folder: Path) -> None:
         pytest.param("res4a", "prob", None, marks=pytest.mark.slow),
     ],
 )
-def test_a_cut_of_a_network(prototxt: Path, start: str, end: str, layers: int | None) -> None:
+def test_cut_of_a_network(prototxt: Path, start: str, end: str, layers: int | None) -> None:
     words = (prototxt, "--start", start, "--end", end, "--as", "caffe", "--no-capture")
     (case,) = in_process("cut", *words).document["results"]
     assert {"model.prototxt", "model.caffemodel"} <= set(case["files"])
@@ -84,7 +84,7 @@ def test_old_layers_and_a_bottom_whose_shape_alone_is_used(tmp_path: Path) -> No
         again(Path(case["path"]))
 
 
-def test_what_cannot_be_written(tmp_path: Path, prototxt: Path) -> None:
+def test_unwritable_output_is_an_error(tmp_path: Path, prototxt: Path) -> None:
     for words, code, about in (
         (["fc1000", "--as", "tensorflow", "--no-capture"], "option.unknown-value", "caffe"),
         (["fc1000/flatten", "--as", "caffe", "--no-capture"], "caffe.cut-inside-layer", "fc1000"),

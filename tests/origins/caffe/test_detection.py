@@ -125,7 +125,7 @@ def test_detection_output(threshold: float) -> None:
     np.testing.assert_allclose(value[0, 0], right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_head_is_converted_and_a_batch_is_refused() -> None:
+def test_head_is_converted_and_a_batch_is_refused() -> None:
     assert convert(ssd_head()).model.graph.output[0].name == "detection"
     given: Any = {"detection_output_param": {"num_classes": 2}}
     with raises(ModelError, "caffe.layer-refused", "batch of 2"):

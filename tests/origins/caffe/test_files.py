@@ -58,7 +58,7 @@ def test_the_other_half_is_found(tmp_path: Path) -> None:
         ([], "random:x", "file.not-found", "random:x", "random:SEED"),
     ],
 )
-def test_what_to_do_where_it_is_not_found(
+def test_missing_file_has_a_hint(
     tmp_path: Path, names: list[str], weights: str | None, code: str, about: str, hint: str
 ) -> None:
     (tmp_path / "a.prototxt").write_text(SMALL)
@@ -69,13 +69,13 @@ def test_what_to_do_where_it_is_not_found(
     assert hint in refusal.value.hint
 
 
-def test_a_caffemodel_alone(tmp_path: Path) -> None:
+def test_caffemodel_alone(tmp_path: Path) -> None:
     (tmp_path / "a.caffemodel").touch()
     with raises(UsageError, "caffe.file-missing", ".prototxt"):
         files.find(tmp_path / "a.caffemodel")
 
 
-def test_a_converted_model_is_used_again_until_its_files_change(
+def test_converted_model_is_used_again_until_its_files_change(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prototxt = write(SMALL, tmp_path / "a.prototxt")
@@ -94,7 +94,7 @@ def test_a_converted_model_is_used_again_until_its_files_change(
     assert latest[-1].is_file()
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert files.to_onnx(write(SMALL, tmp_path / "a.prototxt")).is_file()
@@ -111,7 +111,7 @@ def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
 
 
-def test_a_large_filter_repeats_its_random_weights(
+def test_large_filter_repeats_its_random_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VGG-16 has 138 million weights: to look at names, drawing each of them is too much."""

@@ -705,7 +705,7 @@ REFUSED: list[tuple[str, Sequence[tuple[int, ...]], dict[str, Any], str, str]] =
 
 
 @pytest.mark.parametrize(("kind", "shapes", "parameters", "code", "about"), REFUSED)
-def test_what_has_no_meaning_is_refused(
+def test_meaningless_field_is_refused(
     kind: str, shapes: Sequence[tuple[int, ...]], parameters: dict[str, Any], code: str, about: str
 ) -> None:
     names = {f"x{k}": shape for k, shape in enumerate(shapes)}

@@ -42,7 +42,7 @@ X = {"x": (1, 4, 5, 5)}
 CONV: Any = {"convolution_param": {"num_output": 4, "kernel_size": 1}}
 
 
-def test_a_layer_in_place_makes_a_tensor_with_its_own_name() -> None:
+def test_layer_in_place_makes_a_tensor_with_its_own_name() -> None:
     chain = net(
         layer("Convolution", "conv", "x", **CONV),
         layer("ReLU", "relu", "conv", "conv"),

@@ -42,7 +42,7 @@ def test_all_forms_of_a_value() -> None:
     assert flat(tree) == expected
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_text_is_read_again() -> None:
     tree = parse('name: "a\\\\b\\"\\n" layer { type: "X" p { q: 1 q: 2 } }')
     assert flat(parse(text.write(tree))) == flat(tree)
 
@@ -66,7 +66,7 @@ def test_damage_is_named_with_its_line(data: str, code: str, about: str) -> None
         parse(data)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.prototxt").write_bytes(b"name: \xff")
     with raises(ModelError, "caffe.not-text", "byte 6"):
         text.read(tmp_path / "a.prototxt")

@@ -89,7 +89,7 @@ def converted(*words: str | Path) -> Result:
     return in_process("convert", *words)
 
 
-def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
+def test_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
     done = converted(model)
     assert done.exit_code == 0
     assert has_line(done.text, "right: 3", "agree")
@@ -103,7 +103,7 @@ def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
     }
 
 
-def test_a_name_with_another_shape_decides_nothing(model: Path) -> None:
+def test_name_with_another_shape_decides_nothing(model: Path) -> None:
     """What the original calls so is another tensor: a converter gave its name to another one. The
     recording stays."""
     model.write_text(json.dumps({"factor": 2.0, "inner": {"b": [1.0, 2.0]}}))
@@ -114,7 +114,7 @@ def test_a_name_with_another_shape_decides_nothing(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_conversion_is_found_with_its_node(model: Path) -> None:
+def test_wrong_conversion_is_found_with_its_node(model: Path) -> None:
     model.write_text(json.dumps({"factor": 2.0, "converted": 2.5}))
     done = converted(model)
     assert done.exit_code == 1
@@ -122,7 +122,7 @@ def test_a_wrong_conversion_is_found_with_its_node(model: Path) -> None:
     assert has_line(done.text, "bad tensor: b")
 
 
-def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> None:
+def test_samples_of_the_user_are_fed_to_both(model: Path) -> None:
     """The original and its conversion differ in the second sample alone."""
     model.write_text(json.dumps({"factor": 2.0, "negative": True}))
     Path("in").mkdir()
@@ -204,7 +204,7 @@ N = ("int64", (1, 3))
         ({"a": F}, {"a": F, "b": F}, None),
     ],
 )
-def test_what_is_paired(
+def test_corresponding_tensors_are_paired(
     ours: dict[str, Declared], theirs: dict[str, Declared], pairs: dict[str, str] | None
 ) -> None:
     if pairs is not None:
@@ -215,7 +215,7 @@ def test_what_is_paired(
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> None:
+def test_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> None:
     """An operator that no runtime has; --no-check asks for nothing but the file."""
     model.write_text(json.dumps({"factor": 2.0, "operator": "Nowhere"}))
     words = (
@@ -235,7 +235,7 @@ def test_a_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> 
     assert converted(model, *words, "--no-check", "--force").exit_code == 5
 
 
-def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
+def test_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
     model.write_text(json.dumps({"factor": 2.0, "broken": "no such kernel"}))
     done = converted(model)
     assert (done.exit_code, done.document["checked"]) == (5, False)
@@ -244,7 +244,7 @@ def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
     assert Path("net.onnx").is_file()
 
 
-def test_a_converter_that_fails_says_why(model: Path) -> None:
+def test_converter_that_fails_says_why(model: Path) -> None:
     model.write_text(json.dumps({"fails": "unsupported operator"}))
     with raises(ModelError, "convert.failed", "json2onnx", "net.json", "unsupported operator"):
         converted(model)
@@ -253,7 +253,7 @@ def test_a_converter_that_fails_says_why(model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: Path) -> None:
+def test_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: Path) -> None:
     """Neither the converter's processes nor its files; what a killed command leaves, the next one
     removes."""
     code = "import os, sys, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
@@ -296,7 +296,7 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
         ("sys.exit('bad luck')", "convert.failed", "code 1, and said | bad luck"),
     ],
 )
-def test_a_converter_of_the_users_that_goes_wrong(
+def test_converter_of_the_users_that_goes_wrong(
     code: str, problem: str, about: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(f"import sys\n{code}\n")
@@ -307,7 +307,7 @@ def test_a_converter_of_the_users_that_goes_wrong(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.py", "net.xyz"]
 
 
-def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) -> None:
+def test_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) -> None:
     code = """
         import sys, numpy as np, onnx
         from onnx import helper, numpy_helper, TensorProto
@@ -373,7 +373,7 @@ def test_only_a_model_and_its_weights_are_put_in_place(
 @pytest.mark.parametrize(
     "template", ["python x.py {model}", "python {output}", "python 'x {model} {output}"]
 )
-def test_a_command_that_cannot_be_filled_in(template: str) -> None:
+def test_command_that_cannot_be_filled_in(template: str) -> None:
     with pytest.raises(UsageError, match="--with"):
         command_of(template, Path("m"), Path("o"))
 
@@ -436,7 +436,7 @@ def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
         ("nothing", None, ("no such",)),
     ],
 )
-def test_what_is_not_converted(
+def test_unconvertible_model_is_refused(
     name: str, content: bytes | None, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     if content is not None:

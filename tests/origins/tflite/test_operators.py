@@ -113,7 +113,7 @@ def _with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("float", marks=pytest.mark.rare), "int8"])
-def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
+def test_case_runs_alone(kind: str, tmp_path: Path) -> None:
     words = ["cut", str(FILES / f"{kind}.tflite"), "--start", STEM, "--end", JOIN, "-o", "out"]
     document = in_process(*words).document
     case = Path(document["results"][0]["path"])
@@ -191,7 +191,7 @@ def load(model, options):
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_path: Path) -> None:
+def test_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_path: Path) -> None:
     (tmp_path / "halved.py").write_text(HALVED)
     model = FILES / "float.tflite"
     (output,) = subgraph.load(model).outputs
@@ -204,7 +204,7 @@ def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_pa
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
+def test_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
     (tmp_path / "device.py").write_text(DEVICE)
     (tmp_path / "faulty.tflite").write_bytes(plant("float", rolled, 9))
     device = f"cmd:{sys.executable} {tmp_path / 'device.py'}"
@@ -248,7 +248,7 @@ def test_recognised_by_content(tmp_path: Path) -> None:
     assert graph.path.name == "model.bin" and graph.ops[0] == "CONV_2D"
 
 
-def test_a_loop_is_carried_whole_and_alone() -> None:
+def test_loop_is_carried_whole_and_alone() -> None:
     """Its condition and body travel with it; in the cut it has other numbers of buffers, codes and
     subgraphs."""
     data = (FILES / "while.tflite").read_bytes()
@@ -350,7 +350,7 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
             assert "m.tflite" in e.what  # some can still be read
 
 
-def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_converter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with raises(UsageError, "package.not-installed", "ai-edge-litert") as raised:
         subgraph.load(FILES / "float.tflite")
@@ -421,7 +421,7 @@ FAULTS = [
 @pytest.mark.parametrize(
     ("kind", "number", "fault", "name"), FAULTS, ids=lambda v: getattr(v, "__name__", None)
 )
-def test_a_planted_fault_is_named(
+def test_planted_fault_is_named(
     kind: str, number: int, fault: Callable[[Any, Any], None], name: str, tmp_path: Path
 ) -> None:
     """All tensors behind it are far off, and turned; nothing else is blamed."""

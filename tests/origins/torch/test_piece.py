@@ -49,7 +49,7 @@ def test_pieces_one_after_the_other_are_the_module(tiny: tuple[ExportedModel, An
     assert len(values) > 0.7 * len(graph.maker), "most tensors are values of the module"
 
 
-def test_what_is_no_piece_is_refused(tiny: tuple[ExportedModel, Any, Any]) -> None:
+def test_malformed_piece_is_refused(tiny: tuple[ExportedModel, Any, Any]) -> None:
     exported, _, args = tiny
     graph = load(MODEL)
     (name,), (last,) = graph.inputs, graph.outputs
@@ -82,7 +82,7 @@ def test_what_is_no_piece_is_refused(tiny: tuple[ExportedModel, Any, Any]) -> No
         ),
     ],
 )
-def test_a_file_that_makes_no_module(tmp_path: Path, source: str, code: str, about: str) -> None:
+def test_file_that_makes_no_module(tmp_path: Path, source: str, code: str, about: str) -> None:
     from subgraph.runtime.backends import torch as backend
 
     file = tmp_path / "net.py"
@@ -91,7 +91,7 @@ def test_a_file_that_makes_no_module(tmp_path: Path, source: str, code: str, abo
         backend.load(MODEL, {"file": str(file), "build": "build", "model": str(MODEL)})
 
 
-def test_a_module_alone_is_fed_zeros(tmp_path: Path) -> None:
+def test_module_alone_is_fed_zeros(tmp_path: Path) -> None:
     from subgraph.runtime.backends import torch as backend
 
     file = tmp_path / "net.py"

@@ -90,7 +90,7 @@ def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPat
     assert len(subgraph.load(program, trust=True).nodes) == 23
 
 
-def test_an_export_that_fails_says_why(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_that_fails_says_why(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exporting(monkeypatch, code=1)
     with raises(ModelError, "torch.export-failed", "ValueError: too old") as refused:
         subgraph.load(program, trust=True)
@@ -104,7 +104,7 @@ def test_weights_do_not_belong_to_it(program: Path) -> None:
 
 @needs_torch
 @pytest.mark.slow
-def test_a_real_program_and_a_module(tmp_path: Path) -> None:
+def test_real_program_and_a_module(tmp_path: Path) -> None:
     import torch
 
     from fixtures import torch_networks
@@ -132,7 +132,7 @@ class Choosing:
 
 @needs_torch
 @pytest.mark.slow
-def test_a_module_that_cannot_be_exported_is_one_message(
+def test_module_that_cannot_be_exported_is_one_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The first cause and the user's line; not the graphs that PyTorch shows."""

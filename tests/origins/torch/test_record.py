@@ -140,7 +140,7 @@ def test_nothing_is_wrong_with_a_right_export(
 
 @needs_torch
 @pytest.mark.slow
-def test_a_wrong_translation_is_found_at_its_line(networks: Any, tmp_path: Path) -> None:
+def test_wrong_translation_is_found_at_its_line(networks: Any, tmp_path: Path) -> None:
     import torch
     from onnxscript import opset18 as op
 
@@ -175,9 +175,7 @@ def test_half_precision(networks: Any, dtype: str, tmp_path: Path) -> None:
 
 @needs_torch
 @pytest.mark.slow
-def test_what_does_not_export_is_recorded_by_hooks_and_says_why(
-    networks: Any, tmp_path: Path
-) -> None:
+def test_module_that_does_not_export_is_recorded_by_hooks(networks: Any, tmp_path: Path) -> None:
     import torch
 
     module, args = networks.tiny()

@@ -64,7 +64,7 @@ if __name__ == "__main__":
 """  # noqa: E501
 
 
-def test_a_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) -> None:
+def test_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text(ENDS)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     words = [sys.executable, "ends.py"]
@@ -75,7 +75,7 @@ def test_a_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("spec", ["dask://", "make", ":make", "a.py:", "a.py:x y"])
-def test_what_names_no_executor(spec: str) -> None:
+def test_unknown_executor_is_refused(spec: str) -> None:
     with raises(UsageError, "executor.malformed"):
         executors.check(spec)
     with raises(UnknownName, "plugin.unknown", "dusk"):
@@ -125,7 +125,7 @@ def test_workers_that_cannot_do_it_end_the_command() -> None:
 
 
 @pytest.mark.slow  # a cluster starts in seconds
-def test_a_resource_that_no_worker_has() -> None:
+def test_resource_that_no_worker_has() -> None:
     distributed = pytest.importorskip("distributed")
     workers = {
         "n_workers": 1,

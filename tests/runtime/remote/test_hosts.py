@@ -55,13 +55,13 @@ def used(board: Path) -> list[str]:
     return list(dict.fromkeys((board / "hosts.log").read_text().split()))
 
 
-def test_a_run_goes_to_a_host(board: Path) -> None:
+def test_run_goes_to_a_host(board: Path) -> None:
     assert run_on(board, "b1", "b2").failure is None
     assert used(board) == ["b1"]
 
 
 @pytest.mark.slow  # the child tries a lost connection again, after 1 and 3 seconds
-def test_a_host_that_does_not_answer_is_no_verdict(board: Path) -> None:
+def test_host_that_does_not_answer_is_no_verdict(board: Path) -> None:
     assert run_on(board, "away", "b2").failure is None
     assert used(board) == ["away", "b2"]
     with raises(Unreachable, "hosts.no-answer", "away"):
@@ -98,7 +98,7 @@ def test_each_host_is_lent_once() -> None:
     thread.join()
 
 
-def test_a_host_lost_twice_is_used_last() -> None:
+def test_host_lost_twice_is_used_last() -> None:
     hosts = Hosts(["b1", "b2"])
     for _ in range(2):
         hosts.note("b1", answered=False)

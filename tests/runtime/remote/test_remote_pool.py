@@ -158,23 +158,23 @@ def test_no_worker_elsewhere_is_lent(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_crash_is_the_candidates(folder: Path) -> None:
+def test_crash_is_the_candidates(folder: Path) -> None:
     assert run_in(folder, crash="1") is Signature.CRASH
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_run_may_have_options_of_its_own(folder: Path) -> None:
+def test_run_may_have_options_of_its_own(folder: Path) -> None:
     assert np.all(run_in(folder, asked={}, crash="1") == 2)
 
 
-def test_a_lost_task_is_run_again(folder: Path, cluster: Cluster) -> None:
+def test_lost_task_is_run_again(folder: Path, cluster: Cluster) -> None:
     cluster.lost = 2
     assert np.all(run_in(folder) == 2)
     assert cluster.submitted == 3
 
 
 @pytest.mark.parametrize("error", [OSError, BrokenExecutor, lambda: Exception("KilledWorker")])
-def test_a_task_that_is_lost_too_often_decides_nothing(
+def test_task_that_is_lost_too_often_decides_nothing(
     folder: Path, cluster: Cluster, error: Callable[[], Exception]
 ) -> None:
     cluster.lost = 9
@@ -183,7 +183,7 @@ def test_a_task_that_is_lost_too_often_decides_nothing(
         run_in(folder)
 
 
-def test_a_worker_without_subcut(folder: Path, cluster: Cluster) -> None:
+def test_worker_without_subcut(folder: Path, cluster: Cluster) -> None:
     cluster.lost, cluster.error = 1, lambda: ModuleNotFoundError(name="subgraph")
     with raises(BackendError, "executor.other-version", "load subcut"):
         run_in(folder)
@@ -200,7 +200,7 @@ def test_another_version_or_another_file_is_refused(
 
 @pytest.mark.slow  # 0.7 s: a process is ended
 @pytest.mark.usefixtures("cluster")
-def test_a_cancelled_run_ends_where_it_runs(folder: Path) -> None:
+def test_cancelled_run_ends_where_it_runs(folder: Path) -> None:
     cancel = Cancel()
     began = folder / "began"
 
@@ -227,7 +227,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_of_processes_ends_with_the_command(tmp_path: Path) -> None:
+def test_pool_of_processes_ends_with_the_command(tmp_path: Path) -> None:
     """A pipe that its processes hold would stay open."""
     pool = "import concurrent.futures as f\ndef make():\n    return f.ProcessPoolExecutor(2)\n"
     (tmp_path / "pool.py").write_text(pool)

@@ -150,7 +150,7 @@ def chain(folder: Path) -> Graph:
     return graph.load(folder / "model.onnx")
 
 
-def test_a_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path) -> None:
+def test_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path) -> None:
     """Nothing of it is left when the run has ended."""
     values(watch.real, chain(tmp_path / "m"), ["h3", "h8"], tmp_path / "out")
     assert watch.stretches == 9 and max(map(len, watch.kept)) == 2
@@ -158,7 +158,7 @@ def test_a_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Pa
     assert not list((tmp_path / "out").rglob("stretches-*"))
 
 
-def test_a_file_that_changes_meanwhile_is_an_error(
+def test_file_that_changes_meanwhile_is_an_error(
     watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g = chain(tmp_path / "m")
@@ -176,7 +176,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(
 # ------------------------------------------------------------ too large
 
 
-def test_a_stretch_that_takes_too_much_is_halved(
+def test_stretch_that_takes_too_much_is_halved(
     watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sizes are not known before the run: what the process does not manage is tried in shorter
@@ -199,7 +199,7 @@ def test_a_stretch_that_takes_too_much_is_halved(
     assert len(asked) == 5  # the inputs; four, two, one node; the other three
 
 
-def test_a_node_that_is_too_large_is_named(tmp_path: Path) -> None:
+def test_node_that_is_too_large_is_named(tmp_path: Path) -> None:
     """It really runs, in a process that may take 200 MB."""
     g = text_models.load(
         tmp_path,
@@ -213,7 +213,7 @@ def test_a_node_that_is_too_large_is_named(tmp_path: Path) -> None:
         assert values(one, g, ["s"], tmp_path / "after")["s"].shape == (1,)
 
 
-def test_an_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: Path) -> None:
+def test_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path,
         "g (float[4] x) => (float[1] z) <int64[1] far = {99}> { [a] a = Neg(x)  [bad] z = Gather(a,"
@@ -223,7 +223,7 @@ def test_an_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: P
         values(small, g, ["z"], tmp_path / "out")
 
 
-def test_what_is_known_is_not_run_again(watch: Watched, tmp_path: Path) -> None:
+def test_known_value_is_not_run_again(watch: Watched, tmp_path: Path) -> None:
     """Each later question runs what lies between it and values that are stored, and no more."""
     g = chain(tmp_path / "m")
     known = ReferenceValues(g, watch.real, Feeding().plan(g, g.inputs), tmp_path / "values")
@@ -253,7 +253,7 @@ def test_samples_may_have_other_shapes(tmp_path: Path) -> None:
     assert [c.tensors["y"].shapes for c in found] == [((2, 4),), ((3, 4),), ((3, 4),)]
 
 
-def test_what_is_asked_of_nobody_is_an_error(tmp_path: Path, small: Reference) -> None:
+def test_request_without_a_node_is_an_error(tmp_path: Path, small: Reference) -> None:
     text_models.load(tmp_path, LINE)
     small.load("line", tmp_path / "model.onnx")
     with raises(ModelError, "reference.no-value", "'w'"):

@@ -23,7 +23,7 @@ NODES = st.lists(
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(NODES, st.data(), st.integers(1, 120))
-def test_a_plan_covers_all_nodes_in_order_within_the_limit(
+def test_plan_covers_all_nodes_in_order_within_the_limit(
     costs: list[Cost], data: st.DataObject, limit: int
 ) -> None:
     live = data.draw(st.lists(SIZES, min_size=len(costs) + 1, max_size=len(costs) + 1))
@@ -36,7 +36,7 @@ def test_a_plan_covers_all_nodes_in_order_within_the_limit(
         assert nodes.stop == len(costs) or peak(costs, live, longer) > limit, "it could be longer"
 
 
-def test_a_weight_counts_once() -> None:
+def test_weight_counts_once() -> None:
     """Two nodes that read the same one fit where two that read different ones do not."""
     same = Cost({"w": 60})
     other = Cost({"v": 60})
@@ -44,7 +44,7 @@ def test_a_weight_counts_once() -> None:
     assert [list(s) for s in stretches([same, other, same], [0] * 4, 100)] == [[0], [1], [2]]
 
 
-def test_what_enters_and_what_is_asked_for_takes_room() -> None:
+def test_inputs_and_requested_tensors_take_room() -> None:
     costs = [Cost({"a": 30}), Cost({"b": 30}), Cost({"c": 30}, kept=50)]
     assert next_end(costs, [0, 0, 0, 0], 0, 100) == 2
     assert next_end(costs, [50, 50, 0, 0], 0, 100) == 1

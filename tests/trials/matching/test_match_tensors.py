@@ -119,7 +119,7 @@ def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "negative", [1.0, 0.05]
 )  # share of the values below 0, as which they count
-def test_a_name_handed_on_by_a_dropped_relu(negative: float, ours: Graph, tmp_path: Path) -> None:
+def test_name_handed_on_by_a_dropped_relu(negative: float, ours: Graph, tmp_path: Path) -> None:
     """The candidate's `b` holds what the reference's Relu reads, even if that is nearly the
     same."""
     a = np.where(MINE["a"] < 0, negative * MINE["a"], MINE["a"])
@@ -161,7 +161,7 @@ def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Pa
     assert {n: m.perm for n, m in names.items()} == {"x": (), "a": (0, 2, 3, 1), "y": (0, 2, 3, 1)}
 
 
-def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) -> None:
+def test_uninformative_tensor_is_not_matched_by_value(ours: Graph, tmp_path: Path) -> None:
     """A mask of ones fits everywhere."""
     ones = np.ones((1, 4, 5, 6), np.float32)
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "P"), ("Neg", ["P"], "y")], ["x"], "y")
@@ -172,7 +172,7 @@ def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) 
     assert "b" not in names
 
 
-def test_a_map_that_names_nothing(ours: Graph, tmp_path: Path) -> None:
+def test_map_that_names_nothing(ours: Graph, tmp_path: Path) -> None:
     other = model(
         tmp_path / "other.onnx", [("Sin", ["x"], "first"), ("Neg", ["first"], "y")], ["x"], "y"
     )
