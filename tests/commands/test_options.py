@@ -18,6 +18,7 @@ import pytest
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.bisect import bisect
 from subgraph.commands.compare import compare
+from subgraph.commands.cut import cut
 from subgraph.commands.options import (
     CriterionOptions,
     Given,
@@ -28,7 +29,7 @@ from subgraph.commands.options import (
 )
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
-from subgraph.project import Project
+from subgraph.project import KEYS, Project
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -232,3 +233,9 @@ def test_the_options_of_a_group_are_words_of_a_command_line() -> None:
     group = InputOptions(inputs=["a.npy"], seed=0, shape=["x=1", "y=2"], bgr=True)
     words = ["--seed=0", "--shape=x=1", "--shape=y=2", "--bgr"]
     assert options.words_of(group, "inputs") == words
+
+
+def test_each_setting_of_the_project_file_is_an_option() -> None:
+    tables = {"candidates", "known", "model", "tests"}
+    flags = {*options.flags_of(bisect), *options.flags_of(cut)}
+    assert {f"--{key.replace('_', '-')}" for key in KEYS.keys() - tables} <= flags
