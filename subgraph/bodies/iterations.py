@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +153,7 @@ class _Source:
     def graph(self) -> Graph:
         return self.body.graph
 
-    @cached_property
+    @property
     def inputs(self) -> list[str]:
         """The node's inputs, "" for one that is left out."""
         return list(self.graph.nodes[self.body.name.node].input)
@@ -390,7 +389,7 @@ class _Scan(_Iterated):
             ):
                 yield
 
-    @cached_property
+    @property
     def _attributes(self) -> Mapping[str, Any]:
         return {a.name: a for a in self.graph.nodes[self.body.name.node].attribute}
 

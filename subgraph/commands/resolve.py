@@ -148,7 +148,7 @@ class Asked:
         with name_setting(self.settings.setting(**{key: typed})):
             return convert(self.settings.get(key, typed, default))
 
-    @cached_property
+    @property
     def output(self) -> Path:
         """The folder that the result's folder goes into."""
         return Path(self.settings.get("output", self.result.output, "subcut_out"))

@@ -44,7 +44,7 @@ class Pair:
     reference: Array
     candidate: Array
 
-    @cached_property
+    @property
     def kind(self) -> str:
         """ "float", "complex", "integer", "boolean" or "string"."""
         dtype = self.reference.dtype
@@ -95,12 +95,12 @@ class Pair:
         a, b = self._vectors
         return (a, b) if self.finite.all() else (a[self.finite], b[self.finite])
 
-    @cached_property
+    @property
     def compared(self) -> int:
         """Number of elements that are finite in both (parts, of complex numbers)."""
         return int(self.values[0].size)
 
-    @cached_property
+    @property
     def nan_only(self) -> tuple[int, int]:
         """Number of elements that are NaN in the candidate alone, and in the reference alone."""
         if self.finite.all():
@@ -108,7 +108,7 @@ class Pair:
         a, b = (np.isnan(v) for v in self._vectors)
         return int((b & ~a).sum()), int((a & ~b).sum())
 
-    @cached_property
+    @property
     def inf_only(self) -> tuple[int, int]:
         """Number of elements that are infinite in the candidate alone, and in the reference alone.
 

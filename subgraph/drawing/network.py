@@ -35,7 +35,7 @@ class Network:
     types: Mapping[str, str] = field(default_factory=dict)
     scopes: Sequence[tuple[str, ...]] = ()
 
-    @cached_property
+    @property
     def leaves(self) -> int:
         """Nodes, inputs and outputs."""
         return len(self.ops) + len(self.inputs) + len(self.outputs)

@@ -85,6 +85,10 @@ class Graph:
         self.skeleton = skeleton
         self.model = skeleton.model
         self._index(self.model.graph)
+        # built when they are first needed (readers), or by `prepare`
+        self._readers: dict[str, list[int]] | None = None
+        self._kinds: dict[str, int] | None = None
+        self._infos: dict[str, tuple[int, protobuf.ValueInfoProto]] | None = None
 
     def _index(self, graph: protobuf.GraphProto) -> None:
         # The loop is written for speed: 80,000 nodes are indexed in 0.2 s.
@@ -137,8 +141,7 @@ class Graph:
             same.setdefault(name, []).append(i)
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
-    @cached_property
-    def made_twice(self) -> list[tuple[str, int, int]]:
+    def find_made_twice(self) -> list[tuple[str, int, int]]:
         """(tensor, first maker, other maker) per tensor that several nodes make, which is
         invalid."""
         if len(self.maker) == sum(map(len, self.makes)):
@@ -202,14 +205,16 @@ class Graph:
             if maker is not None:
                 yield maker
 
-    @cached_property
+    @property
     def readers(self) -> dict[str, list[int]]:
         """Tensor → indices of the nodes that read it, in file order."""
-        readers: dict[str, list[int]] = {}
-        for i, names in enumerate(self.reads):
-            for name in dict.fromkeys(names):
-                readers.setdefault(name, []).append(i)
-        return readers
+        if self._readers is None:
+            readers: dict[str, list[int]] = {}
+            for i, names in enumerate(self.reads):
+                for name in dict.fromkeys(names):
+                    readers.setdefault(name, []).append(i)
+            self._readers = readers
+        return self._readers
 
     def prepare(self) -> Graph:
         """Index readers, kinds and value infos of all tensors; returns the graph itself.
@@ -220,27 +225,19 @@ class Graph:
         Raises:
             ModelError: the graph has a cycle, or a value_info is damaged.
         """
-        _ = self.readers, self._all_kinds, self._all_infos
+        if self._kinds is None or self._infos is None:
+            _ = self.readers
+            self._kinds = self.kinds(self.maker)
+            infos = enumerate(self.value_infos().items())
+            self._infos = {name: (k, info) for k, (name, info) in infos}
         return self
-
-    def index_if_built(self, name: str) -> Any:
-        """An index (`readers`, `_all_kinds`, `_all_infos`) if it was built already, else None."""
-        return self.__dict__.get(name)
-
-    @cached_property
-    def _all_kinds(self) -> dict[str, int]:
-        return self.kinds(self.maker)
-
-    @cached_property
-    def _all_infos(self) -> dict[str, tuple[int, protobuf.ValueInfoProto]]:
-        return {name: (k, info) for k, (name, info) in enumerate(self.value_infos().items())}
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
         """As `readers`, of a few tensors: one pass over the nodes below, without building the
         index."""
         tensors = set(names)
-        if (all_readers := self.index_if_built("readers")) is not None:
-            return {name: all_readers[name] for name in tensors if name in all_readers}
+        if (known := self._readers) is not None:
+            return {name: known[name] for name in tensors if name in known}
         first = (
             min((self.maker.get(name, 0) for name in tensors), default=0) if self._is_sorted else 0
         )
@@ -322,8 +319,8 @@ class Graph:
         tensors.
         """
         names = list(tensors)
-        if (all_kinds := self.index_if_built("_all_kinds")) is not None:
-            return {n: all_kinds[n] if n in all_kinds else self._kind_of_source(n) for n in names}
+        if (known := self._kinds) is not None:
+            return {n: known[n] if n in known else self._kind_of_source(n) for n in names}
         made_by = self.maker.get
         reads = self.reads
         ops = self.ops
@@ -377,7 +374,7 @@ class Graph:
         Raises:
             ModelError: a value_info is damaged.
         """
-        if names is not None and (known := self.index_if_built("_all_infos")) is not None:
+        if names is not None and (known := self._infos) is not None:
             found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
             return {info.name: info for _, info in found}
         graph = self.model.graph

@@ -66,8 +66,8 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
         ModelError: the graph has a cycle, several nodes make one tensor, or no node makes a tensor
             that is read.
     """
-    if graph.made_twice:
-        name, first, second = graph.made_twice[0]
+    if made_twice := graph.find_made_twice():
+        name, first, second = made_twice[0]
         raise ModelError(
             f"tensor '{name}' is made twice, by {graph.label(first)} and {graph.label(second)}",
             f"subcut inspect {graph.path.name}",

@@ -114,7 +114,7 @@ class Planner:
         """How many models were asked about, stored ones among them."""
         return len(self.tried) + len(self.errors) + self.ranking
 
-    @cached_property
+    @property
     def outputs(self) -> list[str]:
         return [n for n in self.trials.model.graph.outputs if n in self.trials.model.graph.maker]
 
@@ -138,7 +138,7 @@ class Planner:
             *fed,
         )
 
-    @cached_property
+    @property
     def _gears(self) -> list[tuple[str, Twin]]:
         return list(self.gears.items())
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -221,7 +220,7 @@ class ModelRun:
     others: tuple[str, ...]
     seconds: float
 
-    @cached_property
+    @property
     def by_name(self) -> dict[str, Record]:
         """`tensors`, by name."""
         return {record.name: record for record in self.tensors}

@@ -290,7 +290,8 @@ class Reference:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
             raise ModelError(f"the reference lost the model: {e.what}", code=e.code) from e
-        if missing := [name for name in outputs if name not in run.by_name]:
+        given = run.by_name
+        if missing := [name for name in outputs if name not in given]:
             raise ModelError(
                 f"the reference, {self.backend}, gives no value of '{missing[0]}'",
                 code="reference.no-value",

@@ -173,13 +173,13 @@ class Comparison:
     score: ScoreDocument | None = None
     flaky_outputs: tuple[str, ...] = ()
     precise: PreciseSetting | None = None
-    _result: ComparisonDocument | None = field(default=None, repr=False)
+    written: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
     def result(self) -> ComparisonDocument:
         """All of this with names and versions; what `compare` returns has it."""
-        assert self._result
-        return self._result
+        assert self.written
+        return self.written
 
     @property
     def document(self) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def compare(
     with open_with_processes(graph, setup, reference) as trials:
         prepared = prepare(trials, chosen(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
-        return replace(found, _result=document(prepared.trials, found, criterion, command=""))
+        return replace(found, written=document(prepared.trials, found, criterion, command=""))
 
 
 def compare_tensors(

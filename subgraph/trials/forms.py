@@ -94,7 +94,7 @@ class ShippedModel:
         for."""
         return digest("shipped/1", model_digest(self.graph), list(self.whole.outputs))
 
-    @cached_property
+    @property
     def open_shapes(self) -> bool:
         """Does the file declare a shape that is not all sizes?"""
         return has_open_shapes(self.graph)

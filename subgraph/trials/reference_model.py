@@ -56,6 +56,7 @@ class ReferenceModel:
         roundings: runs the ONNX model itself, where the reference runs the module that it was
             exported from.
         choice: which outputs are compared, and where.
+        noises: the noise of regions, by nodes, outputs and sample; filled as it is needed.
         unrounded: Casts that a translation added, as `casts.find_unrounded` returns them.
     """
 
@@ -71,7 +72,7 @@ class ReferenceModel:
     unrounded: Mapping[str, str] = field(default_factory=dict)
     choice: OutputChoice = field(default_factory=OutputChoice)
     _weight_digests: dict[str, str] = field(default_factory=dict)
-    _noise: dict[Any, RegionNoise] = field(default_factory=dict)
+    noises: dict[Any, RegionNoise] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ------------------------------------------------------------ regions
@@ -107,7 +108,7 @@ class ReferenceModel:
 
     def fed_with(self, values: ReferenceValues) -> ReferenceModel:
         """The same model on other inputs."""
-        return replace(self, values=values, _noise={})
+        return replace(self, values=values, noises={})
 
     # ------------------------------------------------------------ tensors
 
@@ -245,7 +246,7 @@ class ReferenceModel:
             if self.values.digest([sample[name] for name in names]) != own:
                 yield sample
 
-    @cached_property
+    @property
     def _inputs(self) -> list[str]:
         """The model's inputs that an output depends on."""
         whole = self.whole()
@@ -287,9 +288,9 @@ class ReferenceModel:
         """The rounding noise of a region for sample `k`."""
         place = (region.nodes, region.outputs, k)
         with self._lock:
-            if place not in self._noise:
-                self._noise[place] = self.region_noise(region, self.values.records[k])
-            return self._noise[place]
+            if place not in self.noises:
+                self.noises[place] = self.region_noise(region, self.values.records[k])
+            return self.noises[place]
 
     def region_noise(self, region: Region, tensors: Mapping[str, Record]) -> RegionNoise:
         """The rounding noise of a region that is fed with these tensors and has these outputs."""

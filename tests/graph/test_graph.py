@@ -126,7 +126,7 @@ def test_tensor_made_twice_is_found(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }"
     )
-    assert g.made_twice == [("a", 0, 2)]
+    assert g.find_made_twice() == [("a", 0, 2)]
 
 
 # ------------------------------------------------------------ declared types

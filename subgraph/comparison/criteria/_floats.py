@@ -89,7 +89,7 @@ class Floats:
         noise = self.context.noise
         return Precision.of_type(noise.coarsest_type() if noise else self.pair.reference.dtype.name)
 
-    @cached_property
+    @property
     def claim(self) -> Precision:
         """The claim that the candidate can be held to."""
         return max(self.context.claim, self.model_precision, key=Precision.roundoff)

@@ -81,7 +81,7 @@ class Slices:
                 return
             rest = reduce.reduce(rest, axis=0)
 
-    @cached_property
+    @property
     def widening(self) -> Array:
         """1 + 8/|s| per slice, 1 for the whole: a few draws seldom show the largest noise of a few
         elements."""
@@ -89,7 +89,7 @@ class Slices:
         wide[0] = 1.0
         return wide
 
-    @cached_property
+    @property
     def judged(self) -> Array:
         """Which slices are judged, booleans: the whole, and those of enough elements that count."""
         enough = self.sizes >= MIN_ELEMENTS

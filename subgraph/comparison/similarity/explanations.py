@@ -159,7 +159,7 @@ class _TensorPair:
     def same_shape(self) -> bool:
         return bool(self.reference.shape == self.candidate.shape)
 
-    @cached_property
+    @property
     def spread(self) -> float:
         """Largest less smallest finite value of the candidate."""
         return float(np.ptp(_finite_sample(self.candidate)))

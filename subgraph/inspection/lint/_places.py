@@ -48,6 +48,11 @@ UNREADABLE = (
 )  # raised by damaged tensors; see rule `invalid`
 
 
+def _name_of(declared: Any) -> str:
+    """Return the name of an input or output, which a FunctionProto lists as a text."""
+    return declared if isinstance(declared, str) else str(declared.name)
+
+
 @dataclass(eq=False)
 class Scope:
     """A graph, body or local function, and the names that its nodes see.
@@ -58,6 +63,8 @@ class Scope:
         opsets: version by domain.
         outer: the scope around a body.
         load_types: computes the types of its tensors; called on first use, because that takes a shape inference.
+        weights: its dense initializers by name.
+        inputs, outputs: their names.
     """  # noqa: E501
 
     graph: Graph
@@ -67,26 +74,19 @@ class Scope:
     outer: Scope | None = None
     load_types: Callable[[], Types] = dict
     nodes: list[LintNode] = field(default_factory=list)
+    weights: dict[str, protobuf.TensorProto] = field(init=False)
+    inputs: frozenset[str] = field(init=False)
+    outputs: frozenset[str] = field(init=False)
 
-    @cached_property
-    def weights(self) -> dict[str, protobuf.TensorProto]:
-        """Dense initializers of this scope."""
-        return {t.name: t for t in getattr(self.proto, "initializer", ())}
+    def __post_init__(self) -> None:
+        self.weights = {t.name: t for t in getattr(self.proto, "initializer", ())}
+        self.inputs = frozenset(map(_name_of, self.proto.input))
+        self.outputs = frozenset(map(_name_of, self.proto.output))
 
     @cached_property
     def makers(self) -> dict[str, LintNode]:
         """Tensor → the node of this scope that makes it."""
         return {name: node for node in self.nodes for name in node.proto.output if name}
-
-    @cached_property
-    def inputs(self) -> frozenset[str]:
-        """Names of the inputs, which a FunctionProto lists as texts."""
-        return frozenset(v if isinstance(v, str) else v.name for v in self.proto.input)
-
-    @cached_property
-    def outputs(self) -> frozenset[str]:
-        """Names of the outputs, which a FunctionProto lists as texts."""
-        return frozenset(v if isinstance(v, str) else v.name for v in self.proto.output)
 
     @cached_property
     def shared_names(self) -> frozenset[str]:

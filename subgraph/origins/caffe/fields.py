@@ -187,6 +187,8 @@ class Parameters:
         ModelError: a field is unknown, or its value is not of its kind; names the line.
     """
 
+    _values: Mapping[str, Any] = {}  # so that `__getattr__` ends before it is set
+
     def __init__(self, name: str, message: Message | None, where: str) -> None:
         kinds = _kinds(name)
         values: dict[str, Any] = {}
@@ -220,7 +222,7 @@ class Parameters:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.__dict__["_values"][name]
+            return self._values[name]
         except KeyError:
             raise AttributeError(name) from None
 

@@ -11,7 +11,6 @@ import json
 import threading
 from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,11 +76,8 @@ class RemoteWorkers(Workers):
         self._connection = executors.connected(candidate.executor, candidate.resources)
         self._by_content = False
         self._reconnecting = threading.Lock()
-
-    @cached_property
-    def _task(self) -> ClusterTask:
-        candidate = replace(self.candidate, executor="", resources={}, origin="")
-        return ClusterTask(__version__, candidate, self.candidate.identity("")["code"])
+        sent = replace(candidate, executor="", resources={}, origin="")
+        self._task = ClusterTask(__version__, sent, candidate.identity("")["code"])
 
     def about(self) -> BackendInfo:
         """As of `Workers`, on a machine of the executor."""
