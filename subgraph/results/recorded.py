@@ -67,9 +67,9 @@ class Advice:
         says: one sentence, ours.
     """
 
-    kind: str
+    kind: Word
     verdict: str
-    tensor: str | None
+    tensor: Name | None
     says: str
 
 
