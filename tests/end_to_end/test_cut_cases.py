@@ -542,12 +542,13 @@ def test_18_metadata_stays_at_every_level(cut_model: Cutter) -> None:
     )
 
 
-def test_20_shared_names_are_told_apart(cut_model: Cutter) -> None:
-    assert [n.name for n in cut_model("20-0").graph.node] == [
-        "activation",
-        "matmul",
-        "activation#3",
-    ]
+@pytest.mark.parametrize(
+    ("key", "names"), [("20-0", "activation matmul activation#3"), ("44-0", "first middle last")]
+)
+def test_20_and_44_nodes_are_sorted_and_shared_names_told_apart(
+    key: str, names: str, cut_model: Cutter
+) -> None:
+    assert [n.name for n in cut_model(key).graph.node] == names.split()
 
 
 def test_31_low_bit_weights_keep_their_bytes(tmp_path: Path, cut_model: Cutter) -> None:
@@ -560,10 +561,6 @@ def test_38_data_behind_a_link_is_carried_along(tmp_path: Path, cut_model: Cutte
     cut = cut_model("38-1")
     assert not any(p.is_symlink() for p in (tmp_path / "out").rglob("*"))
     assert oracle.weight(cut, "W1").tobytes() == (tmp_path / "source/blob").read_bytes()
-
-
-def test_44_the_cut_is_sorted(cut_model: Cutter) -> None:
-    assert [n.name for n in cut_model("44-0").graph.node] == ["first", "middle", "last"]
 
 
 # -------------------------------------------------------------------------------------------

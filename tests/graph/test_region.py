@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from fixtures import graphs
-from subgraph.errors import ModelError, NoRegion
+from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
@@ -122,12 +122,33 @@ def test_start_and_end_without_a_path_are_refused(
     assert hint in refusal.value.hint
 
 
-def test_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
-    g = text_models.load(
-        tmp_path, "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }"
-    )
-    with raises(NoRegion, "region.separate-branches", "unread", "y"):
-        between(g, ["unread"], ["y"])
+@pytest.mark.parametrize(
+    ("text", "start", "end", "error", "code", "name"),
+    [
+        (
+            "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }",
+            *("unread", "y", NoRegion, "region.separate-branches", "unread"),
+        ),
+        (
+            "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }",
+            *("a", "b", ModelError, "graph.no-producer", "ghost"),
+        ),
+        (
+            "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }",
+            *("a", "a", ModelError, "graph.two-producers", "t"),
+        ),
+    ],
+)
+def test_tensor_without_readers_or_with_no_or_two_producers_is_named(
+    text: str, start: str, end: str, error: type[SubcutError], code: str, name: str, tmp_path: Path
+) -> None:
+    with raises(error, code, name):
+        between(text_models.load(tmp_path, text), [start], [end])
+
+
+def test_missing_producer_outside_the_region_is_no_error(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }"
+    assert between(text_models.load(tmp_path, text), ["b"], ["b"]).inputs == ("t",)
 
 
 def test_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
@@ -225,23 +246,6 @@ def test_above_includes_random_nodes(tmp_path: Path) -> None:
         text_models.labels(g, region.above(g, ["z"]).nodes)
         == "before first noise middle last".split()
     )
-
-
-def test_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
-    g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }"
-    )
-    with raises(ModelError, "graph.no-producer", "ghost"):
-        between(g, ["a"], ["b"])
-    assert between(g, ["b"], ["b"]).inputs == ("t",)  # nobody asks for it here
-
-
-def test_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
-    g = text_models.load(
-        tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }"
-    )
-    with raises(ModelError, "graph.two-producers", "t"):
-        between(g, ["a"], ["a"])
 
 
 def test_region_ends_before_a_zipmap(tmp_path: Path) -> None:

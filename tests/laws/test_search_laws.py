@@ -41,27 +41,19 @@ def check(family: str, count: int, wrong: float = 0.0) -> None:
 
 
 @pytest.mark.turns(3)
+@pytest.mark.parametrize("count", [QUICK, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", STEADY)
-def test_few_scenarios_of_each_family_have_no_wrong_finding(family: str) -> None:
-    check(family, QUICK)
+def test_no_finding_is_wrong(family: str, count: int) -> None:
+    check(family, count)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", STEADY)
-def test_no_wrong_answer(family: str) -> None:
-    check(family, MANY)
-
-
-def test_few_flaky_candidates_are_hardly_ever_misread() -> None:
-    check("flaky", 2 * QUICK, wrong=WRONG_FLAKY)
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_flaky_candidates_are_hardly_ever_misread() -> None:
+@pytest.mark.parametrize(
+    "count", [2 * QUICK, pytest.param(FLAKY, marks=[pytest.mark.rare, pytest.mark.slow])]
+)
+def test_flaky_candidates_are_hardly_ever_misread(count: int) -> None:
     """A whole that agrees each time is as rare as its runs make it; of the others hardly one is
     misread."""
-    check("flaky", FLAKY, wrong=WRONG_FLAKY)
+    check("flaky", count, wrong=WRONG_FLAKY)
 
 
 @pytest.mark.parametrize("family", STEADY)
