@@ -37,6 +37,7 @@ from subgraph.commands.help import (
 )
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
+from subgraph.documents import to_json
 from subgraph.errors import (
     EXIT_CODES,
     ErrorDocument,
@@ -46,6 +47,7 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.results.commands import ErrorResult, TasksResult
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
@@ -277,7 +279,7 @@ def global_options(
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()
     if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
-        return Result({"schema": "subcut.tasks/1", "exit_code": 0, "tasks": TASKS}, start_page())
+        return Result(to_json(TasksResult(tasks=TASKS)), start_page())
     return None
 
 
@@ -433,7 +435,7 @@ def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
     """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
     error's code."""
     if as_json:
-        return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
+        return Result(to_json(ErrorResult(exit_code=code, error=dict(error))), "", code)
     name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
     if sys.stderr is not None:  # closed: `2>&-`

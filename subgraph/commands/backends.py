@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from subgraph import plugins, project
 from subgraph.commands import Result
+from subgraph.documents import to_json
+from subgraph.results.commands import BackendEntry, BackendsResult
 from subgraph.runtime.backends import Options, capabilities
 from subgraph.runtime.devices import DEVICES
 from subgraph.text import clean
@@ -28,27 +28,23 @@ def backends() -> Result:
             if isinstance(table, dict)
             else []
         )
-        rows.append(
-            {"name": name, "help": " ; ".join(words), "from": str(settings.file), "options": {}}
-        )
-    width = max(len(clean(r["name"])) for r in rows)
+        rows.append(BackendEntry(name, " ; ".join(words), str(settings.file)))
+    width = max(len(clean(r.name)) for r in rows)
     lines = []
     for row in rows:
-        origin = f"   ({clean(row['from'])})" if row["from"] else ""
-        lines.append(f"{clean(row['name']):<{width}}  {clean(row['help'])}{origin}")
-        if options := _described(row["options"]):
+        origin = f"   ({clean(row.origin)})" if row.origin else ""
+        lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
+        if options := _described(row.options):
             lines.append(f"{'':<{width}}  options: {options}")
     lines.append(
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
     )
-    return Result(
-        {"schema": "subcut.backends/1", "exit_code": 0, "backends": rows}, "\n".join(lines)
-    )
+    return Result(to_json(BackendsResult(backends=rows)), "\n".join(lines))
 
 
-def _row(name: str, about: str, options: Options) -> dict[str, Any]:
-    return {"name": name, "help": about, "from": "", "options": options}
+def _row(name: str, about: str, options: Options) -> BackendEntry:
+    return BackendEntry(name, about, "", options)
 
 
 def _described(options: Options) -> str:

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +18,10 @@ from subgraph.commands.bisect import log_steps, opened, seconds
 from subgraph.commands.options import Text, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
+from subgraph.results.commands import EnvironmentEntry, EnvironmentsResult
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -184,22 +186,19 @@ def _environments(*, clear: bool) -> Result:
     from subgraph.environments import installation
 
     folders = installation.every()
-    rows = [{"folder": str(f), "requirements": installation.requirements(f)} for f in folders]
-    document: dict[str, Any] = {
-        "schema": "subcut.environments/1",
-        "exit_code": 0,
-        "environments": rows,
-    }
+    rows = [EnvironmentEntry(str(f), installation.requirements(f)) for f in folders]
+    document = EnvironmentsResult(environments=rows)
     if clear:
         removed = installation.clear()
-        return Result(document | {"removed": removed}, f"removed {count(removed, 'environment')}")
+        document = replace(document, removed=removed)
+        return Result(to_json(document), f"removed {count(removed, 'environment')}")
     if not folders:
-        return Result(document, "nothing is installed apart")
+        return Result(to_json(document), "nothing is installed apart")
     lines = [
         f"{folder.name}  {clean(' '.join(installation.requirements(folder)))}" for folder in folders
     ]
     return Result(
-        document,
+        to_json(document),
         "\n".join([*lines, f"{count(len(folders), 'environment')} in {folders[0].parent}"]),
     )
 
@@ -209,7 +208,6 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     from subgraph.blame.answer import summary
     from subgraph.blame.blame import Blame, in_its_surroundings
     from subgraph.blame.explain import explain
-    from subgraph.documents import to_json
     from subgraph.graph import region as regions
     from subgraph.runtime.deadline import if_time
 

@@ -18,6 +18,7 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.results.commands import PackedResult
 from subgraph.storage import folders
 from subgraph.text import clean, count
 
@@ -291,21 +292,19 @@ def _result(packed: Packed, source: Path) -> Result:
         log.info("left out: %s, which subcut did not write", clean(name))
     if len(packed.left) > LEFT_OUT_NAMED:
         log.info("left out: %d more", len(packed.left) - LEFT_OUT_NAMED)
-    document = {
-        "schema": "subcut.bundle/1",
-        "exit_code": 0,
-        "path": str(packed.path),
-        "bytes": size,
-        "source": str(source),
-        "files": to_json(packed.files),
-        "warnings": list(packed.warnings),
-        "unchanged": list(packed.unchanged),
-        "left_out_texts": list(packed.left_texts),
-        "left_out": list(packed.left),
-    }
+    document = PackedResult(
+        path=str(packed.path),
+        bytes=size,
+        source=str(source),
+        files=packed.files,
+        warnings=packed.warnings,
+        unchanged=packed.unchanged,
+        left_out_texts=packed.left_texts,
+        left_out=packed.left,
+    )
     shown = next(
         (f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes"
     )
     return Result(
-        document, f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}"
+        to_json(document), f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}"
     )

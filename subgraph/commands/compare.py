@@ -178,11 +178,10 @@ def compare(
         ]
     if len(found) == 1:
         return table.compared(found[0], csv_file)
-    document = {
-        "schema": "subcut.side-by-side/1",
-        "exit_code": max((one.exit_code for one in found), key=(0, 5, 1).index),
-        "comparisons": to_json(found),
-    }
+    from subgraph.results.compare import SideBySideResult
+
+    code = max((one.exit_code for one in found), key=(0, 5, 1).index)
+    document = to_json(SideBySideResult(exit_code=code, comparisons=found))
     return table.result(
         document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
     )

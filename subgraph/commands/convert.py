@@ -16,12 +16,14 @@ from subgraph import project, system
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
+from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, family_of, recognise
 from subgraph.text import clean, count, masked
@@ -270,25 +272,13 @@ def _refusal(check: Asked, graph: Graph) -> str:
 
 def _unusable(target: Path, head: str, why: str) -> Result:
     """A file that a converter wrote, and that does not load: nothing was converted."""
-    document = {
-        "schema": "subcut.convert/1",
-        "exit_code": 1,
-        "path": str(target),
-        "checked": False,
-        "why": why,
-    }
+    document = to_json(ConvertResult(exit_code=1, path=str(target), why=why))
     written = head.replace("converted  ", "written, and no runtime here loads it: ", 1)
     return Result(document, f"{written}\n{clean(why)}\n{clean(str(target))}", 1)
 
 
 def _unchecked(target: Path, head: str, why: str) -> Result:
-    document = {
-        "schema": "subcut.convert/1",
-        "exit_code": UNCHECKED,
-        "path": str(target),
-        "checked": False,
-        "why": why,
-    }
+    document = to_json(ConvertResult(exit_code=UNCHECKED, path=str(target), why=why))
     return Result(document, f"{head}\nnot checked: {clean(why)}\n{clean(str(target))}", UNCHECKED)
 
 

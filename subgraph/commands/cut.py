@@ -12,8 +12,10 @@ from subgraph.commands import Result, inside, log, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, family_of
 from subgraph.system import quote
@@ -244,22 +246,20 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
 
     region = between(graph, request.start, request.end)
     path = place.parent / (place.name or layout.place_name(region))
-    document = {
-        "schema": "subcut.cut/1",
-        "exit_code": 0,
-        "dry_run": True,
-        "path": str(path),
-        "region": {
-            "start": list(region.start),
-            "end": list(region.end),
-            "nodes": [graph.label(i) for i in region.nodes],
-            "pulled": [graph.label(i) for i in region.pulled],
-            "random": [graph.label(i) for i in region.random],
-        },
-        "inputs": [{"name": n, "producer": _maker(graph, n)} for n in region.inputs],
-        "shapes": [{"name": n, "producer": _maker(graph, n)} for n in region.shapes],
-        "outputs": [{"name": n, "producer": _maker(graph, n)} for n in region.outputs],
-    }
+    planned = PlannedRegion(
+        region.start,
+        region.end,
+        [graph.label(i) for i in region.nodes],
+        [graph.label(i) for i in region.pulled],
+        [graph.label(i) for i in region.random],
+    )
+    document = CutPlan(
+        path=str(path),
+        region=planned,
+        inputs=[BoundaryName(n, _maker(graph, n)) for n in region.inputs],
+        shapes=[BoundaryName(n, _maker(graph, n)) for n in region.shapes],
+        outputs=[BoundaryName(n, _maker(graph, n)) for n in region.outputs],
+    )
     lines = [
         _headline(
             region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs)
@@ -273,7 +273,7 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     width = max(len(clean(graph.label(i))) for i in region.nodes)
     lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
-    return Result(document, "\n".join(lines))
+    return Result(to_json(document), "\n".join(lines))
 
 
 def _maker(graph: Graph, name: str) -> str | None:
@@ -293,14 +293,11 @@ def _result(cases: list[Case]) -> Result:
     unsure = any(c.manifest["check"]["status"] in ("different", "unrepeatable") for c in cases)
     refused = any(c.manifest["check"]["status"] == "refused" for c in cases)
     code = 1 if refused else INCONCLUSIVE if unsure else 0
-    document = {
-        "schema": "subcut.cut/1",
-        "exit_code": code,
-        "results": [
-            {"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}}
-            for c in cases
-        ],
-    }
+    results = [
+        {"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}}
+        for c in cases
+    ]
+    document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
     return Result(document, "\n\n".join(map(_text, cases)), code)

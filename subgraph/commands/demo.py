@@ -12,7 +12,9 @@ import typer
 
 from subgraph import system
 from subgraph.commands import Result
+from subgraph.documents import to_json
 from subgraph.errors import OutputError, ResultExists, UsageError
+from subgraph.results.commands import DemoResult
 from subgraph.text import clean
 
 DEFAULT_FOLDER = "subcut-demo"
@@ -55,13 +57,7 @@ def demo(
 
     place = Path(folder)
     _write(place, files())
-    document = {
-        "schema": "subcut.demo/1",
-        "exit_code": 0,
-        "folder": str(place),
-        "files": list(ABOUT),
-        "commands": [BISECT, *NEXT],
-    }
+    document = to_json(DemoResult(folder=str(place), files=list(ABOUT), commands=[BISECT, *NEXT]))
     lines = [
         f"{clean(folder.rstrip('/'))}/ holds",
         *_table(ABOUT),

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from subgraph import plugins, project, system
@@ -15,6 +15,7 @@ from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.environments import emulated
 from subgraph.errors import NotInstalled, SubcutError
+from subgraph.results.commands import BackendRow, DoctorResult
 from subgraph.runtime import candidate
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
@@ -28,21 +29,6 @@ ABSENT, LACKS, FAILS = (
     "not here",
     "fails",
 )  # the package, the device, or it does not start
-
-
-@dataclass(frozen=True)
-class BackendRow:
-    """A backend, a device, another processor, or a candidate of the project file.
-
-    Attributes:
-        state: what of it works. says: its version and caveat, or what it lacks.
-    """
-
-    name: str
-    usable: bool
-    version: str
-    says: str
-    state: str = "ok"
 
 
 def doctor() -> Result:
@@ -76,13 +62,8 @@ def doctor() -> Result:
     lines += [
         f"{clean(r.name):<{width}}  {r.state:<{states}}  {clean(r.says)}".rstrip() for r in rows
     ]
-    document = {
-        "schema": "subcut.doctor/1",
-        "exit_code": code,
-        "versions": own,
-        "backends": to_json(rows),
-    }
-    return Result(document, "\n".join(lines), code)
+    document = DoctorResult(exit_code=code, versions=own, backends=rows)
+    return Result(to_json(document), "\n".join(lines), code)
 
 
 def _start(name: str) -> BackendRow:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, inside, options, table
@@ -18,6 +18,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, between, of_nodes
+from subgraph.results.commands import DrawnModel, DrawnPair
 from subgraph.text import clean, count, nearest
 from subgraph.version import install
 
@@ -130,15 +131,16 @@ def draw(
         )
     else:
         drawn = _two(graph, load(Asked(asked.settings, beside).model_path), shown)
-    document = {"schema": "subcut.draw/1", "exit_code": 0, "file": output, **drawn.document}
+    document = replace(drawn.document, file=output)
     if output is None:
-        return Result(document | {"svg": drawn.text}, drawn.text.rstrip("\n"))
+        inline = replace(document, svg=drawn.text)
+        return Result(to_json(inline), drawn.text.rstrip("\n"))
     path = Path(output)
     if form == ".png":
         _write_bytes(path, _png(drawn.text))
     else:
         table.write(path, drawn.text, "choose another -o FILE")
-    return Result(document, "\n".join([*drawn.lines, clean(str(path))]))
+    return Result(to_json(document), "\n".join([*drawn.lines, clean(str(path))]))
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Drawn:
 
     text: str
     lines: list[str]
-    document: dict[str, Any]
+    document: DrawnModel | DrawnPair
 
 
 # ------------------------------------------------------------ one model
@@ -242,9 +244,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
         else svg(layout, marks, name)
     )
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
-    return _Drawn(
-        text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()}
-    )
+    return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
 
 
 def _told(region: Region) -> list[str]:
@@ -399,8 +399,12 @@ def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
         )
     if len(rows) > LISTED:
         lines.append(f"  and {len(rows) - LISTED} more (--json has all)")
-    document = {"nodes": [len(one.nodes), len(other.nodes)], "matched": len(pairs), "changed": rows}
-    document["quantized"] = [[piece.tensor, piece.other] for piece in quantized]
+    document = DrawnPair(
+        nodes=[len(one.nodes), len(other.nodes)],
+        matched=len(pairs),
+        changed=rows,
+        quantized=[[piece.tensor, piece.other] for piece in quantized],
+    )
     return _Drawn(beside(drawings), lines, document)
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph.commands import Result
 from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph
+from subgraph.results.commands import EditResult
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean, count
 
@@ -140,15 +142,14 @@ def result(
     """The document and the text of an edit."""
     remarks = [f"note     {remark}" for remark in draft.remarks]
     nodes = len(draft.model.graph.node)
-    document = {
-        "schema": f"subcut.{command}/1",
-        "exit_code": 0,
-        "path": str(path),
-        "nodes": nodes,
-        "outputs": rows,
-        "remarks": draft.remarks,
-        **more,
-    }
+    edit = EditResult(
+        schema=f"subcut.{command}/1",
+        path=str(path),
+        nodes=nodes,
+        outputs=rows,
+        remarks=draft.remarks,
+    )
+    document = to_json(edit) | more
     head, *rest = lines
     return Result(
         document, "\n".join([head, *remarks, *rest, f"{clean(str(path))}   {count(nodes, 'node')}"])

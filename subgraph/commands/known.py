@@ -19,6 +19,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.known import Entry
+from subgraph.results.commands import KnownResult
 from subgraph.text import aligned, clean, nearest, shorten
 
 if TYPE_CHECKING:
@@ -78,12 +79,8 @@ def known(
         own = entries_of.runtime_of(tested.backend, tested.device) if tested else ""
         chosen = [entries_of.find(name, chosen, own)]
     if not try_it:
-        document = {
-            "schema": "subcut.known/1",
-            "exit_code": 0,
-            "entries": [to_json(e) for e in chosen],
-        }
-        return Result(document, _page(chosen[0]) if name else _list(chosen))
+        document = KnownResult(entries=[to_json(e) for e in chosen])
+        return Result(to_json(document), _page(chosen[0]) if name else _list(chosen))
     if not tested:
         raise UsageError(
             "--try on which candidate?", f"-c {chosen[0].runtime}", code="argument.missing"
@@ -213,13 +210,9 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     )
     here = f"{version}, which" if version else "what"
     total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {here} runs here"
-    document = {
-        "schema": "subcut.known/1",
-        "exit_code": int(wrong > 0),
-        "version": version,
-        "entries": [{**to_json(e), "here": states[e.name][0]} for e in own],
-    }
-    return Result(document, "\n".join([*map(clean, lines), total]), int(wrong > 0))
+    entries = [{**to_json(e), "here": states[e.name][0]} for e in own]
+    document = KnownResult(exit_code=int(wrong > 0), version=version, entries=entries)
+    return Result(to_json(document), "\n".join([*map(clean, lines), total]), int(wrong > 0))
 
 
 def _state(entry: Entry, ended: Mapping[str, SweepOutcome]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.results.commands import RulesResult
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
@@ -172,9 +173,7 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
 def _rules() -> Result:
     rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in plugins.names("lint")]
     lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
-    return Result(
-        {"schema": "subcut.lint-rules/1", "exit_code": 0, "rules": rows}, "\n".join(lines)
-    )
+    return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
 
 
 # ------------------------------------------------------------ text

@@ -22,6 +22,7 @@ from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
+from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count
 from subgraph.trust import remember
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from subgraph.recordings.runs import RecordedRun
     from subgraph.trials.trial import Trials
 
-SCHEMA = "subcut.manual/1"
 HELP = """Find the wrong piece on a device that you operate by hand.
 
 The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
@@ -261,27 +261,18 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
     """List the answers, in order."""
     with _open_session(output, name) as manual:
         rows = [
-            {
-                "number": answer.number,
-                "what": manual.task(answer.number).what,
-                "said": answer.word,
-                "when": answer.when,
-                "command": answer.command,
-            }
+            GivenAnswer(
+                answer.number,
+                manual.task(answer.number).what,
+                answer.word,
+                answer.when,
+                answer.command,
+            )
             for answer in manual.log
         ]
-    width = max((len(clean(str(row["what"]))) for row in rows), default=0)
-    lines = [
-        f"{r['number']:>3}  {clean(str(r['what'])):<{width}}  {r['said']:<5}  {r['when']}"
-        for r in rows
-    ]
-    document = {
-        "schema": SCHEMA,
-        "exit_code": 0,
-        "name": manual.request.name,
-        "folder": str(manual.folder),
-        "log": rows,
-    }
+    width = max((len(clean(row.what)) for row in rows), default=0)
+    lines = [f"{r.number:>3}  {clean(r.what):<{width}}  {r.said:<5}  {r.when}" for r in rows]
+    document = to_json(ManualLog(name=manual.request.name, folder=str(manual.folder), log=rows))
     return Result(document, "\n".join(lines) or "nothing was answered yet")
 
 
@@ -325,12 +316,7 @@ def reset(
         left = sessions.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
-    document = {
-        "schema": SCHEMA,
-        "exit_code": 0,
-        "folder": str(folder),
-        "left": [str(p) for p in left],
-    }
+    document = to_json(ManualReset(folder=str(folder), left=[str(p) for p in left]))
     return Result(
         document, f"removed {clean(str(folder))}{', except for other files' if left else ''}"
     )
@@ -468,17 +454,18 @@ def _advanced(manual: Session, trials: Trials) -> Result:
         if step.number > advanced.shown:
             log.info(steps.step_line(step, remaining, labels))
     tasks = [manual_tasks.open_task(manual, number) for number in manual.open]
-    document = {
-        "schema": SCHEMA,
-        "exit_code": finding.exit_code if finding else 0,
-        "name": manual.request.name,
-        "folder": str(manual.folder),
-        "ended": finding is not None,
-        "answers": len(manual.log),
-        "trips": manual.rounds,
-        "open": to_json(tasks),
-        "result": bisection.document if finding else None,
-    }
+    document = to_json(
+        ManualProgress(
+            exit_code=finding.exit_code if finding else 0,
+            name=manual.request.name,
+            folder=str(manual.folder),
+            ended=finding is not None,
+            answers=len(manual.log),
+            trips=manual.rounds,
+            open=tasks,
+            result=bisection.document if finding else None,
+        )
+    )
     if finding is None:
         lines = manual_tasks.next_steps(manual, tasks, bisection, _parent(None))
         return Result(document, "\n".join(lines))

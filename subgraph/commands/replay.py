@@ -14,7 +14,9 @@ from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
+from subgraph.results.commands import ReplayResult
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
@@ -74,18 +76,15 @@ def replay(
     ]
     statuses = {verdict.status for verdict in verdicts}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
-    document = {
-        "schema": "subcut.replay/1",
-        "exit_code": code,
-        "case": str(case.place),
-        "candidate": chosen.name,
-    }
+    document = ReplayResult(
+        exit_code=code, case=str(case.place), candidate=chosen.name, samples=rows
+    )
     lines = [f"{clean(str(case.place))}/ on {clean(chosen.name)}"]
     for label, verdict in zip(labels, verdicts, strict=True):
         word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
         lines.append(f"  {f'{clean(label)}  ' if label else ''}{word}  {clean(verdict.why)}")
         lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]
-    return Result(document | {"samples": rows}, "\n".join(lines), code)
+    return Result(to_json(document), "\n".join(lines), code)
 
 
 def unpacked_folder(path: Path, output: str | None) -> Path:

@@ -14,6 +14,7 @@ from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
+from subgraph.results.commands import ReportResult
 from subgraph.text import clean
 
 STDOUT = "-"
@@ -83,7 +84,6 @@ def report(
             what, "choose another form, -f html for example", code="report.not-for-result"
         )
     texts = {word: rendered(module, document) for word, module in modules.items()}
-    answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:
             raise UsageError(
@@ -91,15 +91,15 @@ def report(
                 "name one form, or a folder with -o DIR",
                 code="option.conflict",
             )
-        return Result(
-            answer | {"files": [], "report": texts[words[0]]}, texts[words[0]].rstrip("\n")
-        )
+        text = texts[words[0]]
+        return Result(documents.to_json(ReportResult(report=text)), text.rstrip("\n"))
     folder = Path(output) if output is not None else path.parent
     files = {word: folder / _file(word, modules[word]) for word in words}
     for word, file in files.items():
         table.write(file, texts[word], "choose another -o DIR")
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
-    return Result(answer | {"files": [str(file) for file in files.values()]}, "\n".join(lines))
+    answer = ReportResult(files=[str(file) for file in files.values()])
+    return Result(documents.to_json(answer), "\n".join(lines))
 
 
 def _document_of(run: Path) -> Path:

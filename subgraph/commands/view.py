@@ -26,6 +26,7 @@ from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.results.bisect import BisectDocument
+from subgraph.results.commands import ViewResult
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
 from subgraph.storage import folders
@@ -143,7 +144,7 @@ def view(
             with contextlib.nullcontext() if no_browser else open_page(server.url):
                 server.serve_forever(poll_interval=0.2)
         server.session.close()  # a run that is under way stores its state
-    return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
+    return Result(to_json(ViewResult()), "the page is closed")
 
 
 @contextlib.contextmanager

@@ -134,3 +134,12 @@ class ComparisonDocument(ComparedOutputs):
     next: Sequence[str] | None = absent()
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideBySideResult:
+    """The comparisons of several candidates."""
+
+    schema: Literal["subcut.side-by-side/1"] = "subcut.side-by-side/1"
+    exit_code: int
+    comparisons: Sequence[ComparisonDocument]

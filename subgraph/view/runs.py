@@ -14,7 +14,9 @@ from typing import Any
 
 from subgraph import system
 from subgraph.children import python
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.results.commands import ErrorResult
 from subgraph.system import APART, interrupt
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean
@@ -200,4 +202,4 @@ def _document(text: str, code: int, last: str) -> dict[str, Any]:
         return document
     what = f"the run ended with code {code} and without a result: {last}"
     error = {"kind": "CrashError", "code": "run.no-result", "what": what, "hint": ""}
-    return {"schema": "subcut.error/1", "exit_code": code, "error": error}
+    return dict(to_json(ErrorResult(exit_code=code, error=error)))

@@ -10,6 +10,7 @@ import pytest
 
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.precision import Precision
+from subgraph.results.commands import BackendRow
 from subgraph.runtime import devices
 from subgraph.runtime.backends import _ort_providers, ort
 from subgraph.runtime.candidate import parse
@@ -173,7 +174,7 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
     )
     assert (row.usable, row.says) == (True, wanted)
     monkeypatch.setattr(hardware, "no_gpu_of", lambda *_: "")
-    fails = doctor.BackendRow("openvino", False, "", "openvino is not installed")
+    fails = BackendRow("openvino", False, "", "openvino is not installed")
     assert doctor.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
 
 

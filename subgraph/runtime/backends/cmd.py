@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import system
+from subgraph.documents import to_json
 from subgraph.errors import (
     BackendError,
     InputError,
@@ -309,6 +310,15 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunManifest:
+    """The list of the files that a command is given, and of those that it writes."""
+
+    schema: str = "subcut.run/1"
+    inputs: Sequence[Mapping[str, object]]
+    outputs: Sequence[Mapping[str, object]]
+
+
 def _write(
     feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm
 ) -> None:
@@ -339,7 +349,7 @@ def _write(
         }
         for o in declared
     ]
-    manifest = {"schema": "subcut.run/1", "inputs": inputs, "outputs": outputs}
+    manifest = to_json(RunManifest(inputs=inputs, outputs=outputs))
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
 
 

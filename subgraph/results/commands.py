@@ -1,0 +1,313 @@
+"""The results of commands that only list, write or draw, for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from subgraph.documents import absent, keyed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksResult:
+    """The tasks of the start page, by title."""
+
+    schema: Literal["subcut.tasks/1"] = "subcut.tasks/1"
+    exit_code: int = 0
+    tasks: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorResult:
+    """An error in place of a result."""
+
+    schema: Literal["subcut.error/1"] = "subcut.error/1"
+    exit_code: int
+    error: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulesResult:
+    """The rules of `lint`: their names and help."""
+
+    schema: Literal["subcut.lint-rules/1"] = "subcut.lint-rules/1"
+    exit_code: int = 0
+    rules: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """A case that was run again: the verdict of each sample."""
+
+    schema: Literal["subcut.replay/1"] = "subcut.replay/1"
+    exit_code: int
+    case: str
+    candidate: str
+    samples: Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportResult:
+    """The files of a report, or its text."""
+
+    schema: Literal["subcut.report/1"] = "subcut.report/1"
+    exit_code: int = 0
+    files: Sequence[str] = ()
+    report: str | None = absent()
+
+
+@dataclass(frozen=True)
+class EnvironmentEntry:
+    """An environment that was installed apart."""
+
+    folder: str
+    requirements: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentsResult:
+    """The environments of releases, and the number of removed ones."""
+
+    schema: Literal["subcut.environments/1"] = "subcut.environments/1"
+    exit_code: int = 0
+    environments: Sequence[EnvironmentEntry]
+    removed: int | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """The folder of `demo`, its files, and the commands to try."""
+
+    schema: Literal["subcut.demo/1"] = "subcut.demo/1"
+    exit_code: int = 0
+    folder: str
+    files: Sequence[str]
+    commands: Sequence[str]
+
+
+@dataclass(frozen=True)
+class BackendRow:
+    """A backend, a device, another processor, or a candidate of the project file.
+
+    Attributes:
+        state: what of it works. says: its version and caveat, or what it lacks.
+    """
+
+    name: str
+    usable: bool
+    version: str
+    says: str
+    state: str = "ok"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorResult:
+    """The versions here, and the state of each backend."""
+
+    schema: Literal["subcut.doctor/1"] = "subcut.doctor/1"
+    exit_code: int
+    versions: Mapping[str, str]
+    backends: Sequence[BackendRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedResult:
+    """A bundle: its files, and what was left out of it."""
+
+    schema: Literal["subcut.bundle/1"] = "subcut.bundle/1"
+    exit_code: int = 0
+    path: str
+    bytes: int
+    source: str
+    files: object
+    warnings: Sequence[str]
+    unchanged: Sequence[str]
+    left_out_texts: Sequence[str]
+    left_out: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewResult:
+    """The end of a page."""
+
+    schema: Literal["subcut.view/1"] = "subcut.view/1"
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertResult:
+    """A converted model that was not compared with the original.
+
+    A compared model has the fields of a comparison of recordings in addition.
+    """
+
+    schema: Literal["subcut.convert/1"] = "subcut.convert/1"
+    exit_code: int
+    path: str
+    checked: bool = False
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownResult:
+    """Entries of what runtimes compute wrongly; tried ones say so in `here`."""
+
+    schema: Literal["subcut.known/1"] = "subcut.known/1"
+    exit_code: int = 0
+    version: str | None = absent()
+    entries: Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class BackendEntry:
+    """A backend, its help and options. `origin`: the project file that names it."""
+
+    name: str
+    help: str
+    origin: str = keyed("from")
+    options: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendsResult:
+    """The backends, and the candidates of the project file."""
+
+    schema: Literal["subcut.backends/1"] = "subcut.backends/1"
+    exit_code: int = 0
+    backends: Sequence[BackendEntry]
+
+
+@dataclass(frozen=True)
+class BoundaryName:
+    """A tensor at the boundary of a region; `producer` is None for an input of the model."""
+
+    name: str
+    producer: str | None
+
+
+@dataclass(frozen=True)
+class PlannedRegion:
+    """The region of a cut: labels of nodes."""
+
+    start: Sequence[str]
+    end: Sequence[str]
+    nodes: Sequence[str]
+    pulled: Sequence[str]
+    random: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutPlan:
+    """The result of `cut --dry-run`: what would be written."""
+
+    schema: Literal["subcut.cut/1"] = "subcut.cut/1"
+    exit_code: int = 0
+    dry_run: Literal[True] = True
+    path: str
+    region: PlannedRegion
+    inputs: Sequence[BoundaryName]
+    shapes: Sequence[BoundaryName]
+    outputs: Sequence[BoundaryName]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutResult:
+    """The cuts: each with its path and the fields of its manifest."""
+
+    schema: Literal["subcut.cut/1"] = "subcut.cut/1"
+    exit_code: int
+    results: Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditResult:
+    """An edited model: its outputs, and remarks."""
+
+    schema: str
+    exit_code: int = 0
+    path: str
+    nodes: int
+    outputs: Sequence[Mapping[str, object]]
+    remarks: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveResult(EditResult):
+    """A model without some nodes; `tail`: the file of what was removed."""
+
+    tail: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnModel:
+    """A drawing of a model; `svg` if it has no file."""
+
+    schema: Literal["subcut.draw/1"] = "subcut.draw/1"
+    exit_code: int = 0
+    file: str | None = None
+    nodes: int
+    region: Mapping[str, Sequence[str]] | None
+    layout: Mapping[str, object]
+    svg: str | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnPair:
+    """A drawing of two models: the pieces that other operators compute, and the quantized ones."""
+
+    schema: Literal["subcut.draw/1"] = "subcut.draw/1"
+    exit_code: int = 0
+    file: str | None = None
+    nodes: Sequence[int]
+    matched: int
+    changed: Sequence[Mapping[str, object]]
+    quantized: Sequence[Sequence[str]]
+    svg: str | None = absent()
+
+
+@dataclass(frozen=True)
+class GivenAnswer:
+    """An answer of a search that is run by hand."""
+
+    number: int
+    what: str
+    said: str
+    when: str
+    command: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManualLog:
+    """The answers that were given."""
+
+    schema: Literal["subcut.manual/1"] = "subcut.manual/1"
+    exit_code: int = 0
+    name: str
+    folder: str
+    log: Sequence[GivenAnswer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManualProgress:
+    """A search that is run by hand: its open tasks, or its result."""
+
+    schema: Literal["subcut.manual/1"] = "subcut.manual/1"
+    exit_code: int
+    name: str
+    folder: str
+    ended: bool
+    answers: int
+    trips: int
+    open: Sequence[object]
+    result: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManualReset:
+    """A search that was removed; `left`: files of others."""
+
+    schema: Literal["subcut.manual/1"] = "subcut.manual/1"
+    exit_code: int = 0
+    folder: str
+    left: Sequence[str]
