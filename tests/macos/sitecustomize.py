@@ -31,14 +31,7 @@ LACKING: dict[ModuleType, str] = {
     resource: "prlimit",
     select: "epoll",
 }
-NO_SYMBOLS = (
-    "prctl",
-    "renameat2",
-    "memfd_create",
-    "mallopt",
-    "malloc_trim",
-    "gnu_get_libc_version",
-)
+NO_SYMBOLS = "prctl renameat2 memfd_create mallopt malloc_trim gnu_get_libc_version".split()
 NOT_HELD = (
     resource.RLIMIT_DATA,
     resource.RLIMIT_AS,
