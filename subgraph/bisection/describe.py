@@ -29,7 +29,7 @@ from subgraph.search.oracle import QueryKind
 from subgraph.text import count
 from subgraph.trials.compare import compared_model, iter_flaky_notes, ranked, ranking
 from subgraph.trials.forms import Form
-from subgraph.trials.trial import Trials
+from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
 from subgraph.version import versions
 
@@ -93,7 +93,7 @@ def describe(
         seconds=round(seconds, 3),
         command=command,
         model=compared_model(graph),
-        candidate=_candidate(trials),
+        candidate=_candidate(trials.judge),
         reference=_reference(oracle),
         criterion=criterion,
         samples=trials.model.values.labels,
@@ -134,14 +134,14 @@ def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[in
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
-def _candidate(trials: Trials) -> RuntimeDocument:
-    candidate = trials.runtime.candidate
-    info = trials.runtime.about
+def _candidate(judge: Judge) -> RuntimeDocument:
+    candidate = judge.runtime.candidate
+    info = judge.runtime.about
     options = {
         k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"
     }
     return RuntimeDocument(
-        candidate.name, Path(candidate.backend).name, options, info.version, trials.judge.precision
+        candidate.name, Path(candidate.backend).name, options, info.version, judge.precision
     )
 
 

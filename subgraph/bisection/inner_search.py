@@ -74,7 +74,7 @@ class InnerSearch:
         there."""
         for k, finding in enumerate(findings):
             is_candidate = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
-            is_entered = is_candidate and can_enter(self.oracle.trials, finding.indices)
+            is_entered = is_candidate and can_enter(self.oracle.trials.judge, finding.indices)
             found = self._search_node(finding) if is_entered else None
             yield replace(finding, inside=found) if found else finding
 
@@ -99,7 +99,7 @@ class InnerSearch:
     def _explain_other(self, entered: Entered, found: InsideDocument) -> InsideDocument:
         """Tell why a body, as a standalone model, is not as wrong as its node."""
         try:
-            if why := miscounted(self.oracle.trials, self.options.setup, entered, self.runs):
+            if why := miscounted(self.oracle.trials.judge, self.options.setup, entered, self.runs):
                 return InsideDocument(entered.all_iterations, None, None, why=why)
         except SubcutError as e:
             return replace(found, why=found.why or e.what)
@@ -115,7 +115,10 @@ class InnerSearch:
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)
-            with trials_inside(self.oracle.trials, self.options.setup, entered) as (trials, setup):
+            with trials_inside(self.oracle.trials.judge, self.options.setup, entered) as (
+                trials,
+                setup,
+            ):
                 log.info("inside %s: %d nodes", clean(known.body), len(trials.model.graph.nodes))
                 options = replace(
                     self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body

@@ -25,6 +25,7 @@ from subgraph.graph import protobuf
 from subgraph.results.bisect import InsideDocument
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
+from subgraph.trials.judge import Judge
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -80,18 +81,17 @@ class Entered:
         return self.body.name.text.removesuffix(f"@{self.body.name.iteration}")
 
 
-def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
+def can_enter(judge: Judge, nodes: Sequence[int]) -> bool:
     """Is this finding a single node with something inside that the candidate can be asked about?"""
     if (
         len(nodes) != 1
-        or trials.runtime.own_model
-        or trials.runtime.is_manual
-        or trials.model.shared_tensors is not None
+        or judge.runtime.own_model
+        or judge.runtime.is_manual
+        or judge.model.shared_tensors is not None
     ):
         return False
     return (
-        holds_bodies(trials.model.graph, nodes[0])
-        and nodes[0] not in trials.model.graph.random_nodes
+        holds_bodies(judge.model.graph, nodes[0]) and nodes[0] not in judge.model.graph.random_nodes
     )
 
 
@@ -163,18 +163,18 @@ def most_halvings(total: int) -> int:
 
 
 @contextmanager
-def trials_inside(trials: Trials, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
+def trials_inside(judge: Judge, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
     """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their
     setup.
 
     Raises:
         SubcutError: the reference cannot run it.
     """
-    scratch = trials.model.new_folder()
-    inside = run_body(entered.body, trials.model.values, scratch, setup.feeding, [entered.sample])
+    scratch = judge.model.new_folder()
+    inside = run_body(entered.body, judge.model.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding, choice=OutputChoice(), needs_evidence=False)
-    with open_trials(inside.graph, setup, trials.model.reference, trials.runtime.workers) as inner:
+    with open_trials(inside.graph, setup, judge.model.reference, judge.runtime.workers) as inner:
         yield inner, setup
 
 
@@ -195,7 +195,7 @@ def _fails_up_to(
     """
     model, feeds = truncated(body, trials.model.values, sample, trips, trials.model.new_folder())
     verdict = _asked(
-        trials,
+        trials.judge,
         setup,
         body,
         model,
@@ -212,7 +212,7 @@ def _fails_up_to(
     return verdict.status is Status.FAIL and refused == as_whole
 
 
-def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
+def miscounted(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
     """How often the candidate runs a Loop, where that is not as often as the reference does; "" if
     that is not known.
 
@@ -223,9 +223,9 @@ def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) 
     if body.graph.nodes[body.name.node].op_type != "Loop" or not body.name.attribute:
         return ""
     runs.require(1)
-    model, feeds = counting(body, trials.model.values, entered.sample)
+    model, feeds = counting(body, judge.model.values, entered.sample)
     verdict = _asked(
-        trials, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed"
+        judge, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed"
     )
     if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
         return ""
@@ -241,7 +241,7 @@ def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) 
 
 
 def _asked(
-    trials: Trials,
+    judge: Judge,
     setup: Setup,
     body: Body,
     model: protobuf.ModelProto,
@@ -256,7 +256,7 @@ def _asked(
     with open_trials(
         graph,
         replace(setup, feeding=feeding, choice=OutputChoice(), needs_evidence=False),
-        trials.model.reference,
-        trials.runtime.workers,
+        judge.model.reference,
+        judge.runtime.workers,
     ) as inner:
         return inner.verdict(inner.model.whole())

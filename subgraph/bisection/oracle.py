@@ -283,7 +283,7 @@ class NodeOracle:
 
     def _as_plain(self, whole: RunResult, profile: RunResult) -> bool:
         """Are the model's outputs as far off in a profile as in the plain run?"""
-        plain, probed = (error_of(self.trials, r.tensors) for r in (whole, profile))
+        plain, probed = (error_of(self.trials.judge, r.tensors) for r in (whole, profile))
         if plain is None or probed is None:
             return whole.failure is None and plain is probed
         return bool(
@@ -354,11 +354,11 @@ class NodeOracle:
 
     def _share_of_model(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""
-        whole = error_of(self.trials, self._target(()).values)
+        whole = error_of(self.trials.judge, self._target(()).values)
         alone = (
             None
             if result.failure or whole is None or not whole.any()
-            else error_alone(self.trials, region, result)
+            else error_alone(self.trials.judge, region, result)
         )
         return None if whole is None or alone is None else share_of(alone, whole)
 
@@ -391,11 +391,11 @@ class NodeOracle:
             self.failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.groups))) - set(query.items))
         piece = self.region(removed)
-        before = error_of(trials, self._target(query.target).values)
-        left = error_of(trials, values)
+        before = error_of(trials.judge, self._target(query.target).values)
+        left = error_of(trials.judge, values)
         if before is None or left is None or piece.nodes not in self.failed:
             return answer
-        alone = error_alone(trials, piece, self.failed[piece.nodes])
+        alone = error_alone(trials.judge, piece, self.failed[piece.nodes])
         return (
             answer
             if alone is None

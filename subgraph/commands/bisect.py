@@ -196,7 +196,7 @@ def opened(
         ends = [next(left) if end else "" for end in ends]
         within = "..".join(ends) if any(ends) else ""
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
-        resolve.log_caveat(trials)
+        resolve.log_caveat(trials.runtime)
         suspects = known.log_known(graph, setup.candidate) if setup.candidate.has_process else []
         weights = weights_of(trials.judge, runs) if recordings else None
         command = command_line()

@@ -257,7 +257,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
             open_case(case, k, candidate, criterion, reference) as trials,
         ):
             if not k:
-                resolve.log_caveat(trials)
+                resolve.log_caveat(trials.runtime)
             region = trials.model.whole()
             run_result = trials.run(region, fresh=True)
             verdicts.append(trials.judge.verdict(region, run_result))

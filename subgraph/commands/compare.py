@@ -265,7 +265,7 @@ def _compare(
             choice.is_part,
         )
         with open_trials(graph, setup, reference, workers) as trials:
-            resolve.log_caveat(trials)
+            resolve.log_caveat(trials.runtime)
             words = choice.words(trials.model)
             prepared = prepare(trials, chosen(trials.model, words))
             trials = prepared.trials

@@ -157,5 +157,5 @@ def _verdict(
         open_case(case, k, candidate, criterion, reference) as trials,
     ):
         if not k:
-            resolve.log_caveat(trials)
+            resolve.log_caveat(trials.runtime)
         return trials.verdict(trials.model.whole(), fresh=True)

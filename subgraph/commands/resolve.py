@@ -40,9 +40,9 @@ from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.candidate_runtime import CandidateRuntime
     from subgraph.trials.score import Wanted
     from subgraph.trials.session import Setup
-    from subgraph.trials.trial import Trials
 
 T = TypeVar("T")
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
@@ -518,15 +518,15 @@ def usual_reference(model: Path | None) -> str:
     return LITERT if model and is_of_tflite(model) else PLAIN
 
 
-def log_caveat(trials: Trials) -> None:
+def log_caveat(runtime: CandidateRuntime) -> None:
     """Log what the candidate's backend wants known before anything runs: that it computes in less
     than float32, say.
 
     Raises:
         BackendError: it cannot be used.
     """
-    if trials.runtime.about.caveat:
-        log.warning("%s", clean(trials.runtime.about.caveat))
+    if runtime.about.caveat:
+        log.warning("%s", clean(runtime.about.caveat))
 
 
 def positive_number(option: str, text: str | float | None) -> float | None:

@@ -24,8 +24,8 @@ from subgraph.graph.region import Region
 from subgraph.graph.walk import attribute
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record
+from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import WrongOutput
-from subgraph.trials.trial import Trials
 
 NEARER = 10.0  # times nearer to the approximation than to the exact function
 MOST = 9999  # that is said
@@ -110,7 +110,7 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
         if ops.isdisjoint(bodies):
             continue
         try:
-            times = _times_nearer(output, _run(trials, region, bodies))
+            times = _times_nearer(output, _run(trials.judge, region, bodies))
         except SubcutError:  # the reference has no such operator, or the values are of another type
             continue
         if times >= NEARER:
@@ -165,15 +165,15 @@ def _rms(pair: Pair) -> float:
     return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
 
 
-def _run(trials: Trials, region: Region, bodies: Mapping[str, str]) -> Feeds:
+def _run(judge: Judge, region: Region, bodies: Mapping[str, str]) -> Feeds:
     """The reference's outputs of the region, with the approximation in the place of its operators.
 
     Raises:
         SubcutError: the reference cannot run that.
     """
-    outputs: list[Mapping[str, Record]] = [{}] * len(trials.model.values.samples)
-    for samples, records in trials.model.sample_groups(region):
-        cut = trials.model.cut(region, records)
+    outputs: list[Mapping[str, Record]] = [{}] * len(judge.model.values.samples)
+    for samples, records in judge.model.sample_groups(region):
+        cut = judge.model.cut(region, records)
         model = cut.model
         opset = opset_of(model)
         for i, node in enumerate(model.graph.node):
@@ -187,7 +187,7 @@ def _run(trials: Trials, region: Region, bodies: Mapping[str, str]) -> Feeds:
                 node.domain = DOMAIN
         model.opset_import.add(domain=DOMAIN, version=1)
         model.ir_version = max(model.ir_version, 8)  # before it there are no functions
-        made = trials.model.run_model(
+        made = judge.model.run_model(
             model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs
         )
         for k, sample in zip(samples, made, strict=True):

@@ -38,6 +38,8 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials import computed_by
+from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.judge import Judge
 from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
@@ -79,7 +81,7 @@ def diagnose(
     seconds = verdict.build + verdict.run
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
-    evidence = list(_overflow(trials, region))
+    evidence = list(_overflow(trials.judge, region))
     if others:
         evidence += _in_common(trials, [region, *others])
     elif verdict.worst:
@@ -99,7 +101,7 @@ def diagnose(
         one.fact for one in evidence
     ):
         evidence.append(
-            _of_export(trials, region, {one.fact for one in evidence if one.kind == "second"})
+            _of_export(trials.judge, region, {one.fact for one in evidence if one.kind == "second"})
         )
     if verdict.signature in NO_OUTPUTS:
         return evidence
@@ -110,11 +112,11 @@ def diagnose(
 # ------------------------------------------------------------ numbers
 
 
-def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
+def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
     """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus
     infinity."""
-    graph = trials.model.graph
-    limit = min(trials.judge.precision.largest, MAX_PERTURBED)
+    graph = judge.model.graph
+    limit = min(judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
     weights |= {
@@ -124,7 +126,7 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
         if name_of(weight.data_type) in FLOATS:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
-                ends = f"{trials.judge.precision.dtype} ends at {limit:.2e}"
+                ends = f"{judge.precision.dtype} ends at {limit:.2e}"
                 yield Evidence(
                     "range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW
                 )
@@ -324,7 +326,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimisations."""
     if not (options := trials.runtime.about.exact):
         return
-    words = _changed(trials, options)
+    words = _changed(trials.runtime, options)
     if withheld:
         yield Evidence("exact", f"not run with {words}: {withheld}")
         return
@@ -390,7 +392,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
     """The same backend with each of its switches thrown, until the region is right."""
     rest: list[str] = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
-        words = f"{name} off ({_changed(trials, options)})"
+        words = f"{name} off ({_changed(trials.runtime, options)})"
         if withheld:
             rest.append(f"not run with {words}: {withheld}")
             continue
@@ -409,9 +411,9 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
         yield Evidence("switch", "; ".join(rest))
 
 
-def _changed(trials: Trials, options: Mapping[str, str]) -> str:
+def _changed(runtime: CandidateRuntime, options: Mapping[str, str]) -> str:
     """The options that the candidate has not yet."""
-    present = {k: str(v) for k, v in trials.runtime.candidate.options.items()}
+    present = {k: str(v) for k, v in runtime.candidate.options.items()}
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
 
 
@@ -476,19 +478,19 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     return near.error * NEARER <= far.error
 
 
-def _of_export(trials: Trials, region: Region, facts: Collection[Fact | None]) -> Evidence:
+def _of_export(judge: Judge, region: Region, facts: Collection[Fact | None]) -> Evidence:
     """One side is the module that the model was exported from: is the export wrong, or what runs
     the model?
 
     `facts`: with which side onnx's own evaluator agrees.
     """
-    known = filter(None, sources(trials.model.graph, region.nodes) or ())
+    known = filter(None, sources(judge.model.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
     where = (
-        " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.model.graph.label(region.nodes[-1])}'"
+        " and ".join(list(found)[:MAX_SOURCES]) or f"'{judge.model.graph.label(region.nodes[-1])}'"
     )
     sides = Fact.REFERENCE, Fact.CANDIDATE
-    module, model = sides if trials.model.roundings else reversed(sides)
+    module, model = sides if judge.model.roundings else reversed(sides)
     says = f"the exporter's translation of {where} is wrong, or what runs the model"
     if model in facts:
         says = (

@@ -22,6 +22,7 @@ from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
+from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagated, region_of
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
@@ -113,7 +114,7 @@ def attribute(
         BackendError: the candidate cannot be used.
     """
     target = target or whole_target(trials)
-    error = error_of(trials, target.values)
+    error = error_of(trials.judge, target.values)
     result = result or trials.run(region)
     died = result.failure is not None and result.failure.signature is Signature.CRASH
     if (
@@ -126,7 +127,7 @@ def attribute(
     if died or not _has_expected_types(trials.model, region, result):
         gain = _gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
-    patched = error_alone(trials, region, result)
+    patched = error_alone(trials.judge, region, result)
     if patched is None:
         return None
     share = share_of(patched, error)
@@ -152,13 +153,13 @@ def share_of(patched: Array, error: Array) -> float:
     return float(patched @ error) / float(error @ error)
 
 
-def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | None:
+def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None:
     """P: the error at the model's outputs when the region has these outputs, and the reference
     computes all else; None where it gave none."""
     if result.failure:
         return None
     try:
-        return error_of(trials, propagated(trials.model, region, result.tensors))
+        return error_of(judge, propagated(judge.model, region, result.tensors))
     except ModelError:
         return None
 
@@ -194,7 +195,7 @@ def remaining_error(trials: Trials, region: Region) -> float | None:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    error = error_of(trials, whole_target(trials).values)
+    error = error_of(trials.judge, whole_target(trials).values)
     left = None if error is None or not error.any() else _error_without(trials, region)
     return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
 
@@ -300,14 +301,14 @@ def _error_without(
 ) -> Array | None:
     """The final error when the reference runs the region and the candidate all other nodes."""
     values = _values_without(trials, region, right)
-    return None if values is None or isinstance(values, Verdict) else error_of(trials, values)
+    return None if values is None or isinstance(values, Verdict) else error_of(trials.judge, values)
 
 
 def _length(error: Array) -> float:
     return math.sqrt(float(error @ error))
 
 
-def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
+def error_of(judge: Judge, values: Sequence[Mapping[str, Record]]) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
     None where there are no values, where an output is missing, is a sequence or real on one side
@@ -316,8 +317,8 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
     if not values:
         return None
     parts = []
-    for k, (known, sample) in enumerate(zip(trials.model.values.records, values, strict=True)):
-        for name in trials.model.outputs:
+    for k, (known, sample) in enumerate(zip(judge.model.values.records, values, strict=True)):
+        for name in judge.model.outputs:
             if name not in sample:
                 return None
             a = known[name].value()
@@ -330,7 +331,7 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
                 or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind})
             ):
                 return None
-            mask = trials.judge.mask(name, k, sample)
+            mask = judge.mask(name, k, sample)
             parts.append(
                 scaled_differences(
                     a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP

@@ -63,6 +63,7 @@ from subgraph.trials.doubt import (
     settle_rounding,
 )
 from subgraph.trials.forms import FormsTried
+from subgraph.trials.judge import Judge
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.precise_setting import find_precise_setting
 from subgraph.trials.preflight import require_usable
@@ -493,7 +494,7 @@ def _compare(
         flaky_outputs=flaky,
         precise=None if flaky else find_precise_setting(trials, whole.signature),
     )
-    return _with_likeness(trials, _with_providers(trials, comparison), nodes, names)
+    return _with_likeness(trials, _with_providers(trials.judge, comparison), nodes, names)
 
 
 def _find_flaky(trials: Trials, first: RunResult) -> tuple[str, ...]:
@@ -559,11 +560,11 @@ def _told(
         yield i, verdict
 
 
-def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
+def _with_providers(judge: Judge, comparison: Comparison) -> Comparison:
     """The comparison with who computes each node, and what a user must know of the candidate."""
-    found = computed_by.of_model(trials)
+    found = computed_by.of_model(judge)
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
-    notes = filter(None, (trials.runtime.about.caveat, computed_by.share(trials, found)))
+    notes = filter(None, (judge.runtime.about.caveat, computed_by.share(judge, found)))
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
 
 

@@ -11,6 +11,8 @@ from subgraph import plugins
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
 from subgraph.text import clean, count
+from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.judge import Judge
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
@@ -18,29 +20,29 @@ log = logging.getLogger("subcut")
 FUNCTION = "computed_by"
 
 
-def of_model(trials: Trials) -> Mapping[int, str]:
+def of_model(judge: Judge) -> Mapping[int, str]:
     """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which
     it is not known."""
-    return _by_node(trials, trials.model.graph.path)
+    return _by_node(judge, judge.model.graph.path)
 
 
 def of_region(trials: Trials, region: Region) -> Mapping[int, str]:
     """As `of_model`, of a region alone."""
-    if not _tells(trials):
+    if not _tells(trials.runtime):
         return {}
     with trials.model.temporary_folder() as folder:
         trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
-        found = _by_node(trials, folder / "model.onnx")
+        found = _by_node(trials.judge, folder / "model.onnx")
     return {node: name for node, name in found.items() if node in region.nodes}
 
 
-def share(trials: Trials, found: Mapping[int, str]) -> str:
+def share(judge: Judge, found: Mapping[int, str]) -> str:
     """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known
     to."""
-    others = [name for name in found.values() if _elsewhere(trials, name)]
+    others = [name for name in found.values() if _elsewhere(judge.runtime, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
     return (
-        f"{len(others)} of {count(len(trials.model.graph.nodes), 'node')} fell back to {by}"
+        f"{len(others)} of {count(len(judge.model.graph.nodes), 'node')} fell back to {by}"
         if others
         else ""
     )
@@ -51,7 +53,7 @@ def sentence(trials: Trials, region: Region) -> str:
     found = of_region(trials, region)
     names = list(dict.fromkeys(found.values()))
     by = " and ".join(map(clean, names))
-    if len(found) == len(region.nodes) and all(_elsewhere(trials, name) for name in names):
+    if len(found) == len(region.nodes) and all(_elsewhere(trials.runtime, name) for name in names):
         return f"computed by {by}: the fault is not that of {clean(trials.runtime.candidate.name)}"
     if len(names) == 1 and len(found) == len(region.nodes):
         return f"computed by {by}"
@@ -63,38 +65,33 @@ def sentence(trials: Trials, region: Region) -> str:
     return f"computed: {'; '.join(each)}" if found else ""
 
 
-def _elsewhere(trials: Trials, name: str) -> bool:
+def _elsewhere(runtime: CandidateRuntime, name: str) -> bool:
     """Is this a provider that was not asked for?"""
-    asked = (str(trials.runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
+    asked = (str(runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
     return not any(name in one for one in asked)
 
 
-def _tells(trials: Trials) -> bool:
+def _tells(runtime: CandidateRuntime) -> bool:
     """Does the candidate say who computes what? One that runs a model of its own has other
     nodes."""
-    candidate = trials.runtime.candidate
-    if (
-        trials.runtime.own_model
-        or candidate.executor
-        or not candidate.has_process
-        or trials.runtime.is_manual
-    ):
+    candidate = runtime.candidate
+    if runtime.own_model or candidate.executor or not candidate.has_process or runtime.is_manual:
         return False
     return plugins.defines("backends", candidate.backend, FUNCTION)
 
 
-def _by_node(trials: Trials, model: Path) -> Mapping[int, str]:
-    if not _tells(trials):
+def _by_node(judge: Judge, model: Path) -> Mapping[int, str]:
+    if not _tells(judge.runtime):
         return {}
     try:
-        with trials.runtime.workers.borrow(loads=1) as worker:
-            lines = worker.names(FUNCTION, model, trials.runtime.candidate.options)
+        with judge.runtime.workers.borrow(loads=1) as worker:
+            lines = worker.names(FUNCTION, model, judge.runtime.candidate.options)
     except SubcutError as e:
         log.info("who computes each node is not known: %s", clean(e.what))
         return {}
     named = (line.split(" ", 1) for line in lines)
     return {
-        trials.model.graph.maker[tensor]: name
+        judge.model.graph.maker[tensor]: name
         for name, tensor in named
-        if tensor in trials.model.graph.maker
+        if tensor in judge.model.graph.maker
     }

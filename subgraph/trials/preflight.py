@@ -31,7 +31,10 @@ from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.tensors import Value
 from subgraph.text import clean
+from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.forms import Form
+from subgraph.trials.judge import Judge
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -74,7 +77,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
             require_contract(trials, trials.model.whole(), whole)
         return
     if not is_of_tflite(model.path):
-        _require_one_operator(trials)
+        _require_one_operator(trials.judge)
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
@@ -95,18 +98,18 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         )
 
 
-def _require_one_operator(trials: Trials) -> None:
+def _require_one_operator(judge: Judge) -> None:
     """Raise BackendError if the candidate runs none of the probes."""
-    dtype = _probe_type(trials)
+    dtype = _probe_type(judge.model)
     for body in PROBES[1:]:
-        result = _run_probe(trials, body, dtype)
+        result = _run_probe(judge, body, dtype)
         if any(result.tensors):
             return
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
     why, lines = _why(result)
     what = (
-        f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one Relu of"
+        f"candidate {clean(judge.runtime.candidate.name)} runs nothing, not even one Relu of"
         f" {dtype}: {why}"
     )
     hint = (
@@ -144,7 +147,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
     if breach.clause:
         what = f"candidate {clean(trials.runtime.candidate.name)}{breach.clause}"
-        raise BackendError(what, _hint(trials, breach.clause), code=breach.code)
+        raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,9 @@ NO_BREACH = Breach()
 
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
-    key = digest("contract/1", trials.processes.runs.candidate_key.text, _probe_type(trials), about)
+    key = digest(
+        "contract/1", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
+    )
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
     except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
@@ -226,8 +231,8 @@ def _find_wrong_probe(
 
     `lacks_output`: whether an output of the model is missing, too.
     """
-    dtype = _probe_type(trials)
-    result = _run_probe(trials, PROBES[0], dtype)
+    dtype = _probe_type(trials.model)
+    result = _run_probe(trials.judge, PROBES[0], dtype)
     if not any(
         of.keys() == {"y", "z"} or (of and lacks_output) for of in result.tensors
     ):  # the code is for one model alone
@@ -247,7 +252,7 @@ def _find_wrong_probe(
     breach = _find_form(expected, given)
     if breach and "z" in given:  # the wrapper changes an output, whichever operator computes it
         relu, add = expected.values()
-        exchanged = _run_probe(trials, EXCHANGED_PROBE, dtype)
+        exchanged = _run_probe(trials.judge, EXCHANGED_PROBE, dtype)
         if _find_form({"y": add, "z": relu}, _values_of(exchanged)) != breach:
             return NO_BREACH
     breach = breach or _find_breach(inputs, expected, given)
@@ -285,7 +290,7 @@ def _find_breach(
     return sentence or describe_worst(expected, given, list(expected))
 
 
-def _hint(trials: Trials, breach: str) -> str:
+def _hint(runtime: CandidateRuntime, breach: str) -> str:
     """Return what to do: a command declares the layout or byte order of its outputs."""
     form = (
         "big"
@@ -294,14 +299,14 @@ def _hint(trials: Trials, breach: str) -> str:
         if "NHWC" in breach and "outputs" in breach
         else ""
     )
-    if form and trials.runtime.candidate.runs_commands:
+    if form and runtime.candidate.runs_commands:
         return f"declare it: -c 'cmd[outputs={form}]:…', or outputs = \"{form}\" in subcut.toml"
     return RETURN
 
 
-def _probe_type(trials: Trials) -> str:
+def _probe_type(model: ReferenceModel) -> str:
     """Return the first float type among the model's inputs."""
-    inputs = [trials.model.values.records[0][name].dtype for name in trials.model.whole().inputs]
+    inputs = [model.values.records[0][name].dtype for name in model.whole().inputs]
     return next((dtype for dtype in inputs if dtype in TYPES), TYPES[0])
 
 
@@ -314,11 +319,11 @@ def _probe_inputs(dtype: str) -> dict[str, Array]:
     }
 
 
-def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
+def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
     """Run a model of these operators, of the opset of the model in question, in a fresh process."""
     from onnx import defs, parser, save_model
 
-    source = trials.model.graph.model
+    source = judge.model.graph.model
     kind = tensors.PROTO_NAMES.get(dtype, dtype)
     opset = next(
         (o.version for o in source.opset_import if o.domain in ("", "ai.onnx")),
@@ -333,21 +338,21 @@ def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
     """)
     for node in model.graph.node:
         node.name = node.op_type
-    with trials.model.temporary_folder() as folder:
+    with judge.model.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         values = _probe_inputs(dtype)
         fed = [
             tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name)
             for name in names
         ]
-        into = trials.model.new_folder()
+        into = judge.model.new_folder()
         feeds = [[record.within(str(folder)) for record in fed]]
-        passes = 1 if trials.runtime.candidate.runs_commands else PASSES
-        options = trials.runtime.candidate.options
+        passes = 1 if judge.runtime.candidate.runs_commands else PASSES
+        options = judge.runtime.candidate.options
         job = Job(
             folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes
         )
-        result = trials.runtime.workers.run(job)
+        result = judge.runtime.workers.run(job)
         made = str(into.resolve())
         absolute = tuple(
             {name: record.within(made) for name, record in of.items()} for of in result.tensors

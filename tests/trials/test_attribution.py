@@ -300,14 +300,14 @@ def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
     region = region_of(trials.model.graph, "b")
     trials.model.capture(region)
     died = RunResult(failure=Verdict(Status.FAIL, Signature.CRASH, "it died"))
-    assert error_alone(trials, region, died) is None
+    assert error_alone(trials.judge, region, died) is None
 
 
 def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Path) -> None:
     trials = ask(TWO)
     right = whole_target(trials).values
-    assert error_of(trials, right) is not None
+    assert error_of(trials.judge, right) is not None
     listed = tensors.save(
         "z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed"
     ).within(str(tmp_path))
-    assert error_of(trials, [{**sample, "z": listed} for sample in right]) is None
+    assert error_of(trials.judge, [{**sample, "z": listed} for sample in right]) is None

@@ -48,8 +48,8 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = trials_of(model, parse("qnn-htp"))
-    assert has_line(computed_by.share(trials, {0: "QNN", 1: "CPU"}), "1 of 2", "CPU")
-    assert computed_by.share(trials, {0: "QNN", 1: "QNN"}) == ""
+    assert has_line(computed_by.share(trials.judge, {0: "QNN", 1: "CPU"}), "1 of 2", "CPU")
+    assert computed_by.share(trials.judge, {0: "QNN", 1: "QNN"}) == ""
     region: Any = SimpleNamespace(nodes=(0, 1))
     for found, says in [
         (
@@ -71,4 +71,4 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
 
 
 def test_one_who_cannot_say_is_not_asked(model: Path) -> None:
-    assert computed_by.of_model(trials_of(model, parse("opencv"))) == {}
+    assert computed_by.of_model(trials_of(model, parse("opencv")).judge) == {}
