@@ -60,7 +60,7 @@ def _run_nodes(
         verdict = by_rounding.verdict(region, result)
         if verdict.status is not Status.FAIL:
             return _NodeAlone(verdict, None)
-        operators = APPROXIMATED.intersection(trials.model.graph.ops[i] for i in region.nodes)
+        operators = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
         agrees_usually = bool(operators) and agrees(trials.judge, region, result)
         deviation = Deviation.of(operators, error_of(verdict.worst), agrees_usually=agrees_usually)
         return _NodeAlone(verdict, deviation)
@@ -104,4 +104,4 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
     """The operators of some items."""
-    return {oracle.trials.model.graph.ops[i] for k in items for i in oracle.groups[k]}
+    return {oracle.graph.ops[i] for k in items for i in oracle.groups[k]}

@@ -128,7 +128,7 @@ class Bisection:
                 interim = interim.stopped(e.what)
         progress.oracle = interim.oracle
         findings = interim.findings
-        label = interim.trials.model.graph.label
+        label = interim.trials.graph.label
         groups = interim.oracle.groups
         progress.findings = replace(
             findings, names=tuple(tuple(map(label, sorted(group))) for group in groups)
@@ -206,7 +206,7 @@ class Bisection:
     def nodes(self, step: Step) -> list[str]:
         """Labels of the nodes that a step is about; none for the whole model."""
         oracle = self.oracle
-        return [oracle.trials.model.graph.label(i) for i in oracle.indices(step.items)]
+        return [oracle.graph.label(i) for i in oracle.indices(step.items)]
 
     # ------------------------------------------------------------ searching
 
@@ -258,7 +258,7 @@ class Bisection:
         """The document, without what is found in bodies. Notes that are "" are left out."""
         settlement = interim.settlement
         options = self.options
-        notes = [*session_notes, settlement.note(interim.trials.model.graph)]
+        notes = [*session_notes, settlement.note(interim.trials.graph)]
         if interim.precise:
             notes.append("no node was searched: --inside searches them")
         document = describe(
@@ -284,7 +284,7 @@ class Bisection:
     ) -> BisectDocument:
         """Write the result: a finding with its cases, or a report next to an earlier finding."""
         options = self.options
-        graph = interim.trials.model.graph
+        graph = interim.trials.graph
         if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
             aside = replace(place, name=f"{options.place.name}-report")
             return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
@@ -303,7 +303,7 @@ class Bisection:
 
     def _stale_notes(self, interim: Interim, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""
-        source = case.source_of(interim.trials.model.graph)
+        source = case.source_of(interim.trials.graph)
         if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
             place, self.options.request, source
         ):

@@ -33,7 +33,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         BackendError: the candidate cannot be used. OutOfTime: the time is used up.
     """
     trials = oracle.trials
-    ops = oracle.trials.model.graph.ops
+    ops = oracle.graph.ops
     errors: list[tuple[float, int]] = []
     for k in range(len(oracle.groups)):
         with contextlib.suppress(
@@ -44,7 +44,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
-            labels = [trials.model.graph.label(i) for i in oracle.groups[k]]
+            labels = [trials.graph.label(i) for i in oracle.groups[k]]
             last = oracle.groups[k][-1]
             pieces.append(
                 (PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k)

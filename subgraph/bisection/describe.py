@@ -67,7 +67,7 @@ def describe(
 ) -> document.BisectDocument:
     """The document, as yet without case folders and report. `within`: as the user gave it."""
     trials = oracle.trials
-    graph = oracle.trials.model.graph
+    graph = oracle.graph
     forms = oracle.trials.ask.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     whole = _whole_verdict(steps)
@@ -129,7 +129,7 @@ def describe(
 
 def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
     """Labels, indices and operators of the nodes of some items."""
-    graph = oracle.trials.model.graph
+    graph = oracle.graph
     nodes = oracle.indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
@@ -255,7 +255,7 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
     )
     if verdict is None or not verdict.outputs:
         return None
-    graph = oracle.trials.model.graph
+    graph = oracle.graph
     rows: dict[str, document.ProfileRow] = {}
     for j in verdict.outputs:
         i = graph.maker[j.name]
@@ -358,14 +358,14 @@ def _finding(
         nodes=labels,
         indices=nodes,
         ops=ops,
-        sources=sources(oracle.trials.model.graph, nodes),
+        sources=sources(oracle.graph, nodes),
         certified=finding.certified,
         explains=finding.share_of_model,
         reproduces=finding.reproduces,
         case=None,
         edge=_boundary(oracle, region) if region else None,
         worst=_worst(worst),
-        neighbours=surroundings(oracle.trials.model.graph, nodes) if region else None,
+        neighbours=surroundings(oracle.graph, nodes) if region else None,
         nearest=_nearest(oracle, finding, steps),
         verdict=verdict.document() if verdict else None,
         why=_why(oracle, finding),
@@ -417,7 +417,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
     if finding.alike and not finding.everywhere:
-        kind = oracle.trials.model.graph.ops[oracle.groups[finding.items[0]][-1]]
+        kind = oracle.graph.ops[oracle.groups[finding.items[0]][-1]]
         return (
             f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was"
             " tested and is refused too"

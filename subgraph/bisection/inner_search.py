@@ -92,7 +92,7 @@ class InnerSearch:
             if entered is None:
                 return None
         except SubcutError as e:
-            return InsideDocument(trials.model.graph.label(node), None, None, why=e.what)
+            return InsideDocument(trials.graph.label(node), None, None, why=e.what)
         found = self._search_body(entered)
         return found if found.is_same_fault(verdict) else self._explain_other(entered, found)
 
@@ -119,7 +119,7 @@ class InnerSearch:
                 trials,
                 setup,
             ):
-                log.info("inside %s: %d nodes", clean(known.body), len(trials.model.graph.nodes))
+                log.info("inside %s: %d nodes", clean(known.body), len(trials.graph.nodes))
                 options = replace(
                     self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body
                 )

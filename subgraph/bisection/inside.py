@@ -107,7 +107,7 @@ def enter(
         SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no
             `runs` are left.
     """
-    graph = trials.model.graph
+    graph = trials.graph
     values = trials.model.values
     wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0

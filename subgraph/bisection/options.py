@@ -86,7 +86,7 @@ class BisectionOptions:
                 "--within conv1..pool5; either may be left out",
                 code="option.malformed",
             )
-        graph = oracle.trials.model.graph
+        graph = oracle.graph
         nodes = set(between(graph, [start] if start else [], [end] if end else []).nodes)
         items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
         if not items:

@@ -82,10 +82,15 @@ class NodeOracle:
     _targets: dict[Items, Target] = field(default_factory=dict)
 
     @property
+    def graph(self) -> Graph:
+        """The model."""
+        return self.trials.graph
+
+    @property
     def parents(self) -> list[list[int]]:
         """Per item, the items whose outputs it reads."""
         item = {node: k for k, group in enumerate(self.groups) for node in group}
-        before = self.trials.model.graph.predecessors
+        before = self.graph.predecessors
         return [
             sorted({item[b] for node in group for b in before(node) if b in item} - {k})
             for k, group in enumerate(self.groups)
@@ -98,11 +103,11 @@ class NodeOracle:
 
     def label(self, item: int) -> str:
         """The label of an item's last node."""
-        return self.trials.model.graph.label(self.groups[item][-1])
+        return self.graph.label(self.groups[item][-1])
 
     def indices(self, items: Iterable[int]) -> list[int]:
         """The nodes of some items, in topological order."""
-        return self.trials.model.graph.in_order(node for k in items for node in self.groups[k])
+        return self.graph.in_order(node for k in items for node in self.groups[k])
 
     def region(self, items: Iterable[int]) -> Region:
         """The region of some items.
@@ -110,7 +115,7 @@ class NodeOracle:
         Raises:
             NoRegion: they only draw random numbers.
         """
-        return regions.of_nodes(self.trials.model.graph, self.indices(items))
+        return regions.of_nodes(self.graph, self.indices(items))
 
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
@@ -132,7 +137,7 @@ class NodeOracle:
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        ops = self.trials.model.graph.ops
+        ops = self.graph.ops
         labels = [tuple(ops[i] for i in group) for group in self.groups]
         settings = replace(settings or Settings(), expect=self.expect)
         with self.ahead:
@@ -178,9 +183,7 @@ class NodeOracle:
     def _log_asking(self, queries: Sequence[Query]) -> None:
         """What is run now, for the live line."""
         nodes = self.indices(queries[0].items)
-        ends = " … ".join(
-            dict.fromkeys(self.trials.model.graph.label(i) for i in (*nodes[:1], *nodes[-1:]))
-        )
+        ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
         text = (
             f"running {ends} ({count(len(nodes), 'node')}){more}"
@@ -245,7 +248,7 @@ class NodeOracle:
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
         """Tensors that a profile reads, with the item that makes each."""
-        makes = self.trials.model.graph.makes
+        makes = self.graph.makes
         readable = set(self.trials.model.tensors())
         return {
             n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable
@@ -299,9 +302,7 @@ class NodeOracle:
         if len(query.items) == len(self.groups):
             return self.trials.model.whole(inner)
         # without the culprits known so far: everything behind them would be wrong
-        return regions.of_nodes(
-            self.trials.model.graph, self.indices(query.items), [(n,) for n in inner]
-        )
+        return regions.of_nodes(self.graph, self.indices(query.items), [(n,) for n in inner])
 
     def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
         """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that

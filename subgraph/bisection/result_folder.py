@@ -44,7 +44,7 @@ def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
     Raises:
         ResultExists: something stands in the way that is not a result.
     """
-    graph = oracle.trials.model.graph
+    graph = oracle.graph
     return case.free_place(place, case.source_of(graph), [graph.path])
 
 
@@ -77,7 +77,7 @@ def save(
             document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
         )
         evidence.write_document(document, work)
-        source = case.source_of(oracle.trials.model.graph)
+        source = case.source_of(oracle.graph)
         case.write_manifest(
             EvidenceManifest(source=source, command=document.command, request=request), work
         )
@@ -99,17 +99,17 @@ def _add_case(
 ) -> bool:
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.model.graph, nodes)
-    request = CaseRequest.of_nodes(trials.model.graph, nodes, feeding, freeze=trials.model.freeze)
+    region = regions.of_nodes(trials.graph, nodes)
+    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
     return evidence.add_case(
-        trials.model.graph, region, request, place, trials.model.reference, trials.model.values
+        trials.graph, region, request, place, trials.model.reference, trials.model.values
     )
 
 
 def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
     """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.model.graph, finding.indices)
+    region = regions.of_nodes(trials.graph, finding.indices)
     samples = oracle.run_result(region).tensors
     for into, tensors in zip(
         evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False

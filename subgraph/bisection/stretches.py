@@ -42,7 +42,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     whole does."""
     trials = oracle.trials
     everything = tuple(range(len(oracle.groups)))
-    weights = trials.model.graph.weights
+    weights = trials.graph.weights
     room = trials.runtime.workers.memory
     if room is None or not trials.ask.too_large(trials.model.whole()):
         return [everything]

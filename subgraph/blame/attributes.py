@@ -74,7 +74,7 @@ class Attributes:
             SubcutError: the region cannot be cut, or the candidate cannot be used.
         """
         trials = self.trials
-        region = with_constant_parameters(self.trials.model.graph, self.region)
+        region = with_constant_parameters(self.trials.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         end = time.monotonic() + MAX_SECONDS
@@ -87,7 +87,7 @@ class Attributes:
         places = list(_places(model))
         if not places:
             return
-        with OnnxProcess(trials.model.graph.path) as onnx:
+        with OnnxProcess(trials.graph.path) as onnx:
             as_it_is = self._verdict(_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx")
             if not _is_wrong(as_it_is):
                 return

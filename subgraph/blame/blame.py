@@ -381,7 +381,7 @@ def in_its_surroundings(blame: Blame) -> Blame:
     whole = blame.trials.model.whole()
     if region == whole or blame.verdict.signature is Signature.REFUSED:
         return blame
-    names = ", ".join(f"'{clean(trials.model.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
+    names = ", ".join(f"'{clean(trials.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
     names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
     if not blame.is_wrong:
         return replace(

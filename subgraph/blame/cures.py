@@ -55,7 +55,7 @@ class Prover:
         try:
             with _sharing(self.trials, candidate, f"cure-{self.runs}") as other:
                 verdict = other.verdict(self.trials.model.whole())
-                return self._cure(kind, what, how, verdict, other, self.trials.model.graph.path)
+                return self._cure(kind, what, how, verdict, other, self.trials.graph.path)
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
 
@@ -93,9 +93,9 @@ class Prover:
     def _slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""
         sample = self.trials.model.values.records[0]
-        feeds = [sample[name] for name in self.trials.model.graph.inputs]
+        feeds = [sample[name] for name in self.trials.graph.inputs]
         times: tuple[list[float], list[float]] = ([], [])
-        pairs = (self.trials, self.trials.model.graph.path, "original"), (other, path, "cure")
+        pairs = (self.trials, self.trials.graph.path, "original"), (other, path, "cure")
         try:
             with (
                 self.trials.model.temporary_folder() as folder,
@@ -123,16 +123,16 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     Raises:
         SubcutError: the reference cannot run the model.
     """
-    names = list(trials.model.graph.inputs)
+    names = list(trials.graph.inputs)
     trials.model.capture(trials.model.whole())
     trials.model.values.need(names)
     samples = [{name: record[name] for name in names} for record in trials.model.values.records]
-    draws = list(drawn(samples, DRAWS, trials.model.new_folder(), parameters(trials.model.graph)))
+    draws = list(drawn(samples, DRAWS, trials.model.new_folder(), parameters(trials.graph)))
     fed = replace(setup, feeding=extended(setup.feeding, samples, draws))
     with ExitStack() as stack:
         try:
             more = stack.enter_context(
-                open_trials(trials.model.graph, fed, trials.model.reference, trials.runtime.workers)
+                open_trials(trials.graph, fed, trials.model.reference, trials.runtime.workers)
             )
             more.model.capture(more.model.whole())
             prover = Prover(more, fed, len(draws))

@@ -55,12 +55,12 @@ def explain(
         cures = if_time(prove, list[Cure]()) if wrong else []
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
-        region = [trials.model.graph.label(i) for i in blame.region.nodes]
-        ops = [trials.model.graph.ops[i] for i in blame.region.nodes]
+        region = [trials.graph.label(i) for i in blame.region.nodes]
+        ops = [trials.graph.ops[i] for i in blame.region.nodes]
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
-            model=trials.model.graph.path.name,
+            model=trials.graph.path.name,
             candidate=trials.runtime.candidate.name,
             runtime=runtime,
             version=version,
@@ -74,10 +74,7 @@ def explain(
             kernels=kernels,
             passes=passes,
             attributes=attributes,
-            nodes=[
-                described(trials.model.graph.nodes[i])
-                for i in blame.region.nodes[: answer.MAX_NODES]
-            ]
+            nodes=[described(trials.graph.nodes[i]) for i in blame.region.nodes[: answer.MAX_NODES]]
             if wrong
             else (),
             seen=beside(finding.worst, finding.off) if finding and finding.worst else "",

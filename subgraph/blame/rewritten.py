@@ -64,7 +64,7 @@ class Rewriter:
             SubcutError: the region cannot be cut, or the reference cannot run it.
         """
         trials = self.trials
-        region = with_constant_parameters(self.trials.model.graph, self.region)
+        region = with_constant_parameters(self.trials.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         deadline = trials.model.reference.deadline
@@ -74,9 +74,7 @@ class Rewriter:
         records = trials.model.sample_groups(region)[0][1]
         cut, feeds = trials.writer.write_cut(region, records, scratch)
         fed = [{record.name: record for record in sample} for sample in feeds]
-        frozen = (
-            region.shapes if has_open_shapes(trials.model.graph) or region != self.region else None
-        )
+        frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
         python = trials.model.reference.python if trials.model.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
@@ -127,7 +125,7 @@ class Rewriter:
         Raises:
             SubcutError, OnnxError: it does not fit, or onnx cannot convert it.
         """
-        graph = self.trials.model.graph
+        graph = self.trials.graph
         if not form.opset:
             region = with_constant_parameters(graph, self.region)
             return replaced(graph, region, load(path), computed=region.shapes)

@@ -220,9 +220,7 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
         setup, criterion=bisection.result.criterion, needs_evidence=False
     )  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
-    region = (
-        regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
-    )
+    region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.model.whole()
     blame = Blame(trials, region, setup)
     blame = if_time(partial(in_its_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line())

@@ -304,7 +304,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
         weights=(
-            stored_bytes(planner.trials.model.graph, planner.twin, planner.how(found.levels))
+            stored_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
             if found and own_model
             else None
         ),
@@ -331,7 +331,7 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     from subgraph.verdict import Status
 
     notes = list[str]()
-    graph = planner.trials.model.graph
+    graph = planner.trials.graph
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
         notes.append(
             f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"

@@ -98,7 +98,7 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
     """
     trials = output.trials
     region = output.region
-    ops = {trials.model.graph.ops[i] for i in region.nodes}
+    ops = {trials.graph.ops[i] for i in region.nodes}
     if (
         trials.model.shared_tensors is not None
         or len(region.nodes) > MAX_NODES

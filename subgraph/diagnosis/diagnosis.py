@@ -222,7 +222,7 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
         yield Evidence("noise", ruling.why)
         return
     kernels = dict.fromkeys(
-        op for i in output.region.nodes if (op := output.trials.model.graph.ops[i]) in APPROXIMATED
+        op for i in output.region.nodes if (op := output.trials.graph.ops[i]) in APPROXIMATED
     )
     fact = _size(ruling, ruling.metrics.get("noise_ratio"), kernels)
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
@@ -356,7 +356,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """A candidate that computes in a lower precision does so in each node: is each one that rounds
     off alone?"""
-    graph = trials.model.graph
+    graph = trials.graph
     nodes = [i for i in region.nodes if rounds(graph.nodes[i])][:MAX_ALONE]
     if withheld or len(nodes) < MIN_ALONE:
         return

@@ -48,7 +48,7 @@ class Ablation:
             trials.model.temporary_folder() as folder,
             trials.runtime.workers.borrow(loads=1) as worker,
         ):
-            path = trials.model.graph.path
+            path = trials.graph.path
             form = trials.ask.form_of(self.region)
             if form is not Form.SHIPPED:
                 records = trials.model.sample_groups(self.region)[0][1]

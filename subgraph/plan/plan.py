@@ -107,7 +107,7 @@ class Planner:
 
     @cached_property
     def places(self) -> list[Place]:
-        return places(self.trials.model.graph, self.twin, self.unit)
+        return places(self.trials.graph, self.twin, self.unit)
 
     @property
     def runs(self) -> int:
@@ -116,14 +116,14 @@ class Planner:
 
     @property
     def outputs(self) -> list[str]:
-        return [n for n in self.trials.model.graph.outputs if n in self.trials.model.graph.maker]
+        return [n for n in self.trials.graph.outputs if n in self.trials.graph.maker]
 
     @cached_property
     def _identity(self) -> str:
         trials = self.trials
         other = self.trials.runtime.own_model
         fed = [
-            trials.model.values.digest([sample[n] for n in trials.model.graph.inputs])
+            trials.model.values.digest([sample[n] for n in trials.graph.inputs])
             for sample in trials.model.values.records
         ]
         lowering = (
@@ -132,7 +132,7 @@ class Planner:
         return digest(
             "plan/2",
             __version__,
-            model_digest(trials.model.graph),
+            model_digest(trials.graph),
             lowering,
             trials.processes.runs.candidate_key.text,
             *fed,
@@ -173,7 +173,7 @@ class Planner:
     def draft(self, levels: Levels) -> Draft:
         """The model with these levels; the float model itself where the candidate's command lowers
         it."""
-        graph = self.trials.model.graph
+        graph = self.trials.graph
         return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
 
     def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
@@ -183,7 +183,7 @@ class Planner:
             rounds: How often the list is widened by the producers of what its nodes read, and of
                 its outputs.
         """
-        graph = self.trials.model.graph
+        graph = self.trials.graph
         reads = [read for k in kept for read in self.places[k].reads]
         outputs = sorted({name for i, name in reads if i == OUTPUT})
         nodes = {i for i, _ in reads if i != OUTPUT}
@@ -255,7 +255,7 @@ class Planner:
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
 
     def _feeds(self, samples: int | None = None) -> list[list[Record]]:
-        names = list(self.trials.model.graph.inputs)
+        names = list(self.trials.graph.inputs)
         return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
     def judge(self, levels: Levels) -> Judged:
@@ -341,9 +341,7 @@ class Planner:
         errors = [0.0] * len(self.places)
         if self.twin.by_command:
             return [1.0] * len(errors)
-        draft, owners = probed(
-            self.trials.model.graph, [self.how_of(place) for place in self.places]
-        )
+        draft, owners = probed(self.trials.graph, [self.how_of(place) for place in self.places])
 
         def job(folder: Path, into: Path) -> Job:
             draft.save(folder / "model.onnx")

@@ -50,7 +50,7 @@ def _is_cut_off(planner: Planner, name: str) -> bool:
     """Does a tensor's range leave out some of its values?"""
     form = planner.twin.forms.get(name)
     values = planner.trials.model.values
-    if not isinstance(form, Quantized) or planner.trials.model.graph.is_weight(name):
+    if not isinstance(form, Quantized) or planner.trials.graph.is_weight(name):
         return False
     values.need([name], near=True)
     arrays = [

@@ -71,7 +71,7 @@ def kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
 
 
 def _kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
-    graph = planner.trials.model.graph
+    graph = planner.trials.graph
     place = planner.places[k]
     return KeptPlace(
         name=place.name,

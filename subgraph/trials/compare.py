@@ -401,7 +401,7 @@ def compare_tensors(
         found = replace(
             found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NODES_NEEDED)
         )
-    deviating = tuple(settlement.labels(trials.model.graph))
+    deviating = tuple(settlement.labels(trials.graph))
     return replace(found, settlement=settlement, deviating_pieces=deviating)
 
 
@@ -720,7 +720,7 @@ def document(
         agree=comparison.exit_code == 0,
         says=comparison.says,
         command=command,
-        model=compared_model(trials.model.graph),
+        model=compared_model(trials.graph),
         candidate=RuntimeDocument(
             candidate.name,
             candidate.backend,

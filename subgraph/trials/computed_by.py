@@ -58,8 +58,7 @@ def sentence(trials: Trials, region: Region) -> str:
     if len(names) == 1 and len(found) == len(region.nodes):
         return f"computed by {by}"
     each = (
-        f"{', '.join(trials.model.graph.label(n) for n in found if found[n] == name)} by"
-        f" {clean(name)}"
+        f"{', '.join(trials.graph.label(n) for n in found if found[n] == name)} by {clean(name)}"
         for name in names
     )
     return f"computed: {'; '.join(each)}" if found else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from subgraph.graph.graph import Graph
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
 from subgraph.trials.model_writer import ModelWriter
@@ -19,6 +20,11 @@ class JudgeProperties:
     def model(self) -> ReferenceModel:
         """The model on the reference: values, cuts, rounding noise."""
         return self.judge.model
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        return self.judge.model.graph
 
     @property
     def runtime(self) -> CandidateRuntime:

@@ -69,7 +69,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
             and its nodes do.
     """
     own_model = trials.runtime.own_model
-    model = own_model.graph if own_model else trials.model.graph
+    model = own_model.graph if own_model else trials.graph
     if trials.runtime.is_manual or not trials.runtime.candidate.has_process:
         return
     if any(whole.tensors):

@@ -46,7 +46,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
     Raises:
         BackendError: The candidate cannot be used at all.
     """
-    trials.model.values.need([*trials.model.graph.outputs, *tensors])
+    trials.model.values.need([*trials.graph.outputs, *tensors])
     if trials.runtime.is_manual:
         return PreparedTrials(trials)
     notes: list[str] = []

@@ -163,7 +163,7 @@ class WrongOutput:
         ):
             return []
         alike = any(not e.narrows for e in self._alike)
-        inputs = [n for n in self.region.inputs if n in self.trials.model.graph.inputs or not alike]
+        inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
         outputs = {
             misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)
         }
@@ -176,7 +176,7 @@ class WrongOutput:
     def wrong_input(self) -> str:
         """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives
         these values."""
-        inputs = self.trials.model.graph.inputs
+        inputs = self.trials.graph.inputs
         return next((m.sentence(self.trials.model) for m in self.misread if m.name in inputs), "")
 
     @property

@@ -58,7 +58,7 @@ def check(session: Session, trials: Trials) -> None:
     Raises:
         UsageError, InputError, ModelError, ResultExists: as when a bisection begins.
     """
-    trials.model.values.need([*trials.model.graph.inputs, *_drawn(trials.model)])
+    trials.model.values.need([*trials.graph.inputs, *_drawn(trials.model)])
     with suppress(Pending):
         next(iter(ManualBisection(trials, options_of(session), {})))
 

@@ -192,7 +192,7 @@ class ManualOracle(NodeOracle):
         """
         assert self.evidence
         item = {node: k for k, group in enumerate(self.groups) for node in group}
-        made_by = {n: item[i] for n, i in self.trials.model.graph.maker.items() if i in item}
+        made_by = {n: item[i] for n, i in self.graph.maker.items() if i in item}
         statuses: dict[int, Status] = {}
         for name, is_wrong in self.evidence.wrong.items():
             k = made_by.get(name)
