@@ -215,9 +215,7 @@ def _(bisection: Bisection) -> str:
     if not bisection.finished:
         return _progress(bisection)
     findings = bisection.result.findings
-    first = (
-        _around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
-    )
+    first = _around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
     report = (
         f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.result))}</pre>"
     )

@@ -279,6 +279,38 @@ def test_one_package_asks_the_operating_system(module: str) -> None:
         assert not found, f"{node.lineno if isinstance(node, ast.stmt | ast.expr) else ''} {found}"
 
 
+MUTABLE = ("Log", "Mode", "Progress")  # ends of the names of classes that record a session
+
+
+def _stored_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Attributes that statements below a node set."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield inner
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("trials.")])
+def test_trials_change_nothing_after_they_were_made(module: str) -> None:
+    """What asks, judges and knows the reference is shared by threads, and by stages of a search."""
+    changes = []
+    for owner in nodes(module):
+        if not isinstance(owner, ast.ClassDef) or owner.name.endswith(MUTABLE):
+            continue
+        for method in owner.body:
+            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                found = [ast.unparse(attribute) for attribute in _stored_attributes(method)]
+                changes += [f"{owner.name}.{method.name}: {name}" for name in found]
+    assert changes == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_private_field_is_replaced(module: str) -> None:
+    calls = [node for node in nodes(module) if isinstance(node, ast.Call)]
+    replaced = [call for call in calls if ast.unparse(call.func) == "replace"]
+    keywords = [word.arg or "" for call in replaced for word in call.keywords]
+    assert [word for word in keywords if word.startswith("_")] == []
+
+
 def test_no_class_name_is_used_twice() -> None:
     modules = [module for module in MODULES if module != "system.windows"]  # the same as `posix`
     names = Counter(

@@ -41,6 +41,14 @@ class FullModelMode:
     pass_number: int = 1
     tried: FormsTried = field(default_factory=FormsTried)
 
+    def choose_form(self, form: Form) -> None:
+        """Run the full model in this form from now on."""
+        self.form = form
+
+    def choose_pass(self, number: int) -> None:
+        """Judge this pass of each session from now on."""
+        self.pass_number = number
+
     def restarted(self, form: Form | None = None) -> FullModelMode:
         """The same mode, without the verdicts; with another form, if one is given."""
         return FullModelMode(form or self.form, self.pass_number)
@@ -215,7 +223,7 @@ class Processes(JudgeProperties):
         if decides:
             result = self._choose_form(job, result)
         if number == 1 and result.later:
-            self.mode.pass_number = _first_wrong_pass(self.judge, region, result)
+            self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
         return result.nth(self.mode.pass_number)
 
     def _choose_form(self, job: RegionJob, result: RunResult) -> RunResult:
@@ -234,7 +242,7 @@ class Processes(JudgeProperties):
             pinned = self.runs.run(replace(job, form=Form.PINNED))
         self.mode.tried.verdicts[Form.PINNED] = self.judge.verdict(whole, pinned)
         only_pinned_runs = result.failure is not None and pinned.failure is None
-        self.mode.form = Form.PINNED if only_pinned_runs else Form.SHIPPED
+        self.mode.choose_form(Form.PINNED if only_pinned_runs else Form.SHIPPED)
         return pinned if only_pinned_runs else result
 
 

@@ -51,27 +51,33 @@ class CandidateRuntime:
         return not self.own_model
 
 
+@dataclass(frozen=True)
 class CandidateKey:
     """Cache key of a candidate, combined with the key of a region.
 
     It contains all that is known of the candidate without running it, and how often its results
     were discarded. Each time left an entry in the store.
+
+    Attributes:
+        store: the store of the results.
+        identity: what is known of the candidate.
     """
 
-    def __init__(self, store: Store, identity: Mapping[str, Any]) -> None:
-        self._store = store
-        self._identity = identity
-        self._generation = next(n for n in itertools.count() if store.get(self._entry(n)) is None)
+    store: Store
+    identity: Mapping[str, Any]
+
+    @property
+    def _generation(self) -> int:
+        return next(n for n in itertools.count() if self.store.get(self._entry(n)) is None)
 
     def _entry(self, generation: int) -> str:
-        return digest("dropped", self._identity, generation)
+        return digest("dropped", self.identity, generation)
 
     @property
     def text(self) -> str:
         """The key; it changes with `discard_results`."""
-        return digest("candidate", self._identity, self._generation)
+        return digest("candidate", self.identity, self._generation)
 
     def discard_results(self) -> None:
         """Ignore all results of the candidate that are stored so far, for any model."""
-        self._store.put(self._entry(self._generation), {}, self._store.new_folder())
-        self._generation += 1
+        self.store.put(self._entry(self._generation), {}, self.store.new_folder())

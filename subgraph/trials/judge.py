@@ -338,9 +338,8 @@ class Judge:
             mask = self.mask(name, k, given[k])
             reference = _limited(self.model.values.records[k][name].value(), mask)
             candidate = _limited(given[k][name].value(), mask)
-            others = [
-                _limited(other[name].value(), mask) for other in self.model.other_outputs(k, [name])
-            ]
+            samples = self.model.others.outputs_without(k, [name])
+            others = [_limited(sample[name].value(), mask) for sample in samples]
             why = explain_mute(reference, candidate, others)
             if not why:
                 return ""

@@ -19,7 +19,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
-from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.reference_model import ReferenceModel, region_noise
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -90,7 +90,7 @@ def _errors(
     trials: Trials, region: Region, expected: Mapping[str, Record], values: Mapping[str, Record]
 ) -> list[float]:
     """The relative errors of the outputs that fail, 0 where there is none to measure."""
-    noise = trials.model.region_noise(region, {**values, **expected})
+    noise = region_noise(trials.model, region, {**values, **expected})
     errors = []
     for name, record in expected.items():
         context = OutputContext(name, trials.judge.precision, noise.of(name))

@@ -69,7 +69,7 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
     result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
     if not result.stored:
-        trials.log.extra_runs += 1
+        trials.log.add_extra_run()
     if result.failure:
         return [result] * len(merged.pieces)
     build = result.build / len(merged.pieces)

@@ -183,7 +183,7 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
 def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     """Find whether another input, in the same session, gives the outputs of the first one."""
     model = trials.model
-    others = model.other_outputs(0)
+    others = model.others.outputs_without(0)
     if not others:
         return NO_BREACH
     sample = {**model.values.records[0]}

@@ -4,7 +4,6 @@ candidate is run here."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import tempfile
 import threading
@@ -14,12 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from subgraph.comparison.evidence import make_other_inputs
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import OutOfTime, SubcutError, WorkerDied
+from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -30,13 +26,37 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record
+from subgraph.trials.other_inputs import OtherInputs
 from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
 ROOT = Path("/")  # captured values have absolute paths
-MAX_OTHER_SAMPLES = 8  # whose outputs are compared with those of one sample
+
+
+@dataclass(frozen=True)
+class ReferenceCache:
+    """What was computed of a model.
+
+    Attributes:
+        noises: by nodes, outputs and sample, the rounding noise of a region.
+        digests: by weight, the digest of its data in the model's files.
+        lock: held while noise is looked up.
+    """
+
+    noises: dict[Any, RegionNoise] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def weight_digest(self, graph: Graph, name: str) -> str:
+        """Digest of a weight in the file's raw data; "" for smaller ones, which are part of the
+        structure's digest."""
+        if name not in self.digests:
+            tensor = graph.weights.get(name)
+            on_disk = [tensor] if tensor is not None and protobuf.on_disk(tensor) else []
+            self.digests[name] = protobuf.weights_digest(on_disk, graph.path) if on_disk else ""
+        return self.digests[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +76,8 @@ class ReferenceModel:
         roundings: runs the ONNX model itself, where the reference runs the module that it was
             exported from.
         choice: which outputs are compared, and where.
-        noises: the noise of regions, by nodes, outputs and sample; filled as it is needed.
         unrounded: Casts that a translation added, as `casts.find_unrounded` returns them.
+        cache: what was computed of the model; views of the same model share it.
     """
 
     graph: Graph
@@ -71,9 +91,7 @@ class ReferenceModel:
     roundings: Reference | None = None
     unrounded: Mapping[str, str] = field(default_factory=dict)
     choice: OutputChoice = field(default_factory=OutputChoice)
-    _weight_digests: dict[str, str] = field(default_factory=dict)
-    noises: dict[Any, RegionNoise] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    cache: ReferenceCache = field(default_factory=ReferenceCache)
 
     # ------------------------------------------------------------ regions
 
@@ -108,7 +126,7 @@ class ReferenceModel:
 
     def fed_with(self, values: ReferenceValues) -> ReferenceModel:
         """The same model on other inputs."""
-        return replace(self, values=values, noises={})
+        return replace(self, values=values, cache=replace(self.cache, noises={}))
 
     # ------------------------------------------------------------ tensors
 
@@ -168,14 +186,6 @@ class ReferenceModel:
         """
         return cut_region(self.graph, region, records, ROOT, freeze=self.freeze)
 
-    def cuts(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Cut]]:
-        """The cuts of a region, each with the samples that it serves. Raises: as `capture` and
-        `cut`."""
-        return [
-            (samples, self.cut(region, records))
-            for samples, records in self.sample_groups(region, feeds)
-        ]
-
     # ------------------------------------------------------------ runs
 
     def run_on_reference(self, region: Region, feeds: Feeds | None = None) -> Feeds:
@@ -219,99 +229,22 @@ class ReferenceModel:
         ) as folder:
             yield Path(folder)
 
-    # ------------------------------------------------------------ other inputs
-
-    def other_outputs(self, k: int, names: Collection[str] = ()) -> Sequence[Mapping[str, Record]]:
-        """The reference's outputs for other inputs than sample `k`: other samples, or two drawn
-        inputs.
-
-        Inputs that the reference refuses are left out. `names`: further tensors that are needed.
-        """
-        if others := list(itertools.islice(self._other_samples(k), MAX_OTHER_SAMPLES)):
-            return others
-        try:
-            with self._lock:
-                for values in self._drawn_values:
-                    values.need(names)
-                return [sample for values in self._drawn_values for sample in values.records]
-        except OSError as e:
-            log.debug("no other input is tried, for the disk is full: %s", e)
-            return []
-
-    def _other_samples(self, k: int) -> Iterator[Mapping[str, Record]]:
-        records = self.values.records
-        names = self._inputs
-        own = self.values.digest([records[k][name] for name in names])
-        for sample in (*records[k + 1 :], *records[:k]):
-            if self.values.digest([sample[name] for name in names]) != own:
-                yield sample
-
-    @property
-    def _inputs(self) -> list[str]:
-        """The model's inputs that an output depends on."""
-        whole = self.whole()
-        return [name for name in (*whole.inputs, *whole.shapes) if name in self.graph.inputs]
-
     @cached_property
-    def _drawn_values(self) -> list[ReferenceValues]:
-        sample = self.values.records[0]
-        values = {name: sample[name].value() for name in self._inputs}
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        inputs = []
-        for drawn in make_other_inputs(arrays):
-            folder = self.new_folder()
-            given = {name: sample[name] for name in self.graph.inputs if name in sample}
-            for i, (name, value) in enumerate(drawn.items()):
-                given[name] = written(name, value, folder, f"x{i}", given[name].type_text)
-            inputs.append(given)
-        return self._run_on_inputs(inputs) if inputs else []
-
-    def _run_on_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> list[ReferenceValues]:
-        """The values for these inputs, in one session if the reference accepts all of them."""
-        values = self.values.with_inputs(inputs)
-        try:
-            values.need(self.outputs)
-        except OutOfTime:
-            raise  # without other inputs, an agreement would not be earned
-        except SubcutError as e:
-            log.debug("the reference refuses another input: %s", e.what)
-            return (
-                []
-                if len(inputs) < 2
-                else [values for one in inputs for values in self._run_on_inputs([one])]
-            )
-        return [values]
+    def others(self) -> OtherInputs:
+        """The reference's outputs for other inputs."""
+        whole = self.whole()
+        names = [name for name in (*whole.inputs, *whole.shapes) if name in self.graph.inputs]
+        return OtherInputs(self.values, names, self.outputs, self.new_folder)
 
     # ------------------------------------------------------------ noise
 
     def noise(self, region: Region, k: int) -> RegionNoise:
         """The rounding noise of a region for sample `k`."""
         place = (region.nodes, region.outputs, k)
-        with self._lock:
-            if place not in self.noises:
-                self.noises[place] = self.region_noise(region, self.values.records[k])
-            return self.noises[place]
-
-    def region_noise(self, region: Region, tensors: Mapping[str, Record]) -> RegionNoise:
-        """The rounding noise of a region that is fed with these tensors and has these outputs."""
-        runs = self.roundings or self.reference
-
-        def key(label: str) -> str:
-            casts = [f"unrounded {name}" for name in sorted(self.unrounded)]
-            return digest(
-                "noise/1", self.region_key(region, [tensors], *casts), runs.identity(), label
-            )
-
-        return RegionNoise(
-            self.graph,
-            region,
-            runs,
-            tensors,
-            self.scratch,
-            lambda label, make: self.store.memo(key(label), make),
-            other_program=self.roundings is not None,
-            unrounded=self.unrounded,
-        )
+        with self.cache.lock:
+            if place not in self.cache.noises:
+                self.cache.noises[place] = region_noise(self, region, self.values.records[k])
+            return self.cache.noises[place]
 
     def region_key(self, region: Region, records: Feeds, *more: str) -> str:
         """A hash of the model's structure, the region's weights, boundary and values, fed and
@@ -320,7 +253,7 @@ class ReferenceModel:
         return digest(
             __version__,
             self.graph.skeleton.structure,
-            [self._weight_digest(name) for name in region.weights],
+            [self.cache.weight_digest(self.graph, name) for name in region.weights],
             list(region.nodes),
             entering,
             list(region.outputs),
@@ -329,17 +262,29 @@ class ReferenceModel:
             *(self.values.digest([sample[n] for n in entering]) for sample in records),
         )
 
-    def _weight_digest(self, name: str) -> str:
-        """Of a weight in the file's raw data; smaller ones are part of the structure's digest:
-        ""."""
-        if name not in self._weight_digests:
-            tensor = self.graph.weights.get(name)
-            self._weight_digests[name] = (
-                protobuf.weights_digest([tensor], self.graph.path)
-                if tensor is not None and protobuf.on_disk(tensor)
-                else ""
-            )
-        return self._weight_digests[name]
+
+def region_noise(
+    model: ReferenceModel, region: Region, tensors: Mapping[str, Record]
+) -> RegionNoise:
+    """The rounding noise of a region that is fed with these tensors and has these outputs."""
+    runs = model.roundings or model.reference
+
+    def key(label: str) -> str:
+        casts = [f"unrounded {name}" for name in sorted(model.unrounded)]
+        return digest(
+            "noise/1", model.region_key(region, [tensors], *casts), runs.identity(), label
+        )
+
+    return RegionNoise(
+        model.graph,
+        region,
+        runs,
+        tensors,
+        model.scratch,
+        lambda label, make: model.store.memo(key(label), make),
+        other_program=model.roundings is not None,
+        unrounded=model.unrounded,
+    )
 
 
 def run_loaded(

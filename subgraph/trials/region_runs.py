@@ -60,6 +60,10 @@ class RunLog:
             self.extra_runs += 1
             self.extra_nodes += len(region.nodes)
 
+    def add_extra_run(self) -> None:
+        """Count a new run as extra."""
+        self.extra_runs += 1
+
     def with_own_counts(self) -> RunLog:
         """A log that shares the results, and counts its extra runs separately."""
         return replace(self)

@@ -8,6 +8,7 @@ bootstrap: the same draws of samples, with repetition, of both sides.
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ class ByScore:
     scratch: Path
     identity: Callable[[Sequence[Record]], Sequence[str]]
     float_score: float = math.nan
-    _calls: int = 0
+    _calls: Iterator[int] = field(default_factory=itertools.count)
     _known: dict[tuple[str, ...], ScoreDocument] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -147,9 +148,8 @@ class ByScore:
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
         with self._lock:
-            folder = self.scratch / f"score{self._calls}"
+            folder = self.scratch / f"score{next(self._calls)}"
             folder.mkdir()
-            self._calls += 1
         names = self.float_outputs[0]
         fed = [
             replace(sample[n], name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n in names

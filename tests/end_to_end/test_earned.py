@@ -1,5 +1,8 @@
 """No "right" that was not earned: candidates that know nothing of the model, on inputs that cannot
-tell."""
+tell.
+
+Covers `trials.other_inputs`.
+"""
 
 from __future__ import annotations
 

@@ -323,6 +323,7 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
     key = SimpleNamespace(text="board")
     values = SimpleNamespace(records=[])
     trials: Any = SimpleNamespace(
+        graph=graph,
         model=SimpleNamespace(graph=graph, values=values),
         runtime=SimpleNamespace(own_model=None),
         processes=SimpleNamespace(runs=SimpleNamespace(candidate_key=key)),

@@ -30,7 +30,9 @@ def model(tmp_path: Path) -> Path:
 
 def trials_of(model: Path, candidate: Candidate) -> Any:
     runtime = SimpleNamespace(candidate=candidate, own_model=None, is_manual=False)
-    return SimpleNamespace(model=SimpleNamespace(graph=load(model).prepare()), runtime=runtime)
+    graph = load(model).prepare()
+    judge = SimpleNamespace(model=SimpleNamespace(graph=graph), runtime=runtime)
+    return SimpleNamespace(judge=judge, graph=graph, model=judge.model, runtime=runtime)
 
 
 def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name(

@@ -145,7 +145,8 @@ class Person(JudgeProperties):
         Raises:
             ModelError: the region cannot be cut.
         """
-        self.model.cuts(region, feeds)
+        for _, records in self.model.sample_groups(region, feeds):
+            self.model.cut(region, records)
         return [Task(key, region, feeds, run) for run, key in enumerate(self.keys(region, feeds))]
 
     def keys(self, region: Region, feeds: Feeds | None = None) -> list[str]:
