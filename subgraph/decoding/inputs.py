@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.decoding.decoder import Decoder, declared, dims_of, first_shape
 from subgraph.decoding.loop_file import STEPS, LoopFile
 from subgraph.errors import InputError, UsageError, name_setting
@@ -82,8 +84,6 @@ class LoopInputs:
     def arrays(self, k: int, tokens: Sequence[Array]) -> dict[str, Any]:
         """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch,
         length)."""
-        import numpy as np
-
         decoder = self.decoder
         arrays = {name: self.values[name] for name in self.decoder.constants}
         for name, part in decoder.slices.items():
@@ -112,8 +112,6 @@ class LoopInputs:
         """The mask in the width that the model fixes, if it does: of a window, what came last
         stands at its end; of a cache that is written at a position, what came first at its
         beginning."""
-        import numpy as np
-
         dims = (
             dims_of(self.decoder.graph, self.decoder.attention_mask)
             if self.decoder.attention_mask
@@ -143,8 +141,6 @@ class LoopInputs:
         Raises:
             UsageError: a shape is not known.
         """
-        import numpy as np
-
         states = {}
         for i, name in enumerate(self.decoder.states):
             value = self.values.get(name)
@@ -168,8 +164,6 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     Raises:
         InputError: a file cannot be read or fits no input; no prompt, or several samples.
     """
-    import numpy as np
-
     graph = decoder.graph
     free = [decoder.tokens, decoder.attention_mask, *decoder.slices]
     names = [
@@ -247,8 +241,6 @@ def _as_rows(prompt: Any, decoder: Decoder) -> Any:
     Raises:
         InputError: it has another rank, or no token.
     """
-    import numpy as np
-
     if prompt is None:
         return None
     rows = np.atleast_2d(np.asarray(prompt))

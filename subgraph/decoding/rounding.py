@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from subgraph.decoding.walk import Trace
 from subgraph.precision import Precision
 from subgraph.storage.tensors import Record, distance, save, tensor_text
@@ -39,8 +41,6 @@ def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Pat
 
 def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
     """A state with each value off by up to a rounding; one that holds no floats as it is."""
-    import numpy as np
-
     value = record.value()
     if value is None or isinstance(value, list) or value.dtype.kind != "f":
         return record

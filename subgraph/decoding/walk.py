@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.decoding.decoder import Decoder
 from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
@@ -147,8 +149,6 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
     Raises:
         ModelError, InputError: the reference cannot run a step.
     """
-    import numpy as np
-
     walked = Trace(given, model, folder, reference)
     reference.load(KEY, model)
     states: Records = given.first_states(folder)
@@ -175,8 +175,6 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
 def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
     """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model
     without tokens."""
-    import numpy as np
-
     given = walked.given
     if given.prompt is None or (prompted := given.prompted(k)) is not None:
         return None if given.prompt is None else prompted
@@ -185,8 +183,6 @@ def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
 
 def winners(given: LoopInputs, results: Records, k: int) -> Any:
     """The token of the largest logit of each row, (batch,); None without logits."""
-    import numpy as np
-
     if not given.decoder.logits:
         return None
     return np.asarray(last_logits(given, results, k).argmax(axis=-1))
@@ -194,8 +190,6 @@ def winners(given: LoopInputs, results: Records, k: int) -> Any:
 
 def last_logits(given: LoopInputs, results: Records, k: int) -> Array:
     """(batch, vocabulary): behind the last token of each row that the mask does not leave out."""
-    import numpy as np
-
     logits = results[given.decoder.logits].array()
     logits = np.asarray(logits, np.float64)
     if logits.ndim < 3:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -68,8 +70,6 @@ class Statistics:
 
 def statistics(values: Array) -> Statistics:
     """What the values of a tensor are like; bool and integers as numbers."""
-    import numpy as np
-
     x = _numbers(values).ravel()
     fine = x[np.isfinite(x)]
     some = bool(fine.size)
@@ -90,8 +90,6 @@ def planes(shape: Sequence[int]) -> int:
 
 def worst_plane(reference: Array, given: Array) -> int:
     """The plane with the largest difference; NaN counts as the largest."""
-    import numpy as np
-
     far = _difference(reference, given)
     return int(np.argmax(far.reshape(planes(reference.shape), -1).max(axis=1))) if far.size else 0
 
@@ -156,8 +154,6 @@ def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> M
 
 def histogram(reference: Array, given: Array | None = None) -> str:
     """How often values occur: the reference as a line, the candidate as bars."""
-    import numpy as np
-
     sets = [_finite(values) for values in (reference, given) if values is not None]
     low, high = _bounds(sets)
     counts = [np.histogram(values, BINS, (low, high))[0] for values in sets]
@@ -185,8 +181,6 @@ def histogram(reference: Array, given: Array | None = None) -> str:
 
 def scatter(reference: Array, given: Array) -> str:
     """The candidate's values over the reference's; equal ones lie on the diagonal."""
-    import numpy as np
-
     every = -(-reference.size // SAMPLED) or 1
     x, y = (_numbers(values.ravel()[::every]) for values in (reference, given))
     fine = np.isfinite(x) & np.isfinite(y)
@@ -215,8 +209,6 @@ def scatter(reference: Array, given: Array) -> str:
 
 def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[DifferingElement]:
     """The elements that differ most, worst first; equal ones are left out."""
-    import numpy as np
-
     far = _difference(reference, given).ravel()
     number = min(most, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
@@ -240,16 +232,12 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Di
 
 def _numbers(values: Array) -> Array:
     """As float64, which holds every element type of ONNX but complex ones and texts."""
-    import numpy as np
-
     return np.asarray(values).astype(np.float64)
 
 
 def _difference(reference: Array, given: Array) -> Array:
     """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are
     alike."""
-    import numpy as np
-
     a = _numbers(reference)
     b = _numbers(given)
     with np.errstate(invalid="ignore"):
@@ -260,7 +248,6 @@ def _difference(reference: Array, given: Array) -> Array:
 
 
 def _finite(values: Array) -> Array:
-    import numpy as np
 
     x = _numbers(values.ravel()[:: -(-values.size // SAMPLED) or 1])
     found: Array = x[np.isfinite(x)]
@@ -279,8 +266,6 @@ def _bounds(sets: Sequence[Array]) -> tuple[float, float]:
 
 def _plane(values: Array, plane: int) -> Array:
     """A matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
-    import numpy as np
-
     if values.ndim > 2:
         found: Array = values.reshape(-1, *values.shape[-2:])[plane]
         return found
@@ -297,8 +282,6 @@ def _plane(values: Array, plane: int) -> Array:
 
 def _scale(*matrices: Array) -> float:
     """The largest finite magnitude; 0 without any."""
-    import numpy as np
-
     return max(
         (float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0
     )
@@ -306,8 +289,6 @@ def _scale(*matrices: Array) -> float:
 
 def _cells(matrix: Array) -> Array:
     """`_reduced` to `SHOWN` each way, NaN where an element is not finite."""
-    import numpy as np
-
     cells, odd = _reduced(matrix)
     found: Array = np.where(odd, np.nan, cells)
     return found
@@ -315,8 +296,6 @@ def _cells(matrix: Array) -> Array:
 
 def _packed(cells: Array) -> str:
     """As float32, in which what is not 0 stays so."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         small = cells.astype("<f4")
     small[(small == 0) & (cells != 0)] = np.finfo(np.float32).smallest_subnormal
@@ -326,8 +305,6 @@ def _packed(cells: Array) -> str:
 def _reduced(matrix: Array) -> tuple[Array, Array]:
     """(values, marks) in at most `SHOWN` × `SHOWN` cells: the value of largest magnitude;
     is one not finite?"""
-    import numpy as np
-
     odd = ~np.isfinite(matrix)
     fine = np.where(odd, 0.0, matrix)
     rows, columns = (np.linspace(0, n, min(n, SHOWN) + 1).astype(int)[:-1] for n in matrix.shape)

@@ -6,6 +6,8 @@ import zipfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.errors import InputError
 from subgraph.storage.tensors import read_npy, shape_text
 from subgraph.text import clean, count
@@ -39,7 +41,6 @@ def looked_at(path: Path, suffix: str) -> str:
 
 
 def _array(array: Array) -> str:
-    import numpy as np
 
     told = f"{array.dtype} {shape_text(array.shape)}"
     if array.dtype.kind not in "biuf" or not array.size:
@@ -60,7 +61,6 @@ def _array(array: Array) -> str:
 
 
 def _archive(path: Path) -> str:
-    import numpy as np
 
     try:
         with zipfile.ZipFile(path) as archive:
@@ -87,7 +87,6 @@ def _archive(path: Path) -> str:
 
 
 def _version(file: IO[bytes]) -> tuple[int, int]:
-    import numpy as np
 
     found: tuple[int, int] = np.lib.format.read_magic(file)
     return found

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.bisection.manual.tasks import TaskManifest, files_of, read_task
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
@@ -266,7 +268,6 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
 
 
 def _from_bin(path: Path, file: ExpectedFile) -> Array:
-    import numpy as np
 
     if file.own.dtype == "string":
         raise InputError(
@@ -300,8 +301,6 @@ def _from_npy(path: Path, file: ExpectedFile) -> Array:
 
 def _to_model_layout(array: Array, file: ExpectedFile) -> Array:
     """Transpose from the device's layout to the model's, if the array has the device's shape."""
-    import numpy as np
-
     handed = file.handed
     is_turned = array.shape == handed.shape and handed.layout == "NHWC"
     axes = relayout(handed.shape, handed.layout, "NCHW") if is_turned else None
@@ -314,8 +313,6 @@ def _cast(array: Array, dtype: str, path: Path) -> Array:
     Raises:
         InputError: something would be lost.
     """
-    import numpy as np
-
     wanted = np_dtype(dtype)
     if array.dtype == wanted or dtype == "string":
         return array.astype(wanted)

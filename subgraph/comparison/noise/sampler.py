@@ -25,11 +25,16 @@ from subgraph.comparison.noise.analysis import (
     find_ranked_tensor,
     find_rounding_sites,
 )
+from subgraph.comparison.noise.element_types import element_types
+from subgraph.comparison.noise.instrument import Change, instrument_model, set_outputs
+from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
+from subgraph.comparison.noise.tflite_steps import STEPPED, add_steps
 from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import opset_of
 from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
@@ -199,8 +204,6 @@ class NoiseSampler:
         """Element types by name; of tensors whose operators have no schema, as a run gives them. ""
         for sequences."""
         # these load onnx: 30 ms that most verdicts save
-        from subgraph.comparison.noise.element_types import element_types
-        from subgraph.graph.opsets import opset_of
 
         model = self._cut.model
         opset = opset_of(model, 0)
@@ -219,8 +222,6 @@ class NoiseSampler:
 
     def _unperturbed(self, names: Iterable[str]) -> dict[str, Record]:
         """Values of tensors that are made inside; absolute files."""
-        from subgraph.comparison.noise.instrument import set_outputs
-
         inside = [
             n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs
         ]
@@ -253,8 +254,6 @@ class NoiseSampler:
         if any(node.domain == TFLITE for node in self._cut.model.graph.node):
             self._build_tflite(run, names)
             return
-        from subgraph.comparison.noise.instrument import Change, instrument_model
-        from subgraph.comparison.noise.rounding_nodes import is_stepped
 
         computed = self._floats(
             (*self.sites.rounded, *(self.sites.converted if run.rounded else ()))
@@ -287,8 +286,6 @@ class NoiseSampler:
         Raises:
             ModelError: there are none, or it is another kind of run.
         """
-        from subgraph.comparison.noise.tflite_steps import add_steps
-
         moved = {} if run.rounded or run.tie_factor else self._codes
         if not moved:
             raise ModelError(
@@ -303,8 +300,6 @@ class NoiseSampler:
     @cached_property
     def _codes(self) -> dict[str, tuple[str, list[int]]]:
         """Type and shape of each tensor of codes of TensorFlow Lite's operators."""
-        from subgraph.comparison.noise.tflite_steps import STEPPED
-
         graph = self._cut.model.graph
         infos = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
         types = {
@@ -352,8 +347,6 @@ class NoiseSampler:
     def _channels(self, name: str, values: Array) -> ChannelRange:
         """The range of each channel of a weight, with the axis that the node which reads it sums
         not over."""
-        from subgraph.comparison.noise.rounding_nodes import ChannelRange
-
         axis = (
             next(
                 (
@@ -417,8 +410,6 @@ class NoiseSampler:
 
     def _keys(self, run: NoiseRun, attempt: int) -> Array:
         """Random factors and scales of the noise."""
-        from subgraph.comparison.noise.rounding_nodes import noise_scale
-
         keys: list[float] = []
         for label, dtype in self._instrumented.keyed:
             factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))
