@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,7 +109,7 @@ class Bisection:
         self._progress = progress = BisectionProgress()
         trials = self.trials.restarted()
         limit = self.options.limits.max_time
-        trials.runtime.workers.deadline.at = progress.began + (math.inf if limit is None else limit)
+        trials.runtime.workers.deadline.limit(progress.began, limit)
         progress.oracle = oracle = self.new_oracle(trials)
         place = result_folder.free_place(self.options.place, oracle)
         capture(oracle)  # what the reference cannot run is an error, not a search
@@ -295,8 +294,8 @@ class Bisection:
         )
         document = bodies.extend(document)
         if options.limits.max_time is not None:  # a case is checked on the reference
-            end = self._progress.began + (1 + WRITING_SHARE) * options.limits.max_time
-            interim.trials.runtime.workers.deadline.at = end
+            seconds = (1 + WRITING_SHARE) * options.limits.max_time
+            interim.trials.runtime.workers.deadline.limit(self._progress.began, seconds)
         return result_folder.save(
             interim.oracle, document, place, options.request, options.setup.feeding
         )

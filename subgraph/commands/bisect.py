@@ -180,7 +180,7 @@ def opened(
 
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
-        workers.deadline.at = begin + (limits.max_time or math.inf)
+        workers.deadline.limit(begin, limits.max_time)
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings:

@@ -3,7 +3,6 @@ are proven."""
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -118,7 +117,7 @@ def blame(
         found = log_steps(bisection)
         headline = found.text.split("\n")[0]
         log.info("%s", headline)
-        reference.deadline.at = began + (limit or math.inf)
+        reference.deadline.limit(began, limit)
         try:
             return _blame(bisection, releases)
         except OutOfTime as e:

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -70,7 +69,7 @@ def bisect_loop(
         log.debug("state %s gets %s", clean(state), clean(output))
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
-        workers.deadline.at = begin + (limits.max_time or math.inf)
+        workers.deadline.limit(begin, limits.max_time)
         reference.share(workers.deadline)
         reference.identity()  # the document needs it, also once the time is used up
         scratch = stack.enter_context(folders.scratch(setup.output.absolute()))

@@ -118,7 +118,7 @@ def plan(
         if wanted:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
-        trials.runtime.workers.deadline.at = began + limit
+        trials.runtime.workers.deadline.limit(began, limit)
         document = _document(asked, planner, found, began)
         if found is not None:
             other = options_of.other_model
@@ -178,6 +178,7 @@ def _opened(
     from subgraph.plan import lower, places, quantize
     from subgraph.plan.fold import fold_batch_norms
     from subgraph.precision import Precision
+    from subgraph.runtime.deadline import Deadline
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.folders import scratch
     from subgraph.trials.matching.pair_models import pair_models
@@ -196,10 +197,9 @@ def _opened(
     log_random_inputs(asked.feeding)
     with (
         asked.reference() as reference,
-        open_workers(setup.candidate) as workers,
+        open_workers(setup.candidate, Deadline(end)) as workers,
         ExitStack() as stack,
     ):
-        workers.deadline.at = end
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
             folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-raised"))

@@ -24,6 +24,10 @@ class Deadline:
 
     at: float = math.inf
 
+    def limit(self, began: float, seconds: float | None) -> None:
+        """Set the end to a number of seconds after a time; None for no limit."""
+        self.at = began + (math.inf if seconds is None else seconds)
+
     @property
     def has_passed(self) -> bool:
         """Whether nothing more may run."""
