@@ -478,13 +478,7 @@ def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> Tensor
     """One tensor over all samples, of which there is at least one."""
     first = stored[0]
     shape = first.shapes if all(s.shapes == first.shapes for s in stored) else None
-    return TensorEntry(name, producer_of(graph, name), first.dtype, first.form, shape, stored)
-
-
-def producer_of(graph: Graph, name: str) -> str | None:
-    """Label of the node that makes a tensor; None for the model's inputs."""
-    maker = graph.maker.get(name)
-    return None if maker is None else graph.label(maker)
+    return TensorEntry(name, graph.producer_label(name), first.dtype, first.form, shape, stored)
 
 
 def store(

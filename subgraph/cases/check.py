@@ -23,7 +23,7 @@ from subgraph.graph.opsets import newer_than, opset_of
 from subgraph.graph.walk import attribute
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, Value, distance, load
+from subgraph.storage.tensors import Record, arrays_of, distance, load
 from subgraph.text import clean
 
 # onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts
@@ -114,17 +114,15 @@ def _difference(expected: Record, actual: Record, folder: Path) -> OutputDiffere
     if "float" not in expected.dtype and not expected.dtype.startswith("complex"):
         return replace(difference, why="other values")
     error = scale = 0.0
-    for a, b in zip(_arrays(load(expected, folder)), _arrays(load(actual, folder)), strict=True):
+    for a, b in zip(
+        arrays_of(load(expected, folder)), arrays_of(load(actual, folder)), strict=True
+    ):
         apart = distance(np.asarray(a), np.asarray(b))
         if apart is None:
             return replace(difference, why="other NaN or infinities")
         error, scale = max(error, apart[0]), max(scale, apart[1])
     relative = error / scale if scale else error
     return OutputDifference(expected.name, True, _json(error), _json(scale), _json(relative))
-
-
-def _arrays(value: Value) -> Sequence[object]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:

@@ -439,7 +439,7 @@ def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     def tensors(names: Sequence[str]) -> list[TensorEntry]:
         declared = ((name, cut.declared(name)) for name in names)
         return [
-            TensorEntry(name, case.producer_of(graph, name), d.dtype, d.form, d.shapes)
+            TensorEntry(name, graph.producer_label(name), d.dtype, d.form, d.shapes)
             for name, d in declared
         ]
 

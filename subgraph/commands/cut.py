@@ -256,9 +256,9 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     document = CutPlan(
         path=str(path),
         region=planned,
-        inputs=[BoundaryName(n, _maker(graph, n)) for n in region.inputs],
-        shapes=[BoundaryName(n, _maker(graph, n)) for n in region.shapes],
-        outputs=[BoundaryName(n, _maker(graph, n)) for n in region.outputs],
+        inputs=[BoundaryName(n, graph.producer_label(n)) for n in region.inputs],
+        shapes=[BoundaryName(n, graph.producer_label(n)) for n in region.shapes],
+        outputs=[BoundaryName(n, graph.producer_label(n)) for n in region.outputs],
     )
     lines = [
         _headline(
@@ -267,18 +267,13 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     ]
     for word, names in (("in", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
         lines += [
-            f"  {word:<5}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}"
+            f"  {word:<5}  {clean(n)}   from {clean(graph.producer_label(n) or 'the model input')}"
             for n in names
         ]
     width = max(len(clean(graph.label(i))) for i in region.nodes)
     lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
     return Result(to_json(document), "\n".join(lines))
-
-
-def _maker(graph: Graph, name: str) -> str | None:
-    maker = graph.maker.get(name)
-    return None if maker is None else graph.label(maker)
 
 
 def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:

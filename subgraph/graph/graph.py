@@ -395,6 +395,11 @@ class Graph:
 
     # ------------------------------------------------------------ names
 
+    def producer_label(self, name: str) -> str | None:
+        """The label of the node that makes a tensor; None for an input of the model."""
+        maker = self.maker.get(name)
+        return None if maker is None else self.label(maker)
+
     def label(self, i: int) -> str:
         """The node's name; `#17` if it has none or shares it. `select` maps a label back to its
         node."""
