@@ -110,6 +110,9 @@ def compare(
     runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
     no_freeze: options.NoFreeze = False,
+    every_row: Annotated[
+        bool, option("--all", None, "Every row of the table, also those that agree.")
+    ] = False,
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
     given: options.Given,
@@ -150,6 +153,7 @@ def compare(
         align == "output",
         fail_fast or align == "all",
         save,
+        every_row=every_row,
     )
     table.check(csv_file)
     if recorded.recorded:
@@ -177,7 +181,7 @@ def compare(
             for setup, of_one in zip(setups, _apart(choice, setups), strict=True)
         ]
     if len(found) == 1:
-        return table.compared(found[0], csv_file)
+        return table.compared(found[0], csv_file, every_row=every_row or choice.is_part)
     from subgraph.results.compare import SideBySideResult
 
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)

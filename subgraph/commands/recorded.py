@@ -36,7 +36,10 @@ class TensorChoice:
     """What `compare` looks at: `at`, what lies between `start` and `end`, the outputs, or all; up
     to the first bad one?
 
-    `save`: a folder for the values. `in_place`: nodes are not run alone.
+    Attributes:
+        in_place: No node is run alone.
+        save: A folder for the values.
+        every_row: The table is shown whole.
     """
 
     at: Sequence[str] = ()
@@ -49,6 +52,7 @@ class TensorChoice:
     every_output: bool = (
         False  # recordings agree only if each was compared, those that are constant as well
     )
+    every_row: bool = False  # of the table
 
     @property
     def is_part(self) -> bool:
@@ -197,10 +201,11 @@ def compare_recorded(
     advised = zip(saved.recordings, advices, strict=True)
     shown = replace(saved, recordings=[replace(run, advice=advice) for run, advice in advised])
     rows = msaccucmp.as_csv(tables[-1]) if npu else render_table(shown)
+    told = render_compared(shown, every=choice.every_row or choice.is_part).rstrip("\n")
     plain = to_json(shown)
     for recording in plain["recordings"]:
         recording.setdefault("advice", None)
-    return table.result(plain, render_compared(shown).rstrip("\n"), rows, csv_file)
+    return table.result(plain, told, rows, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:

@@ -84,12 +84,19 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
     return Result(document, text, document["exit_code"])
 
 
-def compared(document: ComparedDocument, csv_file: str | None) -> Result:
-    """The result of a comparison, or of recordings: the terminal shows the report's text, `--csv`
-    writes its table."""
+def compared(
+    document: ComparedDocument, csv_file: str | None, *, every_row: bool = False
+) -> Result:
+    """Return the result of a comparison, or of recordings.
+
+    Args:
+        document: What is shown on the terminal, as the report's text.
+        csv_file: Where `--csv` writes the table; None for nowhere.
+        every_row: Show the table whole, not only what does not agree.
+    """
     from subgraph.reports import csv as csv_form
     from subgraph.reports import text
 
     rows = csv_form.render_compared(document) if csv_file else ""
-    shown = text.render_compared(document).rstrip("\n")
+    shown = text.render_compared(document, every=every_row).rstrip("\n")
     return result(to_json(document), shown, rows, csv_file)

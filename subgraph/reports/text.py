@@ -4,7 +4,7 @@ the end."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from subgraph.reports import (
@@ -36,6 +36,7 @@ from subgraph.reports import (
     word,
 )
 from subgraph.reports import region as region_words
+from subgraph.reports._compared import TensorLine
 from subgraph.results import Document
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.common import WholeDocument
@@ -48,6 +49,9 @@ from subgraph.verdict import Status
 
 FILE = "report.txt"
 MAX_PLACES = 4  # intervals of a recording that are shown
+FEW_ROWS = 12  # of a table that is always shown whole
+MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
+LAST_ROWS = 3  # shown where all rows agree
 
 
 @dataclass(frozen=True)
@@ -143,18 +147,23 @@ def first_lines(document: Document) -> FirstLines | None:
     )
 
 
-def render_compared(document: ComparedDocument) -> str:
-    """A comparison or recordings as lines for a terminal, as `subcut compare` prints them."""
+def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
+    """Return a comparison or recordings as lines for a terminal, as `subcut compare` prints them.
+
+    Args:
+        document: What is shown.
+        every: Show each row of the table; else those that do not agree, and their neighbors.
+    """
     shown = cleaned(document)
     seen = view(shown)
     if isinstance(shown, ComparisonDocument):
-        return "\n".join(_compared(shown, seen)) + "\n"
+        return "\n".join(_compared(shown, seen, every=every)) + "\n"
     lines = _recorded(seen)
     if seen.findings:
         lines.append("no trial was possible: nothing is certified")
         lines += [f"next: {command}   {what}" for command, what in seen.next]
     elif seen.lines:
-        lines += compared_table(seen)
+        lines += compared_table(seen, every=every)
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +183,7 @@ def _recorded(shown: View) -> list[str]:
     return lines
 
 
-def _compared(document: ComparisonDocument, shown: View) -> list[str]:
+def _compared(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
     """The verdict, the whole model, a line per tensor, the first bad one."""
     lines = [
         shown.headline,
@@ -182,7 +191,7 @@ def _compared(document: ComparisonDocument, shown: View) -> list[str]:
     ]
     lines += _whole(document.whole)
     if shown.lines:
-        lines += compared_table(shown)
+        lines += compared_table(shown, every=every)
         in_place = document.in_place  # documents of before have none, and no `looked_at`
         is_seen = any(line.cells[0].status for line in shown.lines)
         if in_place and not is_seen:
@@ -201,26 +210,58 @@ def _whole(whole: WholeDocument) -> list[str]:
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 
-def compared_table(shown: View) -> list[str]:
-    """A line per tensor, a column per way in which it was compared."""
+def compared_table(shown: View, *, every: bool = True) -> list[str]:
+    """Return a line per tensor, with a column per way in which it was compared.
+
+    Args:
+        shown: The comparison.
+        every: Show each row; else those that do not agree, and their neighbors.
+    """
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
     by += ["matched"] if shown.kind == "recorded" else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
-    for t in shown.lines:
+    kept = range(len(shown.lines)) if every else _telling_rows(shown.lines)
+    for k in kept:
+        t = shown.lines[k]
         who = [t.computed_by or "-"] if "computed by" in by else []
         if shown.kind == "recorded":
             who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
-        rows.append(
-            (
-                f"#{t.index}",
-                short(t.node),
-                t.op,
-                short(t.tensor),
-                *map(compared_cell, t.cells),
-                *who,
-            )
-        )
-    return aligned(rows)
+        cells = map(compared_cell, t.cells)
+        rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *cells, *who))
+    head, *lines = aligned(rows)
+    return [head, *_with_gaps(shown.lines, kept, lines)]
+
+
+def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
+    """Return the positions of rows that do not agree, with the rows before and after them, or
+    of the last rows if all agree."""
+    if len(lines) <= FEW_ROWS:
+        return range(len(lines))
+    wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
+    # the last column tells what is wrong by itself
+    by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
+    told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
+    near = {*told, *(k - 1 for k in told), *(k + 1 for k in told)}
+    return sorted(near.intersection(range(len(lines)))) or range(len(lines))[-LAST_ROWS:]
+
+
+def _agrees(line: TensorLine) -> bool:
+    """Return whether a tensor agrees wherever it was compared."""
+    return all(cell.status in ("", Status.AGREE) for cell in line.cells)
+
+
+def _with_gaps(
+    lines: Sequence[TensorLine], kept: Sequence[int], shown: Sequence[str]
+) -> Iterator[str]:
+    """Yield the rows that are shown, and a line for those that are not between them."""
+    ends = [-1, *kept, len(lines)]
+    for text, before, here in zip([*shown, ""], ends, ends[1:], strict=False):
+        if left := lines[before + 1 : here]:
+            wrong = sum(not _agrees(line) for line in left)
+            state = f", {wrong} of them wrong or unresolved" if wrong else " that agree"
+            yield f"… {count(len(left), 'row')}{state} (--all)"
+        if here < len(lines):
+            yield text
 
 
 def compared_cell(cell: Compared) -> str:
