@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module, util
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from zlib import crc32
 
 from subgraph.errors import UnknownName, UsageError
@@ -166,14 +166,30 @@ def _from_path(path: Path) -> ModuleType:
     return _execute(path.resolve(), path.stat().st_mtime_ns)
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles a file each time: Python's compiled copy is taken for up to date if the file changes
+    within a second and keeps its size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file as it is now."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def user_spec(name: str, path: Path) -> ModuleSpec:
+    """Return the module specification of a Python file of the user's."""
+    spec = util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    assert spec
+    return spec
+
+
 @cache
 def _execute(path: Path, _changed: int) -> ModuleType:
     """Run the file, once for each time at which it was changed (nanoseconds)."""
     # with a checksum of the path: two files of one name in two folders are two modules
     name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
-    spec = util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file", code="plugin.not-python")
+    spec = user_spec(name, path)
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:
@@ -184,6 +200,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     if _InstalledNamespaces not in sys.meta_path:
         sys.meta_path.insert(0, _InstalledNamespaces)
     try:
+        assert spec.loader
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -155,3 +156,16 @@ def test_installed_package_offers_more() -> None:
 def test_broken_package_is_named() -> None:
     with raises(UsageError, "plugin.import-failed", "'wrong': subcut_half.none"):
         plugins.load("metrics", "wrong")
+
+
+def test_file_that_keeps_its_size_and_time_is_run_as_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    seen = []
+    for value in (1, 2):
+        file.write_text(f"VALUE = {value}\n")
+        os.utime(file, (1e9, 1e9))
+        code = f"from subgraph import plugins; print(plugins.load('metrics', {str(file)!r}).VALUE)"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        seen.append(done.stdout.strip())
+    assert seen == ["1", "2"]

@@ -11,9 +11,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from subgraph import plugins
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -25,8 +28,8 @@ def version() -> str:
 
 def load(model: str, options: Mapping[str, Any]) -> Run:
     """The function of the file, which takes a list with a dictionary, name → array, per sample."""
-    spec = importlib.util.spec_from_file_location("score", str(model))
-    assert spec and spec.loader
+    spec = plugins.user_spec("score", Path(model))
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, str(options["function"]), None)

@@ -411,7 +411,7 @@ def test_missing_side_names_its_path_and_the_rest_is_compared(
     wrong: int | None, code: int, fifty: Callable[..., Path]
 ) -> None:
     here = fifty(wrong=wrong, name="board")
-    words = ("compare", "net.onnx", "--recorded", "arm_result", "--recorded", "board")
+    words = ("compare", "net.onnx", "--recorded", "arm_result", "--recorded", "board", "--all")
     done = subcut(*words, cwd=here)
     assert done.code == code
     assert has_line(done.out, "arm_result", "missing")
