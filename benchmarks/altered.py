@@ -3,7 +3,7 @@ error put into it.
 
 Options: `model` (a converted model, in which the window is looked up by its edge's names and cut),
 `at` and `error` (a tensor inside, and a .npy file of what is added to it). It runs with all
-optimisations. Feeds are cast to what the converted window wants, its outputs to what the window's
+optimizations. Feeds are cast to what the converted window wants, its outputs to what the window's
 own outputs are.
 """
 

@@ -178,7 +178,7 @@ def small_nets() -> Iterator[tuple[str, str]]:
         ),
     )
     yield (
-        "normalisation",
+        "normalization",
         net(
             layer("LRN", "lrn", "x", lrn_param={"local_size": 3, "alpha": 0.5, "beta": 0.75}),
             layer(

@@ -3,7 +3,7 @@
     python -m benchmarks.criteria [--all] [--groups own,light,trained] [--jobs 2]
 
 Healthy: windows of our networks, of the nine light ones in onnx's wheel and of trained models out
-of other wheels, run by onnxruntime with optimisations, and converted to float16, bfloat16 and int8.
+of other wheels, run by onnxruntime with optimizations, and converted to float16, bfloat16 and int8.
 Wrong: an error of known size added to one tensor inside a window; in trained models, a fault in one
 slice of an output; and one real bug. All networks in each precision, in a few windows of each size,
 and trained models below fp32 in one precision each, in turn; `--all` takes every window and

@@ -7,7 +7,7 @@ The models are those of `fixtures.decoders` (a decoder with a cache, the same wi
 captioner), and silero-vad as a streaming model, whose file comes from its wheel and without which
 its seeds are left out. Faults: a node wrong in one step, or from one step on; a state handed on
 wrong, which only the next step sees; one row of the logits; a process that dies; a state that
-drifts. Every eighth candidate is right: onnxruntime with all optimisations, or weights rounded to
+drifts. Every eighth candidate is right: onnxruntime with all optimizations, or weights rounded to
 fp16 and said to be. The steps number 24 to 512. A fault that moves no output of its step by a
 fiftieth of its scale is not a fault, and such a seed is left out.
 """

@@ -62,7 +62,7 @@ class Word(StrEnum):
     """How one ended."""
 
     FOUND = "found"  # each certified region lies within the operator
-    NEIGHBOURS = "with neighbours"  # one holds nodes around it as well
+    NEIGHBORS = "with neighbors"  # one holds nodes around it as well
     WRONG = "wrong"  # one lies elsewhere
     UNRESOLVED = "unresolved"
     AGREE = "agrees"  # in the network, nothing goes wrong
@@ -70,7 +70,7 @@ class Word(StrEnum):
     LEFT_OUT = "left out"
 
 
-ANSWERED = (Word.FOUND, Word.NEIGHBOURS, Word.WRONG, Word.UNRESOLVED)
+ANSWERED = (Word.FOUND, Word.NEIGHBORS, Word.WRONG, Word.UNRESOLVED)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def classified(document: Mapping[str, Any], made: Embedded, form: Form) -> Tried
         word = (
             Word.FOUND
             if all(made.nodes.issuperset(f["nodes"]) for f in certified)
-            else Word.NEIGHBOURS
+            else Word.NEIGHBORS
         )
     return Tried(
         form.name,
@@ -360,7 +360,7 @@ def markdown(results: Sequence[Result]) -> str:
     for backend in dict.fromkeys(r.backend for r in results):
         mine = [r for r in results if r.backend == backend]
         count = Counter(r.word for r in mine)
-        told = [r.best for r in mine if r.best and r.word in (Word.FOUND, Word.NEIGHBOURS)]
+        told = [r.best for r in mine if r.best and r.word in (Word.FOUND, Word.NEIGHBORS)]
         tried = sum(count[word] for word in ANSWERED)
         lines.append(
             [
@@ -370,7 +370,7 @@ def markdown(results: Sequence[Result]) -> str:
                     (len(mine), count[Word.LEFT_OUT], count[Word.AGREE], count[Word.FAILED], tried),
                 ),
                 str(count[Word.FOUND]),
-                *map(str, (count[Word.NEIGHBOURS], count[Word.UNRESOLVED], count[Word.WRONG])),
+                *map(str, (count[Word.NEIGHBORS], count[Word.UNRESOLVED], count[Word.WRONG])),
                 f"{statistics.median(t.runs for t in told):.0f}" if told else "",
                 f"{statistics.median(t.seconds for t in told):.1f}" if told else "",
             ]
@@ -394,7 +394,7 @@ def markdown(results: Sequence[Result]) -> str:
         "failed",
         "tried",
         "found",
-        "with neighbours",
+        "with neighbors",
     ]
     head += ["unresolved", "wrong", "median runs", "median s"]
     return table(head, lines) + "\n\n" + "\n".join(reasons)

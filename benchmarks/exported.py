@@ -263,7 +263,7 @@ FAULTS = (
     Fault(
         "detector",
         "order of a difference",
-        "centre - size / 2",
+        "center - size / 2",
         _inputs("sub", lambda names: names[::-1]),
     ),
     Fault("detector", "threshold of NMS", "subcut_fixture.nms(", translations=_nms),

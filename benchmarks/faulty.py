@@ -9,7 +9,7 @@ benchmarks/faulty.py:faults=n5+n6/n80`.
     log      a folder, whose file `log` gets a line per load and per run: `load NODES WALL CPU`,
     `run 0 WALL CPU`
 
-Without options it is plain onnxruntime on one thread, optimisations off. What it logs is what the
+Without options it is plain onnxruntime on one thread, optimizations off. What it logs is what the
 benchmarks count, the same for every tool that asks it.
 """
 

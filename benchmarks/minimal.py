@@ -4,7 +4,7 @@ must do.
     python -m benchmarks.minimal ANCESTORS CUT FOLDER
 
 The yardstick for `subcut cut` with its capture. It starts where subcut's work ends: both models are
-ready, so it only loads the ancestors (optimisations off, as many threads as CPUs, all else as
+ready, so it only loads the ancestors (optimizations off, as many threads as CPUs, all else as
 onnxruntime has it), runs them once on seeded values, saves the tensors of the edge, loads the cut
 and runs it once.
 """

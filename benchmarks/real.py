@@ -8,7 +8,7 @@ Cases: the bugs in `fixtures/cases/`, whose truth is known, by one plain `subcut
 (`benchmarks.captured`). Controls: onnx's nine light networks on each runtime in float32, where only
 an operator that fails on its own may be blamed. Models: a candidate that is another model, made
 from the ResNet-50 at full width and a small transformer: static int8 by onnxruntime (QDQ,
-QOperator), its float16 converter, its offline-optimised model, another layout. Exit 1 if an answer
+QOperator), its float16 converter, its offline-optimized model, another layout. Exit 1 if an answer
 is wrong.
 """
 
@@ -179,7 +179,7 @@ FORMS: dict[str, Callable[[onnx.ModelProto, dict[str, Any]], onnx.ModelProto]] =
     "int8, QDQ": converted.quantized,
     "int8, QOperator": lambda m, f: converted.quantized(m, f, "QOperator"),
     "float16": converted.fp16,
-    "optimised": lambda m, _: converted.optimised(m, "all"),
+    "optimized": lambda m, _: converted.optimized(m, "all"),
     "NHWC": lambda m, _: converted.nhwc(m),
 }
 

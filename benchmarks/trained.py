@@ -174,8 +174,8 @@ def line(text: str, width: int, height: int, seed: int = 0) -> Image.Image:
     step = (width - 10) / len(text)
     for k, letter in enumerate(text):
         y = height * 0.12 + (rng.uniform(-0.05, 0.05) * height if seed else 0)
-        colour = tuple(int(c) for c in rng.integers(0, 110, 3))
-        draw.text((5 + k * step, y), letter, colour, font=_font(int(height * 0.68)))
+        color = tuple(int(c) for c in rng.integers(0, 110, 3))
+        draw.text((5 + k * step, y), letter, color, font=_font(int(height * 0.68)))
     for _ in range(2 if seed else 0):
         draw.line([tuple(rng.integers(0, (width, height))) for _ in range(3)], (120, 130, 140), 1)
     return image
@@ -205,7 +205,7 @@ def _normal(
     return np.asarray(normal, np.float32)
 
 
-def _grey(text: str, width: int) -> Array:
+def _gray(text: str, width: int) -> Array:
     """[1, 1, 64, width], −1 … 1."""
     return np.asarray(
         np.asarray(line(text, width, 64, 7).convert("L"), np.float32)[None, None] / 127.5 - 1,
@@ -358,7 +358,7 @@ MODELS = (
         yes("sigmoid_0.tmp_0", limit=0.3),
     ),
     Trained(
-        "text-recogniser",
+        "text-recognizer",
         "PP-OCR v4, SVTR with CTC",
         f"{OCR}ch_PP-OCRv4_rec_infer.onnx",
         lambda: {"x": _normal(line("Invoice 4821", 192, 48), HALF, HALF)},
@@ -396,7 +396,7 @@ MODELS = (
         "captcha-int8",
         "CNN and LSTM, dynamic int8",
         "ddddocr/common_old.onnx",
-        lambda: {"input1": _grey("x7Kp", 160)},
+        lambda: {"input1": _gray("x7Kp", 160)},
         reading("387"),
     ),
     Trained(

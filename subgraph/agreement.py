@@ -195,5 +195,5 @@ def _found(bisection: Bisection, seen: str) -> Disagreement | None:
 
 
 def _explanation(document: BisectDocument) -> Iterable[str]:
-    """Why the first finding is wrong, as far as it is known: an optimiser, rounding, a bug."""
+    """Why the first finding is wrong, as far as it is known: an optimizer, rounding, a bug."""
     return (line for finding in document.findings[:1] if (line := reports.evidence(finding)[0]))

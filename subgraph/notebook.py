@@ -1,8 +1,8 @@
 """Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a
 line.
 
-The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is
-readable in dark ones too; words tell what colours do. `subgraph` names `html` and `drawing` to
+The HTML has no scripts and loads nothing. It takes the notebook's own colors, so that it is
+readable in dark ones too; words tell what colors do. `subgraph` names `html` and `drawing` to
 IPython for the types that are registered here.
 """
 
@@ -32,7 +32,7 @@ from subgraph.verdict import Judgement, Verdict
 
 WIDTH = 900.0  # pixels of a drawing
 HEIGHT = 600  # pixels of what scrolls
-CHART = (  # a report's, in colours that light and dark notebooks show
+CHART = (  # a report's, in colors that light and dark notebooks show
     ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart"
     " .grid{stroke:#8886;fill:none} .chart .line{stroke:#3b78c2;fill:none} .chart"
     " .dots{stroke:#3b78c2;fill:none;stroke-width:4;stroke-linecap:round} .chart"

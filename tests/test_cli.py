@@ -217,7 +217,7 @@ def test_verbose_adds_to_standard_error_only(here: Path) -> None:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    ("words", "env", "coloured"),
+    ("words", "env", "colored"),
     [
         ((), {}, False),
         ((), {"FORCE_COLOR": "1"}, True),
@@ -228,18 +228,18 @@ def test_verbose_adds_to_standard_error_only(here: Path) -> None:
         (("--color=auto",), {}, False),
     ],
 )
-def test_colour(words: tuple[str, ...], env: Mapping[str, str], coloured: bool, here: Path) -> None:
+def test_color(words: tuple[str, ...], env: Mapping[str, str], colored: bool, here: Path) -> None:
     for line in ((*words, "-s", "nope"), ("cut", "-s", "nope", *words)):
         done = subcut(*line, cwd=here, env=env)
         assert done.code == 2
-        assert ("\x1b[1;31merror:\x1b[0m " in done.err) == coloured
-        assert ("\x1b" in done.err) == coloured
+        assert ("\x1b[1;31merror:\x1b[0m " in done.err) == colored
+        assert ("\x1b" in done.err) == colored
 
 
-def test_terminal_gets_colour(here: Path) -> None:
+def test_terminal_gets_color(here: Path) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
-        for env, coloured in (
+        for env, colored in (
             ({"TERM": "xterm"}, True),
             ({"TERM": "dumb"}, False),
             ({"NO_COLOR": "1"}, False),
@@ -250,7 +250,7 @@ def test_terminal_gets_colour(here: Path) -> None:
             said = b""
             while b"nope" not in said:  # a read may give a part of what was written
                 said += screen.read(4096)
-            assert (b"\x1b[1;31merror:\x1b[0m" in said) == coloured
+            assert (b"\x1b[1;31merror:\x1b[0m" in said) == colored
     os.close(theirs)
 
 

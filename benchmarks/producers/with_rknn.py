@@ -20,7 +20,7 @@ from rknn.api import RKNN
 
 
 def main(place: Path, state: str, out: Path) -> None:
-    """Build without quantization and analyse."""
+    """Build without quantization and analyze."""
     os.chdir(out.parent)  # it leaves files in the current folder
     rknn = RKNN()
     rknn.config(target_platform="rk3588")

@@ -482,11 +482,11 @@ def _differences(
 def _nearest(
     oracle: NodeOracle, finding: Finding, steps: Sequence[Step]
 ) -> document.Nearest | None:
-    if finding.neighbour is None:
+    if finding.neighbor is None:
         return None
-    without, *_ = _nodes(oracle, [k for k in finding.items if k not in finding.neighbour])
-    labels, nodes, _ = _nodes(oracle, finding.neighbour)
-    step = next((s for s in steps if s.items == finding.neighbour and s.answer.verdict), None)
+    without, *_ = _nodes(oracle, [k for k in finding.items if k not in finding.neighbor])
+    labels, nodes, _ = _nodes(oracle, finding.neighbor)
+    step = next((s for s in steps if s.items == finding.neighbor and s.answer.verdict), None)
     return document.Nearest(
         without, labels, nodes, _worst_error(step.answer.verdict if step else None)
     )

@@ -71,10 +71,10 @@ def paragraph(found: BlameDocument) -> str:
     if found.versions:
         lines.append(f"- Releases: {history(found.versions)}")
     if found.passes:
-        lines.append(f"- Optimiser pass: right without {code(in_words(found.passes))}")
+        lines.append(f"- Optimizer pass: right without {code(in_words(found.passes))}")
     elif found.kernels:
         lines.append(
-            "- Neither optimiser nor precision: without optimisations, in full precision, it is as"
+            "- Neither optimizer nor precision: without optimizations, in full precision, it is as"
             " wrong"
         )
     if found.attributes:
@@ -169,7 +169,7 @@ def script(
     folder of the case.
 
     The values that are right lie beside it: this very release may compute them wrong without
-    optimisations as well. `release`: which has the fault, as pip names it. `onnxruntime`: the
+    optimizations as well. `release`: which has the fault, as pip names it. `onnxruntime`: the
     candidate, whose options hold in the script.
     """
     home = case.place.resolve()

@@ -152,7 +152,7 @@ class Blame:
                 self.runs += asked.tried
 
     def kernels(self) -> bool | None:
-        """Is it as wrong without any optimisation, in full precision? None where the candidate has
+        """Is it as wrong without any optimization, in full precision? None where the candidate has
         no such options."""
         options = self.trials.runtime.about.exact
         verdict = (
@@ -169,7 +169,7 @@ class Blame:
     def switches(self, *, exact: bool) -> dict[str, Mapping[str, str]]:
         """Options of the candidate that cure the region alone: name → all its options then.
 
-        `exact`: among them all optimisations, or a lower precision, at once.
+        `exact`: among them all optimizations, or a lower precision, at once.
         """
         found = {}
         all_at_once = (

@@ -82,7 +82,7 @@ class _Asked:
         return self.states[k].state
 
     def close(self, one: int, other: int) -> None:
-        """Where the answers of two differ, halve what lies between until those of neighbours do.
+        """Where the answers of two differ, halve what lies between until those of neighbors do.
 
         Where unknown ones lie on the way, the change to them is found, then the one behind them.
         """
@@ -119,7 +119,7 @@ def _history(asked: _Asked, used: int) -> History:
     first_wrong, first_right = (
         (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
     )
-    changes = sum(a.state is not b.state for a, b in _known_neighbours(tried))
+    changes = sum(a.state is not b.state for a, b in _known_neighbors(tried))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
     return History(tried, len(asked.releases), first_wrong, first_right, notes)
@@ -136,6 +136,6 @@ def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseSta
     return first
 
 
-def _known_neighbours(tried: Sequence[TriedRelease]) -> list[tuple[TriedRelease, TriedRelease]]:
+def _known_neighbors(tried: Sequence[TriedRelease]) -> list[tuple[TriedRelease, TriedRelease]]:
     known = [t for t in tried if t.state is not ReleaseState.UNKNOWN]
     return list(itertools.pairwise(known))

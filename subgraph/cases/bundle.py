@@ -44,7 +44,7 @@ from subgraph.text import clean, count, nearest
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
-# ends the folder of the agreeing neighbour that a bisection keeps beside each finding
+# ends the folder of the agreeing neighbor that a bisection keeps beside each finding
 AGREES = "-agrees"
 MAX_NAME = 80  # characters of a bundle's name
 MAX_LIST = 64 << 20  # bytes of the list of files
@@ -314,7 +314,7 @@ def _outcome(folder: Path) -> CaseOutcome | None:
     folder = folder.resolve()
     if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
         return CaseOutcome(
-            "agree", None, f"the nearest neighbour of {folder.name.removesuffix(AGREES)}"
+            "agree", None, f"the nearest neighbor of {folder.name.removesuffix(AGREES)}"
         )
     try:
         document = json.loads((folder.parent / RUN_JSON).read_text(encoding="utf-8"))

@@ -119,7 +119,7 @@ class ReferenceEntry:
     runtime: Word
     options: Mapping[str, object] | None = absent()
     provider: Word | None = absent()
-    optimisation: Word | None = absent()
+    optimization: Word | None = absent()
     threads: object = absent()
     custom_ops: File | None = absent()
 
@@ -460,7 +460,7 @@ def reference_of(reference: Reference) -> ReferenceEntry:
     return ReferenceEntry(
         "onnxruntime",
         provider=options.get("providers", "CPUExecutionProvider"),
-        optimisation=options["opt"],
+        optimization=options["opt"],
         threads=options["threads"],
         custom_ops=Path(options["custom_ops"]).name if "custom_ops" in options else None,
     )

@@ -26,7 +26,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, arrays_of, distance, load
 from subgraph.text import clean
 
-# onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts
+# onnxruntime keeps float32 between float16 nodes at every optimization level, and where it inserts
 # its Casts depends on what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of
 # the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType

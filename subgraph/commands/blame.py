@@ -73,7 +73,7 @@ def blame(
 ) -> Result:
     """Say which pass, option or release is to blame, and what cures it.
 
-    The search names the region first. Then passes of the optimiser and the candidate's options are
+    The search names the region first. Then passes of the optimizer and the candidate's options are
     turned off, and with --versions other releases are installed apart and asked. Each possible cure
     runs on the whole model, on all samples and on three more inputs drawn like them: only what
     agrees there is proven.

@@ -1,4 +1,4 @@
-"""The words of a verdict in colour, where a stream shows colours."""
+"""The words of a verdict in color, where a stream shows colors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES = {"red": RED, "green": GREEN, "yellow": YELLOW}
 
 
 def colored(text: str, stream: Any) -> str:
-    """A text for a stream with the words of its verdicts in colour, if the stream shows colours."""
+    """A text for a stream with the words of its verdicts in color, if the stream shows colors."""
     if not shows_color(stream):
         return text
     return _VERDICTS.sub(lambda m: f"\x1b[{_STYLES[str(m.lastgroup)]}m{m[0]}\x1b[0m", text)

@@ -25,7 +25,7 @@ from subgraph.origins import converters
 from subgraph.origins.converters import conversion
 from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import Family, family_of, recognise
+from subgraph.storage.file_kinds import Family, family_of, recognize
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
             "every command takes it as it is",
             code="convert.already-onnx",
         )
-    if source.is_file() and (kind := recognise(source)):
+    if source.is_file() and (kind := recognize(source)):
         raise UsageError(
             f"{clean(str(source))} is {kind.name}, which subcut does not convert",
             kind.advice,

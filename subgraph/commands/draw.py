@@ -105,7 +105,7 @@ def draw(
       subcut draw model.onnx -o model.svg
       subcut draw model.onnx -o near.svg --around stem/pool --hops 3
       subcut draw model.onnx -o wrong.html --values subcut_out/bisect-wrong.py
-      subcut draw model.onnx -o fused.svg --beside optimised.onnx
+      subcut draw model.onnx -o fused.svg --beside optimized.onnx
     """
     form = Path(output).suffix.lower() if output else ".svg"
     if form not in FORMS:
@@ -182,7 +182,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.page import page
     from subgraph.drawing.svg import FRAMES, Marks, svg
-    from subgraph.inspection.network import inner_networks, labelled
+    from subgraph.inspection.network import inner_networks, labeled
     from subgraph.inspection.weights import small_constants
 
     graph = part.graph
@@ -192,7 +192,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
             "subcut draw MODEL --around NODE --hops 2",
             code="option.requires",
         )
-    whole = labelled(graph)
+    whole = labeled(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
         middle = graph.select(shown.around).nodes

@@ -60,7 +60,7 @@ def inspect(
         str | None,
         typer.Argument(
             metavar="NODE",
-            help="Show this node with its neighbours; a glob lists all that match.",
+            help="Show this node with its neighbors; a glob lists all that match.",
             autocompletion=options.complete_nodes,
             show_default=False,
         ),
@@ -80,7 +80,7 @@ def inspect(
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
 
-    Shapes and ranges come from a run on the reference. With a node: the node and its neighbours.
+    Shapes and ranges come from a run on the reference. With a node: the node and its neighbors.
     With --start and
     --end: the tensors that enter and leave that piece. With a node and -c: what this runtime is
     known to compute wrong in nodes like it (`subcut known`).

@@ -409,7 +409,7 @@ class CandidateOptions:
         option(
             "--candidate-model",
             "MODEL2",
-            "The candidate runs this model instead: quantized, float16, optimised, another layout.",
+            "The candidate runs this model instead: quantized, float16, optimized, another layout.",
             refused_beside="--recorded --loop",
         ),
     ] = None

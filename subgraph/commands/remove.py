@@ -55,7 +55,7 @@ def remove(
 ) -> Result:
     """Take nodes out of a model: bypass some, or drop a tail.
 
-    A bypassed node's readers read its input: a Cast, an Identity, a quantise-dequantise pair. A
+    A bypassed node's readers read its input: a Cast, an Identity, a quantize-dequantize pair. A
     tail that is dropped, such as NMS, is kept as a model; `subcut merge` puts it back. Nodes may
     lie in a body: loop1/body/cast.
 

@@ -34,7 +34,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import Family, family_of, is_of_tflite, recognise_folder
+from subgraph.storage.file_kinds import Family, family_of, is_of_tflite, recognize_folder
 from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
@@ -98,7 +98,7 @@ class Asked:
         if self.path or self.case:
             return self.path or (self.case or Path()) / MODEL
         word = self.settings.get("model", self.model)
-        if word and (kind := recognise_folder(Path(word))):
+        if word and (kind := recognize_folder(Path(word))):
             raise UsageError(
                 f"{clean(word)} is {kind.name}, not an ONNX model",
                 kind.advice,
@@ -282,7 +282,7 @@ class Asked:
     def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """The candidate with its limits. Logs what code will run.
 
-        Where none is named, it is onnxruntime with its default optimisations; LiteRT for TensorFlow
+        Where none is named, it is onnxruntime with its default optimizations; LiteRT for TensorFlow
         Lite's models.
 
         Raises:
@@ -345,7 +345,7 @@ class Asked:
         if not spec:
             told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
             log.info(
-                "candidate: %s with its default optimisations (--candidate names another)", told
+                "candidate: %s with its default optimizations (--candidate names another)", told
             )
         return candidate
 

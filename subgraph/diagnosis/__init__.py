@@ -1,1 +1,1 @@
-"""Why a region is wrong: evidence for rounding or a bug, and the optimiser passes that it takes."""
+"""Why a region is wrong: evidence for rounding or a bug, and the optimizer passes that it takes."""

@@ -24,10 +24,10 @@ class Fact(StrEnum):
     KNOWN = "known"  # the values are those of a known approximation
     OPEN = "open"  # a lower precision may be the reason
     OVERFLOW = "overflow"  # the claimed precision cannot hold a weight
-    PASS = "pass"  # without some passes of the optimiser it is right
+    PASS = "pass"  # without some passes of the optimizer it is right
     RANGE = "range"  # values beyond float16's range are infinite
     REFERENCE = "reference"  # onnx's own evaluator agrees with the reference
-    RIGHT = "right"  # without the optimiser
+    RIGHT = "right"  # without the optimizer
     RIGHT_FINER = "right-finer"  # in full precision
     ROUNDS = "rounds"  # the conclusion: rounding, not a bug
     SOMEWHERE = "somewhere"  # some node of the region that rounds is right alone
@@ -106,7 +106,7 @@ CONCLUSIONS = (
     (
         (Fact.FITS, Fact.RIGHT),
         (
-            "a bug of the candidate's optimiser, or an approximation no worse than {dtype}: right"
+            "a bug of the candidate's optimizer, or an approximation no worse than {dtype}: right"
             " without it"
         ),
     ),
@@ -131,11 +131,11 @@ CONCLUSIONS = (
     (
         (Fact.RIGHT, Fact.REFERENCE),
         (
-            "a bug of the candidate's optimiser{passes}: right without it; onnx's own evaluator"
+            "a bug of the candidate's optimizer{passes}: right without it; onnx's own evaluator"
             " confirms the reference"
         ),
     ),
-    ((Fact.RIGHT,), "a bug of the candidate's optimiser{passes}: right without it"),
+    ((Fact.RIGHT,), "a bug of the candidate's optimizer{passes}: right without it"),
     ((Fact.WRONG_FINER,), "a bug: full precision is as wrong, so rounding is not the reason"),
     (
         (Fact.RIGHT_FINER,),

@@ -2,7 +2,7 @@
 
 The error in units of rounding noise, at the claimed precision and below; known approximations of
 functions, such as GELU by tanh, whose values the candidate's are; transformations that would make
-the tensors equal; the same backend in full precision or without optimisations, if it names such
+the tensors equal; the same backend in full precision or without optimizations, if it names such
 options (`exact`), and, where that does not heal it, with each of its `switches` thrown; and onnx's
 own evaluator, which tells whether the reference is right. A precision that only fits is a guess: it
 is called the reason where a switch confirms it. Each more run of a candidate has processes of its
@@ -46,7 +46,7 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
-MAX_ABLATIONS = 30  # runs of the region without some passes of the optimiser
+MAX_ABLATIONS = 30  # runs of the region without some passes of the optimizer
 MAX_SECONDS = 60.0  # that one more run of the region may take
 MAX_SOURCES = 3  # lines of code that a conclusion names
 MAX_ALONE = 8  # nodes of a region that are run alone
@@ -323,7 +323,7 @@ def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder
 
 
 def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
-    """The same backend in full precision, or without its optimisations."""
+    """The same backend in full precision, or without its optimizations."""
     if not (options := trials.runtime.about.exact):
         return
     words = _changed(trials.runtime, options)
@@ -339,7 +339,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         blame = (
             undeclared or "lower precision is the reason, or a bug of its kernels"
             if other.finer
-            else "the candidate's optimiser is to blame"
+            else "the candidate's optimizer is to blame"
         )
         yield Evidence(
             "exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT
@@ -376,8 +376,8 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
-    """Which passes of the optimiser it takes; asked only where the region is right without the
-    optimiser."""
+    """Which passes of the optimizer it takes; asked only where the region is right without the
+    optimizer."""
     try:
         sets = minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
     except SubcutError as e:

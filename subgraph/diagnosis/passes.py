@@ -1,7 +1,7 @@
-"""Which passes of a candidate's optimiser a failure takes: the minimal sets of names without which
+"""Which passes of a candidate's optimizer a failure takes: the minimal sets of names without which
 it is right.
 
-A name counts only if the optimised graph is another one without it: runtimes accept unknown names
+A name counts only if the optimized graph is another one without it: runtimes accept unknown names
 in silence. Each set is proven by a run without all of it, which agrees, and by one for each of its
 members left in, which does not.
 """
@@ -25,7 +25,7 @@ MAX_TOGETHER = 2  # names that are tried together before names are left out one 
 
 @dataclass
 class Ablation:
-    """A candidate without some passes of its optimiser, on one region that it gets wrong.
+    """A candidate without some passes of its optimizer, on one region that it gets wrong.
 
     Attributes:
         most_runs: of the region, before no more pairs are tried. runs: so far.
@@ -84,7 +84,7 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     """The minimal sets of passes without which the region is right: of one name, of two, else one
     larger set.
 
-    Empty where the region stays wrong without any of them, or the optimiser has no passes with
+    Empty where the region stays wrong without any of them, or the optimizer has no passes with
     names.
 
     Raises:

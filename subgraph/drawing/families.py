@@ -17,7 +17,7 @@ KINDS: Mapping[str, Sequence[str]] = {
         "LogSoftmax Mish PRelu QuickGelu ReLU Relu Relu6 Selu Shrink Sigmoid Softmax "
         "Softplus Softsign Swish Tanh ThresholdedRelu"
     ).split(),
-    "normalise": (
+    "normalize": (
         "BN BatchNorm BatchNormalization GroupNorm GroupNormalization InstanceNormalization "
         "LRN LayerNormalization LpNormalization MeanVarianceNormalization RMSNormalization "
         "RotaryEmbedding SimplifiedLayerNormalization SkipLayerNormalization "
@@ -41,16 +41,16 @@ KINDS: Mapping[str, Sequence[str]] = {
 WORDS = {
     "multiply": "convolution, matrix product",
     "activation": "activation",
-    "normalise": "normalisation",
+    "normalize": "normalization",
     "reduce": "pooling, reduction",
     "layout": "shape and layout",
     "quantize": "quantize",
     "control": "control flow, functions",
 }
-COLOURS = {  # strip and fill: on light, on dark
+COLORS = {  # strip and fill: on light, on dark
     "multiply": ("#7a63b8", "#f1eef8", "#a593dc", "#272336"),
     "activation": ("#2f8f8a", "#e8f4f3", "#5fbdb7", "#182d2c"),
-    "normalise": ("#7f8a2e", "#f3f5e3", "#b4bf62", "#282b18"),
+    "normalize": ("#7f8a2e", "#f3f5e3", "#b4bf62", "#282b18"),
     "reduce": ("#8a6a4f", "#f5efe9", "#c4a184", "#2d261f"),
     "layout": ("#78818c", "#f3f5f7", "#8b939c", "#20262c"),
     "quantize": ("#b0569a", "#f8ebf5", "#dc8cc9", "#341f2f"),
@@ -69,9 +69,9 @@ def kind_of(op: str) -> str:
 
 
 def variables(*, dark: bool) -> str:
-    """The colours as variables of CSS: `--multiply` of the strip, `--multiply-panel` of the box."""
+    """The colors as variables of CSS: `--multiply` of the strip, `--multiply-panel` of the box."""
     return " ".join(
-        f"--{k}: {c[2 * dark]}; --{k}-panel: {c[2 * dark + 1]};" for k, c in COLOURS.items()
+        f"--{k}: {c[2 * dark]}; --{k}-panel: {c[2 * dark + 1]};" for k, c in COLORS.items()
     )
 
 

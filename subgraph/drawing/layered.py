@@ -3,7 +3,7 @@ topological rank.
 
 Sugiyama's layered drawing. An edge is a chain of items, one in each layer between its ends, and its
 label is one of these items. Items of a layer are kept apart, so boxes, labels and passing edges
-never overlap. Positions within a layer are the least squares to the neighbours' positions with the
+never overlap. Positions within a layer are the least squares to the neighbors' positions with the
 order kept (pool adjacent violators). The trunk, the longest path, is held at one x. No layer is
 wider than `limit`: members go to further layers, edges without room become stubs.
 """
@@ -241,7 +241,7 @@ class _Rows:
         self.chains[e] = [*chain, edge.target]
 
     def order(self) -> None:
-        """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and
+        """Reduce crossings: sort each layer by the mean position of the neighbors, downwards and
         upwards in turn."""
         place = [0.0] * len(self.layer)
         for layer in self.layers:
@@ -262,7 +262,7 @@ class _Rows:
                     place[i] = k
 
     def places(self) -> list[float]:
-        """x of each item: the trunk at 0, the others near their neighbours, all within the
+        """x of each item: the trunk at 0, the others near their neighbors, all within the
         limit."""
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))

@@ -2,7 +2,7 @@
 than the other.
 
 Insight: tensors that both have split both networks into pieces that compute the same; a piece whose
-operators differ is what an optimiser fused or a converter changed. Tensors match by name; where
+operators differ is what an optimizer fused or a converter changed. Tensors match by name; where
 names are gone, by structure: the same operator on matched inputs, or between matched readers, if it
 is the only such node.
 """

@@ -1,6 +1,6 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
-Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes
+Nothing is told by color alone: a group has a + or −, the region a thick frame, the boundary dashes
 and a diamond, an error a bar whose height grows with it, and its number, a kind of operators the
 operator's name beside a strip, a finding a badge at the corner: ✗ where it is proven, ? and a
 dashed frame where it is a suspect. Each has a place of its own, so that all can be seen at once.
@@ -142,15 +142,15 @@ def _drawn(layout: Layout, marks: Marks) -> list[str]:
 
 
 def flattened(text: str) -> tuple[str, float]:
-    """An SVG of ours in light colours without variables and media queries, and its longer side in
+    """An SVG of ours in light colors without variables and media queries, and its longer side in
     pixels.
 
     For renderers that know neither.
     """
     light = STYLE.partition("@media")[0]
     rules = STYLE[STYLE.index(".subcut text") :]
-    for name, colour in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
-        rules = rules.replace(f"var({name})", colour)
+    for name, color in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
+        rules = rules.replace(f"var({name})", color)
     rules = f".subcut text {{ font-family: {FONTS}; font-size: 11px; }}\n{rules}"
     sides = re.findall(r' (?:width|height)="([\d.e+]+)"', text[: text.index(">")])
     return text.replace(STYLE, rules), max(map(float, sides))

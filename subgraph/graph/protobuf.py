@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.storage import dtypes, folders
-from subgraph.storage.file_kinds import HEAD, recognise
+from subgraph.storage.file_kinds import HEAD, recognize
 from subgraph.storage.tensors import np_dtype
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
         model: ModelProto = _decode(path, data, reading_class())
         return model
     except ModelError as e:
-        if kind := recognise(path, head):
+        if kind := recognize(path, head):
             raise ModelError(
                 f"{path} is not an ONNX model: {kind.sentence}", kind.advice, code="model.not-onnx"
             ) from e
@@ -429,7 +429,7 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
 
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        kind = recognise(path, head)
+        kind = recognize(path, head)
         what, advice = (kind.sentence, kind.advice) if kind else ("it holds no graph", "")
         raise ModelError(
             f"{path} is not an ONNX model: {what}",

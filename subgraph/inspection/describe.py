@@ -106,7 +106,7 @@ class NodeWithTensors(NodeInfo):
 @dataclass(frozen=True, kw_only=True)
 class NodeDetails(NodeInfo):
     """A node with attributes (as short texts), documentation and metadata as they are in the file,
-    and neighbours.
+    and neighbors.
 
     `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None where
     none is named.
@@ -254,7 +254,7 @@ def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
     """What tells of one node after the other, by index, without a run: types are inferred once,
     here.
 
-    Complexity: linear in the model; then, per node, in its neighbours and the weights that it
+    Complexity: linear in the model; then, per node, in its neighbors and the weights that it
     reads.
 
     Raises:

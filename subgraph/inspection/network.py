@@ -41,7 +41,7 @@ def network(graph: Graph, prefix: str = "") -> Network:
     )
 
 
-def labelled(graph: Graph) -> Network:
+def labeled(graph: Graph) -> Network:
     """The same, each node by its label, and without weights, which are not drawn: as small as a
     document needs it."""
     whole = network(graph)

@@ -78,7 +78,7 @@ class Planner:
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that
             does not run.
-        estimates: by place, about the same: that of its neighbours together, shared out; at first
+        estimates: by place, about the same: that of its neighbors together, shared out; at first
             how far it is off by
             itself on float values. ranking: runs for these.
         problem: why there is no plan, other than that the time is used up; "" where there may be
@@ -317,7 +317,7 @@ class Planner:
             log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
 
     def _estimate(self, until: float) -> None:
-        """The errors of neighbours together on the first sample, shared out by their own on float
+        """The errors of neighbors together on the first sample, shared out by their own on float
         values.
 
         Raises:

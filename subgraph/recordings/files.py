@@ -24,7 +24,7 @@ from subgraph.types import Array
 
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
-HEAD_BYTES = 4096  # read to recognise a file
+HEAD_BYTES = 4096  # read to recognize a file
 # Of an archive that is damaged, encrypted, or of a kind that Python does not read.
 ZIP_ERRORS = (
     OSError,

@@ -146,7 +146,7 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
         hints: types, shapes and layout for files that do not store them.
 
     Raises:
-        InputError: there is nothing, nothing is recognised, or a file is damaged. UnknownName: no
+        InputError: there is nothing, nothing is recognized, or a file is damaged. UnknownName: no
             such format.
     """
     files = scan(place)
@@ -192,7 +192,7 @@ def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEn
 
 
 def detect(place: Path) -> list[str]:
-    """The formats that the files may be of, all equally sure; none if nothing is recognised.
+    """The formats that the files may be of, all equally sure; none if nothing is recognized.
 
     Raises:
         InputError: it cannot be listed.

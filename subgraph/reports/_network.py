@@ -197,6 +197,6 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
     return [
-        Drawing(one.width, svg(one, marks, "The region and its neighbours", style=False), ())
+        Drawing(one.width, svg(one, marks, "The region and its neighbors", style=False), ())
         for one in layouts
     ]

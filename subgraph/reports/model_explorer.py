@@ -1,4 +1,4 @@
-"""Model Explorer node data: the in-place error by node, to colour Google's graph viewer with.
+"""Model Explorer node data: the in-place error by node, to color Google's graph viewer with.
 
 Load it beside the model: `model-explorer --extensions=model_explorer_onnx`, then "Upload node
 data". Its keys are node names, or tensor names where a node has none; the graph's key is the ONNX
@@ -15,7 +15,7 @@ from subgraph.results.bisect import BisectDocument
 
 FILE = "model_explorer.json"
 NOT_FINITE = 1e38  # the viewer takes numbers only; larger than any finite error of a float32 tensor
-# Value up to which a node has the colour: a ramp by decades that also reads in grey.
+# Value up to which a node has the color: a ramp by decades that also reads in gray.
 THRESHOLDS = (
     (1e-6, "#e8f3ee"),
     (1e-4, "#f6efcf"),
@@ -27,7 +27,7 @@ NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a na
 
 
 def render(document: BisectDocument | ComparedDocument) -> str:
-    """The profile as node data; without a profile no node is coloured. Names are keys, so they are
+    """The profile as node data; without a profile no node is colored. Names are keys, so they are
     not cleaned."""
     results: dict[str, dict[str, float]] = {}
     for row in judged_tensors(document):
@@ -37,9 +37,9 @@ def render(document: BisectDocument | ComparedDocument) -> str:
         value = _value(row.error)
         if key not in results or value > results[key]["value"]:  # of several tensors the worst
             results[key] = {"value": value}
-    colours = [{"value": value, "bgColor": colour} for value, colour in THRESHOLDS]
+    colors = [{"value": value, "bgColor": color} for value, color in THRESHOLDS]
     graph = document.model.graph or NAMELESS
-    return json.dumps({graph: {"results": results, "thresholds": colours}}, indent=1) + "\n"
+    return json.dumps({graph: {"results": results, "thresholds": colors}}, indent=1) + "\n"
 
 
 def _value(error: float) -> float:

@@ -86,8 +86,8 @@ class EvidenceLine:
     Attributes:
         kind: noise: the error beside rounding noise. precision: could a lower one than claimed
             explain it? range: does the claimed one hold the weights? exact: the same backend in
-            full precision or without optimisation. pass,
-            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export,
+            full precision or without optimization. pass,
+            switch: what of the optimizer it takes. second: onnx's own evaluator. input, export,
                 likeness: what it is.
     """
 
@@ -237,7 +237,7 @@ class WorstElement:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest neighbour of a finding that agrees: the same region without some nodes."""
+    """The nearest neighbor of a finding that agrees: the same region without some nodes."""
 
     without: Sequence[Name]
     nodes: Sequence[Name]

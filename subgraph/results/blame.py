@@ -77,7 +77,7 @@ class BlameDocument:
             found.
         pieces: where the whole does not decide: within what its pieces agree.
         signature, why: how it is wrong: mismatch, refused, crash ….
-        kernels: without any optimisation it is as wrong; None where that is not known.
+        kernels: without any optimization it is as wrong; None where that is not known.
         passes: minimal sets of names of passes, each of which cures the region. switches: names of
             options that do.
         attributes: those without each of which the candidate is right about what is left:

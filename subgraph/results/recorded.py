@@ -115,7 +115,7 @@ class RecordedTensor:
     """A tensor in one run.
 
     Attributes:
-        matched_by: "name" or "value". note: permutation, padding, dequantisation that the match
+        matched_by: "name" or "value". note: permutation, padding, dequantization that the match
             needed.
         alone: judged in isolation. before: the nearest earlier recording of it; beside: against
             what that holds.

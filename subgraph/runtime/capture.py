@@ -36,7 +36,7 @@ log = logging.getLogger("subcut")
 
 KEY = "above"  # of the ancestors in the reference process
 PIXELS = 255.0  # the greatest value of a pixel
-UNIT = 4.0  # what a normalised input stays within
+UNIT = 4.0  # what a normalized input stays within
 FACTOR = 8.0  # by which ranges differ that have another scale
 
 

@@ -94,7 +94,7 @@ DEVICES = {
             switches={
                 "TF32": {"use_tf32": "0"},
                 "cuDNN's search for the fastest algorithm": {"cudnn_conv_algo_search": "DEFAULT"},
-                "fast layer normalisation": {"enable_skip_layer_norm_strict_mode": "1"},
+                "fast layer normalization": {"enable_skip_layer_norm_strict_mode": "1"},
             },
             missing=lambda: hardware.no_nvidia_gpu(),
         ),
@@ -138,7 +138,7 @@ DEVICES = {
             lowers={"enable_htp_fp16_precision": ("0", "fp16")},
             switches={
                 "fp16": {"enable_htp_fp16_precision": "0"},
-                "the graph's optimisation": {"htp_graph_finalization_optimization_mode": "0"},
+                "the graph's optimization": {"htp_graph_finalization_optimization_mode": "0"},
             },
             emulated=lambda: "Qualcomm's x86 emulator" if hardware.is_x86() else "",
         ),
@@ -158,7 +158,7 @@ DEVICES = {
             {
                 "fp16": {"trt_fp16_enable": "0"},
                 "int8": {"trt_int8_enable": "0"},
-                "TensorRT's optimisations": {"trt_builder_optimization_level": "0"},
+                "TensorRT's optimizations": {"trt_builder_optimization_level": "0"},
             },
             missing=lambda: hardware.no_nvidia_gpu(),
         ),

@@ -173,11 +173,11 @@ class BackendInfo:
         precision: what it computes in: fp32, tf32, fp16, bf16 or int8.
         multi: it takes several disconnected pieces in one model.
         caveat: what a user must know before anything runs; "" if nothing.
-        exact: the options with which it computes in full precision, or without optimisations; empty
+        exact: the options with which it computes in full precision, or without optimizations; empty
             where these do.
         switches: by name, what it does that may make a difference -> the options with which it does
             not.
-        passes: the option that turns passes of its optimiser off, `A+B`; "" if there is none.
+        passes: the option that turns passes of its optimizer off, `A+B`; "" if there is none.
     """
 
     version: str = ""

@@ -1,4 +1,4 @@
-"""The reference: onnxruntime with all optimisations off, in a process of its own.
+"""The reference: onnxruntime with all optimizations off, in a process of its own.
 
 `docs/why/reference-in-a-process.md` says why not in this one.
 """
@@ -113,7 +113,7 @@ class LoadedAncestors:
 
 
 class Reference:
-    """The reference process: onnxruntime on the CPU, optimisations off, a fixed number of threads.
+    """The reference process: onnxruntime on the CPU, optimizations off, a fixed number of threads.
 
     The process starts with the constructor, so that the runtime is imported while the caller still
     reads the model. Another backend, or a library of custom operators (option `ops`), serves models

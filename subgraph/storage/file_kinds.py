@@ -237,7 +237,7 @@ def family_of(path: Path) -> Family | None:
     head = _head(split_signature(path)[0])
     if head[4:8] == b"TFL3":
         return Family.TFLITE
-    kind = recognise(path, head) if head and path.suffix.lower() != ".onnx" else None
+    kind = recognize(path, head) if head and path.suffix.lower() != ".onnx" else None
     return kind.family if kind else None
 
 
@@ -257,8 +257,8 @@ def _head(path: Path) -> bytes:
     return b""
 
 
-def recognise(path: Path, head: bytes | None = None) -> FileKind | None:
-    """What a file is instead of an ONNX model; None if it is not recognised.
+def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
+    """What a file is instead of an ONNX model; None if it is not recognized.
 
     `head`: its first `HEAD` bytes; without them they are read.
     """
@@ -308,8 +308,8 @@ def _imports(pickle: bytes) -> set[str]:
     return found
 
 
-def recognise_folder(folder: Path) -> FileKind | None:
-    """As `recognise`, of a folder that holds one model of TensorFlow or Paddle."""
+def recognize_folder(folder: Path) -> FileKind | None:
+    """As `recognize`, of a folder that holds one model of TensorFlow or Paddle."""
     for pattern, kind in _FOLDERS:
         if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112
             return _named(kind, folder, found[0].name)

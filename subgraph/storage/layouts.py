@@ -79,7 +79,7 @@ class _Blocks:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The order of parts in which those of one axis are neighbours."""
+        """The order of parts in which those of one axis are neighbors."""
         return tuple(self.parts.index(p) for axis in self.axes for p in self._of(axis))
 
     def _of(self, axis: str) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class CandidateModel:
     Attributes:
         reference, graph: the reference's model and the candidate's, prepared.
         matches: by tensor of the reference's model, where it is in the candidate's.
-        values: onnxruntime's values of the candidate's model without optimisations; None where it
+        values: onnxruntime's values of the candidate's model without optimizations; None where it
             cannot run it.
         unknown: why there are no values.
     """

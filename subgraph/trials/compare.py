@@ -23,7 +23,7 @@ from subgraph.errors import NoRegion, OutputError, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
-from subgraph.inspection.network import labelled
+from subgraph.inspection.network import labeled
 from subgraph.origins.source import Source, source
 from subgraph.results.common import (
     Agreement,
@@ -703,9 +703,7 @@ def compared_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
     name = str(graph.model.graph.name)
-    return ComparedModel(
-        graph.path.name, name, len(graph.nodes), structure, network=labelled(graph)
-    )
+    return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labeled(graph))
 
 
 def document(

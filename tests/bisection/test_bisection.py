@@ -65,7 +65,7 @@ def found(done: Done) -> dict[str, Any]:
 @pytest.mark.slow
 @with_padfusion_bug
 def test_real_bug_of_onnxruntime(tmp_path: Path) -> None:
-    """The culprit is known: the two nodes that an optimisation fuses."""
+    """The culprit is known: the two nodes that an optimization fuses."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
     done = subcut(
         "bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug"

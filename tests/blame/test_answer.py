@@ -102,7 +102,7 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
 
 
 def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
-    """A kernel is as wrong without optimisations: a release compared with itself gave 0.0."""
+    """A kernel is as wrong without optimizations: a release compared with itself gave 0.0."""
     model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     held = {}

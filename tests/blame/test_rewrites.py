@@ -867,19 +867,19 @@ def test_barrier_changes_no_bit_of_any_type(
         assert statuses["Max"] == statuses["Sub"] == IDENTICAL
 
 
-def test_which_barriers_an_optimiser_leaves_in_place_is_as_documented(tmp_path: Path) -> None:
+def test_which_barriers_an_optimizer_leaves_in_place_is_as_documented(tmp_path: Path) -> None:
     model = text_models.model(
         "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Mul(x, x) y = Exp(a) }"
     )
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 4
     left = {}
     for form in forms_of(model, "apart"):
         onnxruntime.InferenceSession(
             form.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        ops = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
+        ops = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
         left[form.words.split()[1]] = bool(ops - {"Mul", "Exp"})
     assert left == {
         "Identity": False,

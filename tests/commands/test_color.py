@@ -1,4 +1,4 @@
-"""The words of a verdict in colour."""
+"""The words of a verdict in color."""
 
 from __future__ import annotations
 

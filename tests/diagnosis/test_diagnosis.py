@@ -195,7 +195,7 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
 def test_weight_beyond_the_claimed_range_is_named(
     value: str, claim: str, constant: bool, ask: Ask
 ) -> None:
-    """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean
+    """Clipped to float16's range, the variance of a batch normalization looked like "a bug: a mean
     and a scale?"."""
     text = (
         f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) <float[1] v = {{{value}}}> {{ [last] y ="
@@ -217,7 +217,7 @@ def test_weight_beyond_the_claimed_range_is_named(
     [
         ("right", "fp16", ("right", "precision=f32", "lower precision"), ("not known", "right")),
         ("wrong", "fp16", ("wrong", "claim=fp32,precision=f32"), ("bug", "full precision")),
-        ("right", "fp32", ("right", "precision=f32", "optimiser"), ("bug", "optimiser", "right")),
+        ("right", "fp32", ("right", "precision=f32", "optimizer"), ("bug", "optimizer", "right")),
     ],
 )
 def test_the_same_backend_in_full_precision(
@@ -330,7 +330,7 @@ def test_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
     (one,) = diagnose(trials, region_of(trials.model.graph, "last"), died)
     assert one.kind == "exact"
-    assert has_line(one.says, "right", "precision=f32", "optimiser")
+    assert has_line(one.says, "right", "precision=f32", "optimizer")
 
 
 def test_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
@@ -395,8 +395,8 @@ def evidence(done: Done) -> dict[str, str]:
 @pytest.mark.parametrize(
     "other", [(), ("--candidate-model", "other.onnx")], ids=["the model", "another model"]
 )
-def test_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) -> None:
-    """The demo's fault, in a backend whose optimiser can be switched off."""
+def test_bug_of_an_optimizer_is_explained(other: Sequence[str], tmp_path: Path) -> None:
+    """The demo's fault, in a backend whose optimizer can be switched off."""
     in_process("demo", tmp_path / "bug")
     copy = onnx.load(tmp_path / "bug" / "model.onnx")
     copy.doc_string = "another one"
@@ -407,9 +407,9 @@ def test_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) 
     wrong.write_text(text + 'def exact(options):\n    return {**options, "opt": "disable"}\n')
     done = subcut("bisect", "model.onnx", "-c", "wrong.py", *other, "--json", cwd=tmp_path / "bug")
     found = evidence(done)
-    assert has_line(found["exact"], "right", "opt=disable", "optimiser")
+    assert has_line(found["exact"], "right", "opt=disable", "optimizer")
     assert has_line(found["second"], "evaluator agrees", "reference")
-    assert has_line(found["conclusion"], "bug", "optimiser", "evaluator")
+    assert has_line(found["conclusion"], "bug", "optimizer", "evaluator")
     assert "likeness" not in found
     report = (tmp_path / "bug" / done.document["report"]).read_text()
     assert has_line(report, "Precision") and has_line(report, "right", "opt=disable")

@@ -1,4 +1,4 @@
-"""Which passes of an optimiser a failure takes: `diagnosis.passes`, and onnxruntime's names of
+"""Which passes of an optimizer a failure takes: `diagnosis.passes`, and onnxruntime's names of
 them."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_the_runs_are_bounded(ablation: Ask) -> None:
     assert asked.runs <= 20 + 10
 
 
-def test_optimiser_without_named_passes_has_none(ablation: Ask) -> None:
+def test_optimizer_without_named_passes_has_none(ablation: Ask) -> None:
     asked = ablation(names="A", cures="A")
     asked.trials.runtime.__dict__["about"] = BackendInfo()
     assert minimal_sets(asked) == []

@@ -11,7 +11,7 @@ from subgraph.drawing.legend import legend
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, beside, svg
 
-KINDS = ["multiply", "activation", "normalise", "reduce", "layout", "quantize", "control"]
+KINDS = ["multiply", "activation", "normalize", "reduce", "layout", "quantize", "control"]
 
 
 def network(ops: list[str]) -> Network:

@@ -160,7 +160,7 @@ def test_nodes_are_bypassed(tmp_path: Path) -> None:
         assert len(load(path).nodes) == max(4 - len(nodes), 1)
 
 
-def test_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
+def test_quantized_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
     text = """g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, int8 z = {0}> {
         [n] h = Neg(x) [q] q = QuantizeLinear(h, s, z) [d] y = DequantizeLinear(q, s, z)
     }"""

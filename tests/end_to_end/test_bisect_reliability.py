@@ -482,7 +482,7 @@ model, inputs, outputs = map(Path, sys.argv[1:])
 log = HERE / "log" / "log"
 count = log.read_text().count(" load ") if log.exists() else 0
 if count >= {most} and not (HERE / "log" / "repaired").exists():
-    print("the licence is gone", file=sys.stderr)
+    print("the license is gone", file=sys.stderr)
     sys.exit(126)
 manifest = json.loads((inputs / "manifest.json").read_text())
 feeds = {{i["name"]: np.load(inputs / i["npy"]) for i in manifest["inputs"]}}

@@ -451,7 +451,7 @@ def dims(info: onnx.ValueInfoProto) -> list[int | str]:
 
 
 def test_5_functions_that_nobody_calls_stay_behind(cut_model: Cutter) -> None:
-    assert [f.name for f in cut_model("05-0").functions] == ["outer", "inner", "centre"]
+    assert [f.name for f in cut_model("05-0").functions] == ["outer", "inner", "center"]
 
 
 def test_7_left_out_inputs_keep_their_places(cut_model: Cutter) -> None:

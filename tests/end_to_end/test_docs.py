@@ -58,9 +58,9 @@ def _prepare(page: Path, folder: Path, operator_tests: Path) -> None:
         in_process("demo", folder)
     if page.stem == "from-tflite":
         shutil.copytree(ROOT / "fixtures" / "tflite", folder, dirs_exist_ok=True)
-    if "optimised.onnx" in text:
+    if "optimized.onnx" in text:
         options = onnxruntime.SessionOptions()
-        options.optimized_model_filepath = str(folder / "optimised.onnx")
+        options.optimized_model_filepath = str(folder / "optimized.onnx")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         onnxruntime.InferenceSession(
             folder / "model.onnx", options, providers=["CPUExecutionProvider"]

@@ -238,7 +238,7 @@ def test_operator_test_is_unfit_by_its_table(test: operator_tests.OperatorTest, 
     ("regions", "word"),
     [
         ([(["op/0/LSTM"], True)], Word.FOUND),
-        ([(["op/0/LSTM", "in/0/Add"], True)], Word.NEIGHBOURS),
+        ([(["op/0/LSTM", "in/0/Add"], True)], Word.NEIGHBORS),
         ([(["op/0/LSTM"], True), (["0/Conv"], True)], Word.WRONG),
         ([(["in/0/Add"], True)], Word.WRONG),
         ([(["op/0/LSTM"], False)], Word.UNRESOLVED),

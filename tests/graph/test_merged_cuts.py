@@ -568,7 +568,7 @@ def test_weights_stay_on_disk_until_they_are_written(
 def test_functions_are_shared_once(tmp_path: Path, reference: Reference) -> None:
     g = text_models.read(tmp_path, graphs.nested_functions())
     made = tried(reference, g, singles(g), tmp_path)
-    assert [f.name for f in made[0].model.functions] == ["outer", "inner", "centre"]
+    assert [f.name for f in made[0].model.functions] == ["outer", "inner", "center"]
 
 
 # ------------------------------------------------------------ refusals
@@ -676,10 +676,10 @@ def test_group_without_room_stays_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.rare
-def test_single_nodes_of_a_resnet_with_optimisations(
+def test_single_nodes_of_a_resnet_with_optimizations(
     resnet: Path, tmp_path: Path, reference: Reference
 ) -> None:
-    """With optimisations on, nodes are fused and folded within a piece, never across pieces."""
+    """With optimizations on, nodes are fused and folded within a piece, never across pieces."""
     g = load(resnet)
     regions = singles(g)
     values, where = captured(reference, g, regions, tmp_path)
@@ -691,18 +691,18 @@ def test_single_nodes_of_a_resnet_with_optimisations(
     for p in made:
         lawful(p)
         p.save(tmp_path / "pool.onnx")
-        got = optimised(
+        got = optimized(
             tmp_path / "pool.onnx",
             {new: arrays[old] for some in p.inputs for old, new in some.items()},
         )
         for cut, outputs in zip(p.pieces, p.outputs, strict=True):
             cut.save(tmp_path / "alone.onnx")
-            want = optimised(tmp_path / "alone.onnx", {n: arrays[n] for n in cut.inputs})
+            want = optimized(tmp_path / "alone.onnx", {n: arrays[n] for n in cut.inputs})
             for name in cut.outputs:
                 np.testing.assert_allclose(got[outputs[name]], want[name], rtol=1e-5, atol=1e-5)
 
 
-def optimised(model: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def optimized(model: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads()
     options.log_severity_level = 4

@@ -56,7 +56,7 @@ class CapturedRegion:
         return value
 
     def candidate(self, level: str) -> dict[str, Array]:
-        """Outputs of onnxruntime at an optimisation level."""
+        """Outputs of onnxruntime at an optimization level."""
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         options.intra_op_num_threads = 1

@@ -765,7 +765,7 @@ def test_weights_in_other_files_are_counted(tmp_path: Path) -> None:
     assert doc["nodes"][0]["inputs"][1]["range"]["zeros"] == 6
 
 
-def test_node_with_its_neighbours(tmp_path: Path) -> None:
+def test_node_with_its_neighbors(tmp_path: Path) -> None:
     text = (
         "g (float[1,2,5,5] x) => (float[1,4,5,5] y){ h = Relu(x) [conv] c = Conv <pads = [1,1,1,1],"
         ' auto_pad = "NOTSET"> (h, w) [a] s = Abs(c) y = Add(c, s) }'

@@ -257,10 +257,10 @@ CASES = [
         options={"skip": "fp16-underflow"},
     ),
     Case(
-        "double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN
+        "double-normalization", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN
     ),
     Case(
-        "double-normalisation",
+        "double-normalization",
         "a",
         PLAIN,
         says="--mean",
@@ -269,7 +269,7 @@ CASES = [
         options={"image_options": ImageOptions(mean=(120.0,))},
     ),
     Case(
-        "double-normalisation",
+        "double-normalization",
         "b",
         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }",
@@ -277,7 +277,7 @@ CASES = [
         more={"s": np.float32(255)},
     ),
     Case(
-        "double-normalisation",
+        "double-normalization",
         "n",
         unary("Div(x, s)"),
         says="--scale",
@@ -820,7 +820,7 @@ def test_weights_in_another_file_are_read_in_pieces(
     assert found.rule == "fp16-overflow" and "reaches 1e+07: 2 values" in found.reason
 
 
-def test_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -> None:
+def test_transform_between_the_channels_is_one_normalization(tmp_path: Path) -> None:
     """ToTensor's division by 255 and Normalize behind it."""
     chain = "[a] p = Div(x, c) [b] q = Sub(p, m) [d] y = Div(q, s)"
     g = text_models.load(

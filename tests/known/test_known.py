@@ -110,7 +110,7 @@ def test_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
     ("text", "code", "about"),
     [
         ("says = ", "known.unreadable", "Invalid value"),
-        ('operator = "Relu"\ncolour = "red"\n', "known.unknown-key", "'colour'"),
+        ('operator = "Relu"\ncolor = "red"\n', "known.unknown-key", "'color'"),
         (
             'operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n',
             "known.no-evidence",
@@ -345,7 +345,7 @@ def test_search_names_them_before_its_first_run(tmp_path: Path) -> None:
 
 
 def test_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
-    """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests
+    """MNN's batch normalization crashes where its parameters are no constants, as in onnx's tests
     and in no model."""
     net = (
         "g (float[1, 2, 3] x{}) => (float[1, 2, 3] y) {{ [bn] y = BatchNormalization (x, s, b, m,"

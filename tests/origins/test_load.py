@@ -33,7 +33,7 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prototxt = write(SMALL, tmp_path / "net.prototxt")
     for path in (prototxt, prototxt.with_suffix(".caffemodel")):
         assert subgraph.load(path).outputs == ["relu"]
-    renamed = prototxt.rename(tmp_path / "net.txt")  # recognised by content
+    renamed = prototxt.rename(tmp_path / "net.txt")  # recognized by content
     assert family_of(renamed) is Family.CAFFE
     assert subgraph.load(renamed, weights=str(tmp_path / "net.caffemodel")).outputs == ["relu"]
     with raises(UsageError, "option.conflict", "--weights"):

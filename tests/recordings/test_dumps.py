@@ -1,4 +1,4 @@
-"""Dumps of other tools: each format is recognised, read and, where possible, written; damage ends
+"""Dumps of other tools: each format is recognized, read and, where possible, written; damage ends
 in an error.
 
 Covers `recordings.recording` and all formats in `recordings.dumps`.

@@ -757,7 +757,7 @@ def test_names_that_are_written_alike_hold_the_nearest(
 def test_node_that_was_left_out_does_not_vanish(
     wrong: int, tmp_path: Path, reference: Reference
 ) -> None:
-    """The device hands on what came in: its value is the neighbour's."""
+    """The device hands on what came in: its value is the neighbor's."""
     ops = ["Conv", "Relu", "Conv", "Sigmoid", "Conv"]
     model = cube(*ops)
     broken = cube(*(op if k != wrong else "Identity" for k, op in enumerate(ops)))

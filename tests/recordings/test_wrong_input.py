@@ -67,10 +67,10 @@ def net(wrong: str = "") -> onnx.ModelProto:
 
 
 def image() -> Array:
-    """Smooth, and of three unlike colours."""
+    """Smooth, and of three unlike colors."""
     y, x = np.mgrid[0:12, 0:10] / 12
-    colours = [0.5 + 0.3 * np.sin(5 * x + 2 * y), 0.4 + 0.3 * np.cos(4 * y - x), 0.3 + 0.4 * x * y]
-    return np.asarray(colours, np.float32)[None]
+    colors = [0.5 + 0.3 * np.sin(5 * x + 2 * y), 0.4 + 0.3 * np.cos(4 * y - x), 0.3 + 0.4 * x * y]
+    return np.asarray(colors, np.float32)[None]
 
 
 def recorded(

@@ -291,7 +291,7 @@ def test_options_of_onnxruntime(options: dict[str, Any], one: Path) -> None:
 
 
 def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
-    """An optimised graph has fewer nodes; the others can be read back."""
+    """An optimized graph has fewer nodes; the others can be read back."""
     import onnxruntime
 
     left = {}

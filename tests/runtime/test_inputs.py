@@ -372,7 +372,7 @@ def test_mean_and_scale_by_hand(picture: Path, model: Callable[..., Graph]) -> N
         ("float[1,3,5,7] x", (1, 3, 5, 7)),
         ("float[3,4,4] x", (3, 4, 4)),
         ("float[1,8,6,3] x", (1, 8, 6, 3)),  # channels last
-        ("float[1,1,2,2] x", (1, 1, 2, 2)),  # grey
+        ("float[1,1,2,2] x", (1, 1, 2, 2)),  # gray
         ("float[1,4,2,2] x", (1, 4, 2, 2)),  # with alpha
     ],
 )
@@ -389,14 +389,14 @@ def test_channels_last(picture: Path, model: Callable[..., Graph]) -> None:
     assert value[0, 0, 0].tolist() == [255, 0, 0] and value[0, 7, 0].tolist() == [0, 0, 255]
 
 
-def test_grey_image_for_a_model_of_colours(tmp_path: Path, model: Callable[..., Graph]) -> None:
-    Image.fromarray(np.array([[7, 9]], np.uint8)).save(tmp_path / "grey.png")
-    assert fed(model("uint8[1,3,1,2] x"), tmp_path / "grey.png")["x"].tolist() == [[[[7, 9]]] * 3]
+def test_gray_image_for_a_model_of_colors(tmp_path: Path, model: Callable[..., Graph]) -> None:
+    Image.fromarray(np.array([[7, 9]], np.uint8)).save(tmp_path / "gray.png")
+    assert fed(model("uint8[1,3,1,2] x"), tmp_path / "gray.png")["x"].tolist() == [[[[7, 9]]] * 3]
 
 
 def test_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Graph]) -> None:
-    Image.fromarray(np.array([[0, 100]], np.uint8)).save(tmp_path / "grey.png")
-    value = fed(model("float[1,1,1,4] x"), tmp_path / "grey.png")["x"]
+    Image.fromarray(np.array([[0, 100]], np.uint8)).save(tmp_path / "gray.png")
+    value = fed(model("float[1,1,1,4] x"), tmp_path / "gray.png")["x"]
     assert value.tolist() == [[[[0, 25, 75, 100]]]]
 
 

@@ -248,7 +248,7 @@ def test_flaky_culprit_has_its_rate() -> None:
     "seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"]
 )
 def test_region_of_a_flaky_candidate_is_not_too_large(seed: int) -> None:
-    """Its neighbour is guilty, and passed by chance: it is asked often enough to show that."""
+    """Its neighbor is guilty, and passed by chance: it is asked often enough to show that."""
     s = scenario("flaky", seed)
     assert mark(s, run(s).findings) == "right"
 
@@ -288,7 +288,7 @@ def test_accumulation_names_the_largest_contributors_and_the_growth() -> None:
     assert sizes[-1] == 100 and list(errors) == sorted(errors)
 
 
-def test_neighbour_that_is_refused_alone_is_asked_in_company() -> None:
+def test_neighbor_that_is_refused_alone_is_asked_in_company() -> None:
     s = replace(faulty(chain(30), {14, 15}), lone=frozenset({14}))
     done = run(s)
     assert found(done) == [(14, 15)]
@@ -548,7 +548,7 @@ def test_kind_that_is_refused_is_asked_twice_and_listed() -> None:
     assert len(alone) == 2
 
 
-def labelled(s: Scenario, kinds: Sequence[str]) -> tuple[Findings, Candidate]:
+def labeled(s: Scenario, kinds: Sequence[str]) -> tuple[Findings, Candidate]:
     """The findings of a search among items of these kinds, one after the other."""
     candidate = Candidate(s)
     labels = [kinds[k % len(kinds)] for k in range(s.n)]
@@ -566,7 +566,7 @@ def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(
 ) -> None:
     """A candidate that multiplies all that it gives by 1.0015 had as many culprits as nodes."""
     every = faulty(chain(64), *({k} for k in range(64)), share=0.5, profile=profile)
-    findings, candidate = labelled(every, KINDS)
+    findings, candidate = labeled(every, KINDS)
     (finding,) = findings.findings
     kinds = {k % len(KINDS) for k in (*finding.items, *finding.alike)}
     assert (
@@ -581,7 +581,7 @@ def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(
 @pytest.mark.parametrize("profile", ["shows", "vanishes"])
 def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
     convs = [{k} for k in range(0, 32, len(KINDS))]
-    findings, _ = labelled(faulty(chain(32), *convs, share=1 / 8, profile=profile), KINDS)
+    findings, _ = labeled(faulty(chain(32), *convs, share=1 / 8, profile=profile), KINDS)
     assert sorted(f.items for f in findings.findings) == [(k,) for k in range(0, 32, len(KINDS))]
     assert not any(f.everywhere for f in findings.findings)
 

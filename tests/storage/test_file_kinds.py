@@ -1,4 +1,4 @@
-"""A model of another format is recognised, by its first bytes or its suffix, and the user is told
+"""A model of another format is recognized, by its first bytes or its suffix, and the user is told
 what to do."""
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def test_folder_of_another_framework_is_named(
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = file_kinds.recognise_folder(tmp_path)
+    found = file_kinds.recognize_folder(tmp_path)
     assert (found.name if found else "") == kind
     assert advice.format(tmp_path) in (found.advice if found else "")
     with pytest.raises(UsageError) as refusal:

@@ -92,7 +92,7 @@ def test_any_names_become_safe_and_distinct(names: list[str]) -> None:
 
 
 @given(st.text(alphabet="aA_/:.~2-", min_size=1, max_size=4))
-def test_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
+def test_file_name_does_not_depend_on_its_neighbors(name: str) -> None:
     assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
 
 

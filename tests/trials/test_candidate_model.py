@@ -1,4 +1,4 @@
-"""Candidates with a model of their own: quantized, float16, optimised, in another layout.
+"""Candidates with a model of their own: quantized, float16, optimized, in another layout.
 
 A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model`
 and `trials.matching.pair_models`.
@@ -31,9 +31,9 @@ FORMS: dict[str, Convert] = {
     "qdq_keeping": converted.int8,
     "qoperator": lambda m, f: converted.quantized(m, f, "QOperator"),
     "fp16": converted.fp16,
-    "basic": lambda m, _: converted.optimised(m, "basic"),
-    "extended": lambda m, _: converted.optimised(m, "extended"),
-    "all": lambda m, _: converted.optimised(m, "all"),
+    "basic": lambda m, _: converted.optimized(m, "basic"),
+    "extended": lambda m, _: converted.optimized(m, "extended"),
+    "all": lambda m, _: converted.optimized(m, "all"),
     "nhwc": lambda m, _: converted.nhwc(m),
 }
 EXACT = (
@@ -269,7 +269,7 @@ def test_model_of_something_else(models: Callable[[str, str], Path], tmp_path: P
 def test_output_of_the_same_name_and_another_type_is_the_output_however_wrong(
     tmp_path: Path,
 ) -> None:
-    """Its values were taken for a neighbour's, so that the output 'is not in' the other model."""
+    """Its values were taken for a neighbor's, so that the output 'is not in' the other model."""
     w = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
     ours = "g (float[1,8] x) => (float[1,5] y) { a = MatMul(x, w)  y = Add(a, c) }"
     theirs = (

@@ -138,7 +138,7 @@ KERNELS = (
             "ort",
             STALE,
             "",
-        ),  # its optimiser refuses the sizes of an old export beside a pinned input
+        ),  # its optimizer refuses the sizes of an old export beside a pinned input
         ("ort", SYMBOLIC, ""),
         ("tract", SYMBOLIC, "Impossible to unify"),
         ("openvino:precision=f32", STALE, ""),

@@ -67,8 +67,8 @@ def test_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
             ("'y'", "no output"),
         ),
         (
-            "cmd:sh -c 'echo out of licence >&2; exit 3' {model}",
-            ("last words", "out of licence"),
+            "cmd:sh -c 'echo out of license >&2; exit 3' {model}",
+            ("last words", "out of license"),
         ),
         ("cmd:sh -c 'exit 125' {model}", ("cannot be tested",)),
     ],

@@ -75,7 +75,7 @@ def test_interrupt_as_soon_as_the_address_is_printed_is_no_error(
 
 
 def test_the_page_knows_what_a_step_asks() -> None:
-    """Its script colours nodes by the `query` of a step, which is a `QueryKind`."""
+    """Its script colors nodes by the `query` of a step, which is a `QueryKind`."""
     script = (Path(view.__file__).parent / "static" / "view.js").read_text(encoding="utf-8")
     asked = re.search(r"function learn.*?\n}\n", script, re.DOTALL)
     known = re.findall(

@@ -1,8 +1,8 @@
 """Nodes kept apart, so that they are not fused: something that changes no bit, on each edge between two of them.
 
-Optimisers remove some of these. Seen behind Pad, Conv and Mul, of four dimensions:
+Optimizers remove some of these. Seen behind Pad, Conv and Mul, of four dimensions:
 
-    onnxruntime 1.31.1, all optimisations    Reshape, Unsqueeze with Squeeze, Concat, Max and Sub survive; what it
+    onnxruntime 1.31.1, all optimizations    Reshape, Unsqueeze with Squeeze, Concat, Max and Sub survive; what it
                                              removes: Identity, Dropout, Expand, Cast there and back, two Transposes,
                                              Pad by nothing, Mul by 1, Sub of 0, Slice of all
     OpenVINO 2026.4.1                        only Max and Sub survive

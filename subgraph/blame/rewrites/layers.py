@@ -1,4 +1,4 @@
-"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a pool as a mean."""  # noqa: E501
+"""Layers by others: Gemm as MatMul and Add, a normalization as arithmetic, one dimension as two, a pool as a mean."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
         source,
         [
             _dropout,
-            _normalised_batch,
-            _normalised_instance,
+            _normalized_batch,
+            _normalized_instance,
             _gemm,
             _matmul,
             _two_dimensions,
@@ -52,7 +52,7 @@ def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("BatchNormalization")
-def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalized_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
     x = node.input[0]
@@ -77,17 +77,17 @@ def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substi
 
 
 @of("InstanceNormalization")
-def _normalised_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalized_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = node.input[0]
     rank = source.rank(node.input[0])
     if rank is None or rank < 3:
         return ""
     axes = list(range(2, rank))
     form = [-1, *[1] * (rank - 2)]
-    centred = new.node("Sub", [x, new.reduce("ReduceMean", x, axes)])
-    variance = new.reduce("ReduceMean", new.node("Mul", [centred, centred]), axes)
+    centered = new.node("Sub", [x, new.reduce("ReduceMean", x, axes)])
+    variance = new.reduce("ReduceMean", new.node("Mul", [centered, centered]), axes)
     epsilon = new.weight(attribute(node, "epsilon", 1e-5), source.element(x))
-    normal = new.node("Div", [centred, new.node("Sqrt", [new.node("Add", [variance, epsilon])])])
+    normal = new.node("Div", [centered, new.node("Sqrt", [new.node("Add", [variance, epsilon])])])
     scaled = new.node("Mul", [normal, new.reshape(node.input[1], form)])
     new.node("Add", [scaled, new.reshape(node.input[2], form)], node.output[0])
     return "its arithmetic, operator by operator, instead of"

@@ -146,7 +146,7 @@ def _equal(one: protobuf.AttributeProto, other: protobuf.AttributeProto) -> bool
 
 
 def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Where constants are kept, and constants that no optimiser can know."""
+    """Where constants are kept, and constants that no optimizer can know."""
     weights = [
         t
         for t in source.model.graph.initializer

@@ -8,7 +8,7 @@ import numpy as np
 from subgraph.comparison.metrics import dot
 from subgraph.types import Array
 
-FLOOR = 2.0**-23  # float32's eps: the least value of an element before normalisation
+FLOOR = 2.0**-23  # float32's eps: the least value of an element before normalization
 
 
 def measure(reference: Array, candidate: Array) -> float:

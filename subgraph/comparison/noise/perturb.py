@@ -25,7 +25,7 @@ TIE_SAMPLE = 4096  # elements that are searched for equal values
 TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equal by chance
 SAMPLE = 4096  # values that are looked at first
 # In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch
-# normalisations, transforms of convolutions, sums in another order) rounds like perturbed weights;
+# normalizations, transforms of convolutions, sums in another order) rounds like perturbed weights;
 # only those that need fewer bits are left alone.
 WEIGHTS_HELD_AS = Precision.FP16
 STEP_SHARE = (

@@ -37,7 +37,7 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     """
     found = [_detected(sample) for sample in outputs]
     true = [
-        _labelled(sample["label"]) if "label" in sample else _sure(_detected(sample))
+        _labeled(sample["label"]) if "label" in sample else _sure(_detected(sample))
         for sample in truth
     ]
     if not any(len(one.classes) for one in true):
@@ -45,7 +45,7 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     return _average_precision(found, true)
 
 
-def _labelled(rows: Any) -> Boxes:
+def _labeled(rows: Any) -> Boxes:
     rows = np.asarray(rows, np.float64).reshape(-1, 5)
     rows = rows[rows[:, 4] >= 0]
     return Boxes(rows[:, :4], np.ones(len(rows)), rows[:, 4])

@@ -1,4 +1,4 @@
-"""Rearrangements of a tensor's values: transposed, reshaped, colours swapped; and misread inputs.
+"""Rearrangements of a tensor's values: transposed, reshaped, colors swapped; and misread inputs.
 
 A rearrangement is a pair of equally shaped arrays, most of them views, that would be equal if it
 had happened; the caller compares them.
@@ -15,7 +15,7 @@ import numpy as np
 from subgraph.types import Array
 
 MAX_AXES = 6  # longer than 1: 719 orders
-COLOURS = 3
+COLORS = 3
 SWAPPED = {
     3: ([2, 1, 0], "RGB for BGR"),
     4: ([2, 1, 0, 3], "RGBA for BGRA"),
@@ -51,7 +51,7 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
         )
     yield from _axes_exchanged(reference, candidate)
     if reference.shape == candidate.shape:
-        yield from _colours_swapped(reference, candidate)
+        yield from _colors_swapped(reference, candidate)
 
 
 def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
@@ -93,8 +93,8 @@ def _describe_layout(order: Sequence[int]) -> str:
     )
 
 
-def _colours_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
-    """Blue for red, where the second or the last axis may hold colours."""
+def _colors_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
+    """Blue for red, where the second or the last axis may hold colors."""
     for axis in dict.fromkeys((1, a.ndim - 1)):
         if a.ndim > 1 and a.shape[axis] in SWAPPED:
             order, words = SWAPPED[a.shape[axis]]
@@ -113,7 +113,7 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     and type of `x`.
     """
     for axis in dict.fromkeys((1, x.ndim - 1)):
-        if x.ndim > 2 and x.shape[axis] == COLOURS:
+        if x.ndim > 2 and x.shape[axis] == COLORS:
             yield f"RGB for BGR: channels 0 and 2 of axis {axis} exchanged", np.flip(x, axis)
     if x.ndim == 4:
         yield from _taken_for_another_layout(x)
@@ -124,7 +124,7 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
 
 def _taken_for_another_layout(x: Array) -> Iterator[tuple[str, Array]]:
     """Bytes in one order of axes, read in another one; an image's channels are few."""
-    last = x.shape[-1] <= COLOURS + 1 < x.shape[1]
+    last = x.shape[-1] <= COLORS + 1 < x.shape[1]
     own, other, order = ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))
     moved = x.transpose(order)
     if moved.shape != x.shape:

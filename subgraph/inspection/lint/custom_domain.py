@@ -66,7 +66,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
         has = _imports(f"{domain}.{node.op}", backend)
-        fix = "export without onnxruntime's optimisations (or quantize in the QDQ form)"
+        fix = "export without onnxruntime's optimizations (or quantize in the QDQ form)"
         return (
             warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
             if has

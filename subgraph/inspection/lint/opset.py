@@ -11,10 +11,10 @@ from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
-# first opset in which the axis of Softmax is the last by default, and only one axis is normalised
+# first opset in which the axis of Softmax is the last by default, and only one axis is normalized
 SOFTMAX = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
-# Attributes of newer opsets → value that means the behaviour of older opsets; exporters write it
+# Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
 # down.
 DEFAULTS = {
     "ceil_mode": 0,

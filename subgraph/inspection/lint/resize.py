@@ -16,7 +16,7 @@ BILINEAR = {
     "align_corners": " (TFLite's ResizeBilinear with align_corners)",
     "asymmetric": " (TFLite's ResizeBilinear with neither align_corners nor half_pixel_centers)",
 }
-NEIGHBOUR = {
+NEIGHBOR = {
     "align_corners": " (TFLite's ResizeNearestNeighbor with align_corners)",
     "tf_half_pixel_for_nn": " (TFLite's ResizeNearestNeighbor with half_pixel_centers)",
 }
@@ -77,10 +77,10 @@ def _nearest(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator
         return
     if rounding not in ROUNDED or (mode, rounding) == ("asymmetric", "floor"):
         return
-    title = f"nearest with {mode}{NEIGHBOUR.get(mode, '')} and {rounding}"
+    title = f"nearest with {mode}{NEIGHBOR.get(mode, '')} and {rounding}"
     if changing is None:
         reason = (
-            f"{title}, sizes open: for some of them targets that round otherwise pick neighbouring"
+            f"{title}, sizes open: for some of them targets that round otherwise pick neighboring"
             " cells"
         )
         yield note(node, reason, PLAIN)

@@ -14,11 +14,11 @@ SPATIAL = 8  # the last opset in which BatchNormalization can have statistics pe
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that normalises by its batch, or drops values; none if that is known only in a run."""  # noqa: E501
+    """Each node that normalizes by its batch, or drops values; none if that is known only in a run."""  # noqa: E501
     for node in context.nodes("BatchNormalization"):
         if why := _trains(node):
             reason = (
-                f"{why}: it normalises by the batch at hand, while targets use the stored mean and"
+                f"{why}: it normalizes by the batch at hand, while targets use the stored mean and"
                 " variance"
             )
             yield warning(node, reason, EVAL)

@@ -51,8 +51,8 @@ def prior_box(layer: CaffeLayer) -> None:
         (np.arange(columns) + p.offset) * step_x,
         indexing="ij",
     )
-    centres = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
-    corners = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=-1) / [
+    centers = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
+    corners = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1) / [
         width,
         height,
         width,
@@ -192,9 +192,9 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
     low, high = halves(prior, "prior_corners")
     half = layer.constant("half", 0.5)
     size = layer.step("prior_size", "Sub", [high, low])
-    centre = layer.step("prior_centre", "Mul", [layer.step("prior_sum", "Add", [low, high]), half])
+    center = layer.step("prior_center", "Mul", [layer.step("prior_sum", "Add", [low, high]), half])
     shift, growth = halves(location, "location_parts")
-    moved = layer.step("centre", "Add", [layer.step("shift", "Mul", [shift, size]), centre])
+    moved = layer.step("center", "Add", [layer.step("shift", "Mul", [shift, size]), center])
     grown = layer.step("size", "Mul", [layer.step("growth", "Exp", [growth]), size])
     reach = layer.step("reach", "Mul", [grown, half])
     ends = [layer.step(what, op, [moved, reach]) for what, op in (("low", "Sub"), ("high", "Add"))]

@@ -1,4 +1,4 @@
-"""Layers that compute: inner product, normalisation, element by element. Each function converts one
+"""Layers that compute: inner product, normalization, element by element. Each function converts one
 type.
 
 The formulas are those of the layers' forward functions in Caffe
@@ -63,7 +63,7 @@ def batch_norm(layer: CaffeLayer) -> None:
     )
     total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
     factor = np.float32(1 / total if total else 0)
-    _normalise(
+    _normalize(
         layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps
     )
 
@@ -80,12 +80,12 @@ def bn(layer: CaffeLayer) -> None:
         slope, bias, mean, variance = (
             layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)
         )
-        _normalise(layer, slope, bias, mean, variance, p.eps)
+        _normalize(layer, slope, bias, mean, variance, p.eps)
     elif p.bn_mode in ("INFERENCE", "1"):
         factor, shift = (
             layer.blob(k, (channels,), like).array() for k, like in enumerate(("factor", "offset"))
         )
-        _normalise(layer, factor, shift, np.zeros(channels), np.ones(channels), 0.0)
+        _normalize(layer, factor, shift, np.zeros(channels), np.ones(channels), 0.0)
     else:
         raise layer.refuse(
             "takes the statistics of the batch (bn_mode is not INFERENCE)",
@@ -105,7 +105,7 @@ def axpy(layer: CaffeLayer) -> None:
     layer.last("Add", [product, layer.bottoms[2]], x)
 
 
-def _normalise(
+def _normalize(
     layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float
 ) -> None:
     names = ("gamma", "beta", "mean", "variance")
@@ -125,7 +125,7 @@ def scale(layer: CaffeLayer) -> None:
         gamma, beta = (
             layer.blob(k, (channels,), like).array() for k, like in ((0, "factor"), (1, "offset"))
         )
-        _normalise(layer, gamma, beta, np.zeros(channels), np.ones(channels), 0.0)
+        _normalize(layer, gamma, beta, np.zeros(channels), np.ones(channels), 0.0)
         return
     factor, shape = _broadcast(layer, p, "gamma", "factor")
     if not p.bias_term:
@@ -204,13 +204,13 @@ def mvn(layer: CaffeLayer) -> None:
     if not p.normalize_variance:
         layer.last("Sub", [*layer.bottoms, mean], layer.shape)
         return
-    centred = layer.step("centre", "Sub", [*layer.bottoms, mean])
-    square = layer.step("square", "Mul", [centred, centred])
+    centered = layer.step("center", "Sub", [*layer.bottoms, mean])
+    square = layer.step("square", "Mul", [centered, centered])
     deviation = layer.step(
         "deviation", "Sqrt", [layer.step("variance", "ReduceMean", [square], axes=axes)]
     )
     divisor = layer.step("eps", "Add", [deviation, layer.constant("epsilon", p.eps)])
-    layer.last("Div", [centred, divisor], layer.shape)
+    layer.last("Div", [centered, divisor], layer.shape)
 
 
 def eltwise(layer: CaffeLayer) -> None:

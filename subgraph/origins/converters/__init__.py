@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph import children
-from subgraph.storage.file_kinds import Family, recognise, recognise_folder
+from subgraph.storage.file_kinds import Family, recognize, recognize_folder
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,6 @@ CONVERTERS: Mapping[Family, Converter] = {
 def converter_of(model: Path) -> tuple[str, Converter] | None:
     """(what a file or folder is, what converts it), by its content; None if there is no converter
     for it."""
-    kind = recognise_folder(model) if model.is_dir() else recognise(model)
+    kind = recognize_folder(model) if model.is_dir() else recognize(model)
     converter = CONVERTERS.get(kind.family) if kind and kind.family else None
     return (kind.name, converter) if kind and converter else None

@@ -42,7 +42,7 @@ def convert(model: Path, target: str) -> None:
 def opened(
     model: Path, _: list[str]
 ) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
-    """Its predictor, without optimisations; paddle2onnx gives intermediate tensors names of its
+    """Its predictor, without optimizations; paddle2onnx gives intermediate tensors names of its
     own."""
     from paddle import inference
 

@@ -228,14 +228,14 @@ def to_numpy(tensor: Any) -> Array:
     `ml_dtypes`.
 
     Raises:
-        InputError: it is sparse or quantised, or ONNX has no such elements.
+        InputError: it is sparse or quantized, or ONNX has no such elements.
     """
     import numpy as np
 
     pytorch = torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
         raise InputError(
-            f"a tensor is {'quantised' if tensor.is_quantized else tensor.layout}, which ONNX"
+            f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}, which ONNX"
             " has not",
             code="tensor.unsupported-type",
         )

@@ -24,7 +24,7 @@ FOLDED = (
     "Conv",
     "ConvTranspose",
     "Gemm",
-)  # into whose weights the exporter folds the normalisation behind them
+)  # into whose weights the exporter folds the normalization behind them
 # Functions and methods of torch → the operators that the older exporter makes of each; the last one
 # gives the result.
 RECIPES = {
@@ -115,7 +115,7 @@ class ScopedTensors:
         )
 
     def is_foldable(self, tensor: str) -> bool:
-        """Is the tensor made by a node that may hold a normalisation as well?"""
+        """Is the tensor made by a node that may hold a normalization as well?"""
         return tensor in self._graph.maker and self._graph.ops[self._graph.maker[tensor]] in FOLDED
 
 

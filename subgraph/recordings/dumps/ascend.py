@@ -103,7 +103,7 @@ def _is_dump(files: Files, file: str) -> bool:
     except InputError:
         return (
             files.head(file, 4) == NANO
-        )  # recognised, so that `entries` reports that it is not read
+        )  # recognized, so that `entries` reports that it is not read
     return True
 
 

@@ -22,9 +22,9 @@ Optional names of the module:
     version()             the runtime's version, a part of the key of stored results; or version(options)
     precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
-    exact(options)        the options for full precision, or without optimisations; None if these are
+    exact(options)        the options for full precision, or without optimizations; None if these are
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
-    PASSES                the option that turns passes of its optimiser off, `A+B`; with
+    PASSES                the option that turns passes of its optimizer off, `A+B`; with
     passes(model, options)    the names of those that change what it makes of a model
     computed_by(model, options)   `NAME TENSOR`: what of several computes the node that makes this tensor first
     warm()                imports the runtime before the first model arrives

@@ -44,10 +44,10 @@ def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """XNNPACK, and its own optimised kernels."""
+    """XNNPACK, and its own optimized kernels."""
     return {
         "XNNPACK": {**options, "kernels": "builtin"},
-        "optimised kernels": {**options, "kernels": "reference"},
+        "optimized kernels": {**options, "kernels": "reference"},
     }
 
 

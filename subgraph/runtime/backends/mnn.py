@@ -224,10 +224,10 @@ def _printed(act: Callable[[], Any], folder: Path) -> str:
 def _lost_output(
     load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]
 ) -> str:
-    """A sentence about the output that the optimiser has fused into another node; "" if there is none."""  # noqa: E501
+    """A sentence about the output that the optimizer has fused into another node; "" if there is none."""  # noqa: E501
     for port in outputs:
         try:
             load_module(str(converted), [], [port.name])
         except Exception:  # noqa: BLE001
-            return f"its optimiser has removed the output '{port.name}'"
+            return f"its optimizer has removed the output '{port.name}'"
     return ""

@@ -1,4 +1,4 @@
-"""onnxruntime. On the CPU, with optimisations off and a fixed thread count, it is the reference.
+"""onnxruntime. On the CPU, with optimizations off and a fixed thread count, it is the reference.
 
 Every search starts processes with this module: what only `passes` needs is imported there.
 """
@@ -39,7 +39,7 @@ CUSTOM_OPS = HALF_AS_FLOAT = ALONE = True
 REFERENCE = {"opt": "disable", "threads": 1, "fixed": True}
 VARIANTS = "onnxruntime-"
 RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs with numpy 2
-PASSES = "disabled_optimizers"  # the option that turns optimiser passes off
+PASSES = "disabled_optimizers"  # the option that turns optimizer passes off
 CPU = "CPUExecutionProvider"
 MAX_THREADS = 1024  # a typing error must not start a million
 OPTIONS = {
@@ -84,7 +84,7 @@ def caveat(options: Mapping[str, Any]) -> str:
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The options in full precision, where a provider computes in less; else without optimisations."""  # noqa: E501
+    """The options in full precision, where a provider computes in less; else without optimizations."""  # noqa: E501
     if not _on_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
@@ -133,7 +133,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
         raise UsageError(
-            f"onnxruntime has no optimiser pass '{unknown[0]}'",
+            f"onnxruntime has no optimizer pass '{unknown[0]}'",
             " or ".join(close) or f"{PASSES}=A+B",
             code="backend.unknown-pass",
         )
@@ -180,10 +180,10 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """The optimiser passes that change what onnxruntime makes of a model: without each alone it makes another graph.
+    """The optimizer passes that change what onnxruntime makes of a model: without each alone it makes another graph.
 
     There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
-    optimised graph is another one without it: some 20 sessions for each pass that does something.
+    optimized graph is another one without it: some 20 sessions for each pass that does something.
     """  # noqa: E501
     off = _turned_off(options)
     before = _optimized(model, options, off)
@@ -199,7 +199,7 @@ def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """What may be the name of an optimiser pass."""
+    """What may be the name of an optimizer pass."""
     import onnxruntime as ort
 
     found: set[bytes] = set()
@@ -264,7 +264,7 @@ def make_settings(options: Mapping[str, Any]) -> Any:
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
         raise UsageError(
-            f"ort: opt={level} is not an optimisation level",
+            f"ort: opt={level} is not an optimization level",
             f"one of {', '.join(LEVELS)}",
             code="backend.wrong-option",
         )

@@ -31,7 +31,7 @@ def warm() -> None:
 def load(
     model: Path, options: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
-    """Read, type and optimise the model. It has no options.
+    """Read, type and optimize the model. It has no options.
 
     Raises:
         BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.

@@ -135,7 +135,7 @@ def caveat(options: Mapping[str, Any]) -> str:
 
 
 def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Without optimisations."""
+    """Without optimizations."""
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 

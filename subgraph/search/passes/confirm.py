@@ -2,7 +2,7 @@
 contradictions were repeated.
 
 Insight: a flaky candidate (or a worker that went wrong) shows in contradictions: the region does
-not fail again, one of its neighbours does, or a region around it agreed. Only these are worth
+not fail again, one of its neighbors does, or a region around it agreed. Only these are worth
 repeating. A single item that fails needs one more run; for several items, any of the passes on
 which they rest may have been luck.
 """
@@ -22,11 +22,11 @@ from subgraph.search.state import Search, SearchRestart, SearchState
 # A region comes out one item too large when a fault of rate p failed k times in a row and then
 # passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
 # for k = 8, r = 2, whatever p. Rows: (items of the region at most, further runs of it, of each
-# neighbour); two runs of the whole, one of the region and of each neighbour precede, and up to
-# `MAX_EXCHANGED` items each neighbour is run once more with a stranger.
+# neighbor); two runs of the whole, one of the region and of each neighbor precede, and up to
+# `MAX_EXCHANGED` items each neighbor is run once more with a stranger.
 FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
 STEADY_RUNS = (1, 0)  # where the candidate always gives the same
-MAX_NEIGHBOURS = 16  # whose passes are repeated
+MAX_NEIGHBORS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
 FLAKY_RUNS, MORE_FLAKY_RUNS = (
@@ -58,7 +58,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
     supersets = state.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
-    for regions, times in ((_neighbours(state, smallest), others), (supersets, 1)):
+    for regions, times in ((_neighbors(state, smallest), others), (supersets, 1)):
         if RegionOutcome.FAIL in (yield from state.repeat(regions, times)):
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
@@ -90,7 +90,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
     )
     items = tuple(needed) or smallest.items
     return replace(
-        finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why
+        finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbor=None, why=why
     )
 
 
@@ -121,11 +121,11 @@ def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Region
     return status
 
 
-def _neighbours(state: SearchState, smallest: Smallest) -> list[Items]:
+def _neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
     """Regions with one item less that were asked about."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if state.known(r, state.first) is not None][-MAX_NEIGHBOURS:]
+    return [r for r in neighbours if state.known(r, state.first) is not None][-MAX_NEIGHBORS:]
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
@@ -175,7 +175,7 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
         SearchRestart: a region with one item less, that counted as passing, failed after all.
     """
     if RegionOutcome.FAIL in (
-        yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)
+        yield from state.repeat(_neighbors(state, smallest), 2 * state.repeats - 1)
     ):
         state.repeats *= 2
         raise SearchRestart(
@@ -206,7 +206,7 @@ def _finding(
         smallest.certified,
         None if state.no_output else answer.share.of_model,
         runs,
-        neighbour=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
+        neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
         doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),
         minor=smallest.dropped(RegionOutcome.MINOR),
         why=only_whole if smallest.whole else state.proven.get(smallest.items, ""),

@@ -29,7 +29,7 @@ FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
 LONG_WHOLE = 64
 NEAR = 6  # items on both sides of a region, with which one that is refused alone is run
 GRADED = (
-    0.5  # of the region's share, in a neighbour that agrees: the error is there, below its limit
+    0.5  # of the region's share, in a neighbor that agrees: the error is there, below its limit
 )
 
 
@@ -40,8 +40,8 @@ class Smallest:
     Attributes:
         without: what the rest means without an item, of each item that was dropped alone; none of
             them fails.
-        graded: a neighbour that does not fail has most of the error: does the error accumulate?
-        even: each neighbour agrees, with most of the error: no item is to blame more than others.
+        graded: a neighbor that does not fail has most of the error: does the error accumulate?
+        even: each neighbor agrees, with most of the error: no item is to blame more than others.
         whole: the region is long, and no part of it seems to fail; only sources and sinks were
             dropped alone.
     """
@@ -99,11 +99,11 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
     return any(status in NOT_HERE and graded(state, region, rest) for status, rest in pairs)
 
 
-def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
-    """Does a neighbour that does not fail make most of the region's error? That without it all is
+def graded(state: SearchState, region: Items, neighbor: Items) -> bool:
+    """Does a neighbor that does not fail make most of the region's error? That without it all is
     healed is no sign."""
     whole = state.answer_to(region)
-    part = state.answer_to(neighbour)
+    part = state.answer_to(neighbor)
     share = whole.share.of_target
     rest = part.share.made_of_target
     if rest is None:
@@ -180,7 +180,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
 
 
 def _in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
-    """A neighbour `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees
+    """A neighbor `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees
     together with items outside of the region, since then each part of them would have agreed,
     unless masked; else UNRESOLVED."""
     others = [k for k in _around(state, rest) if k not in region]

@@ -36,7 +36,7 @@ NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
 )
 CLEARER = 4.0  # a match must be so many times nearer than any rival
-DOUBTFUL = 1.5  # a neighbour at less than this times the own distance may as well be meant
+DOUBTFUL = 1.5  # a neighbor at less than this times the own distance may as well be meant
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
@@ -284,7 +284,7 @@ def _fit(
 def _is_displaced(
     reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor
 ) -> bool:
-    """Does the candidate's tensor of this name hold a neighbouring tensor's values?
+    """Does the candidate's tensor of this name hold a neighboring tensor's values?
 
     A converter that drops a Relu, because the quantization behind it clips anyway, gives its name
     to the tensor that the Relu read. Where this cannot be told, as behind a region that fails, the

@@ -139,7 +139,7 @@ export class Drawing {
     this.paintMinimap(w, h);
   }
 
-  colours() {
+  colors() {
     const style = getComputedStyle(this.svg.parentElement), of = name => style.getPropertyValue(`--${name}`).trim();
     return { group: of("group"), line: of("line"), region: of("region"), amber: of("amber"), bad: of("bad"), ink: of("ink"),
       levels: [of("panel"), of("l1"), of("l2"), of("l3"), of("l4"), of("l5")], agree: of("l2"), soft: of("soft") };
@@ -152,11 +152,11 @@ export class Drawing {
       canvas.width = Math.round(w * ratio);
       canvas.height = Math.round(h * ratio);
     }
-    const c = canvas.getContext("2d"), colours = this.colours(), style = getComputedStyle(this.svg);
+    const c = canvas.getContext("2d"), colors = this.colors(), style = getComputedStyle(this.svg);
     c.setTransform(1, 0, 0, 1, 0, 0);
     c.clearRect(0, 0, canvas.width, canvas.height);
     c.setTransform(across * ratio, 0, 0, zoom * ratio, -x * across * ratio, -y * zoom * ratio);
-    c.strokeStyle = colours.line;
+    c.strokeStyle = colors.line;
     const thin = 1 / Math.max(zoom, across);
     c.lineWidth = thin;
     const right = x + w / across, low = y + h / zoom;
@@ -172,8 +172,8 @@ export class Drawing {
       if (b.y > low || b.y + b.height < y || b.x > right || b.x + b.width < x) continue;
       const classes = this.classes(b), value = this.worst(b);
       const has = (...names) => names.some(name => classes.includes(name)), proven = has("found", "alone");
-      c.fillStyle = proven ? colours.bad : value !== undefined ? colours.levels[degree(value)] : has("agreed") ? colours.agree : b.family && b.kind === "node" ? style.getPropertyValue(`--${b.family}`) : colours.group;
-      c.strokeStyle = has("region", "partly") ? colours.region : proven || has("suspect") ? colours.bad : has("boundary") ? colours.amber : colours.line;
+      c.fillStyle = proven ? colors.bad : value !== undefined ? colors.levels[degree(value)] : has("agreed") ? colors.agree : b.family && b.kind === "node" ? style.getPropertyValue(`--${b.family}`) : colors.group;
+      c.strokeStyle = has("region", "partly") ? colors.region : proven || has("suspect") ? colors.bad : has("boundary") ? colors.amber : colors.line;
       c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) * thin;
       c.setLineDash(has("suspect") ? [4 * thin, 3 * thin] : []);
       if (!FRAMES.includes(b.kind)) c.fillRect(b.x, b.y, b.width, b.height);
@@ -193,7 +193,7 @@ export class Drawing {
     const c = m.getContext("2d");
     c.clearRect(0, 0, m.width, m.height);
     c.drawImage(this.overview, 0, 0);
-    c.strokeStyle = this.colours().region;
+    c.strokeStyle = this.colors().region;
     c.lineWidth = 2;
     // Of a long network at least a mark of where one is.
     const left = Math.max(1, this.x * across);
@@ -229,7 +229,7 @@ export class Drawing {
   box(b) {
     const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5) - (b.family ? 2 : 0);
     const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
-    const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbour", alone: "✗ fails alone", agreed: "✓ agreed", kept: "f: stays in float", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
+    const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbor", alone: "✗ fails alone", agreed: "✓ agreed", kept: "f: stays in float", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
     g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));

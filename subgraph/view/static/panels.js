@@ -118,7 +118,7 @@ export function resultPanel(event, token, show, looks = [], name = "") {
   $("result").replaceChildren(...out);
 }
 
-const swatch = colour => { const e = el("span", { class: "swatch" }); e.style.background = `var(${colour})`; return e; };
+const swatch = color => { const e = el("span", { class: "swatch" }); e.style.background = `var(${color})`; return e; };
 
 export function kinds(found) {
   $("kinds").hidden = !Object.keys(found).length;
@@ -131,6 +131,6 @@ export function legend(marks) {
   else if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect, dashed", "--bad-panel"]);
   if (marks.values.size) rows.push(["✗ wrong in place", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
   $("legend").hidden = !rows.length;
-  const items = rows.map(([text, colour]) => el("li", {}, swatch(colour), text));
+  const items = rows.map(([text, color]) => el("li", {}, swatch(color), text));
   $("legend").replaceChildren(el("h2", {}, marks.values.size ? "Relative error of tensors, and steps" : "Steps"), el("ul", {}, ...items));
 }

@@ -12,8 +12,8 @@ const RAMP = { less: [[255, 255, 255], [243, 200, 120], [178, 94, 10], [94, 42, 
   far: [[255, 255, 255], [240, 170, 160], [190, 40, 30], [84, 6, 6]] };
 const EQUAL = [205, 232, 216], ODD = [255, 0, 200];
 
-// -1 … 1 -> a colour: white at 0, darker with magnitude; two hues for the signs.
-export function colour(part, ramp = part < 0 ? RAMP.less : RAMP.more) {
+// -1 … 1 -> a color: white at 0, darker with magnitude; two hues for the signs.
+export function color(part, ramp = part < 0 ? RAMP.less : RAMP.more) {
   const at = Math.min(1, Math.abs(part)) * (ramp.length - 1), k = Math.min(ramp.length - 2, Math.floor(at));
   return ramp[k].map((v, c) => Math.round(v + (at - k) * (ramp[k + 1][c] - v)));
 }
@@ -27,7 +27,7 @@ function map({ kind, title, values }, cells, layers, scale) {
   const canvas = el("canvas", { width: columns, height: rows, class: "map", "data-kind": kind, role: "img", "aria-label": `${title}, ${shape.join("×")}, darkest ${short(scale)}` });
   const paint = canvas.getContext("2d"), image = paint.createImageData(columns, rows);
   values.forEach((v, k) => {
-    const rgb = isNaN(v) ? ODD : kind === "difference" ? (v === 0 ? EQUAL : colour(0.12 + 0.88 * v / (scale || 1), RAMP.far)) : colour(scale ? v / scale : 0);
+    const rgb = isNaN(v) ? ODD : kind === "difference" ? (v === 0 ? EQUAL : color(0.12 + 0.88 * v / (scale || 1), RAMP.far)) : color(scale ? v / scale : 0);
     image.data.set([...rgb, 255], 4 * k);
   });
   paint.putImageData(image, 0, 0);

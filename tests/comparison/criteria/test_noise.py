@@ -362,7 +362,7 @@ def test_range_excuses_overflow_inside_the_region() -> None:
 
 @pytest.mark.parametrize("claim", [FP16, BF16, INT8])
 def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: Precision) -> None:
-    """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip
+    """A batch normalization divides by sqrt(9.8e7), which float16 does not hold: converters clip
     that, and rounding makes it infinite. The candidate is off where the rounded reference is
     not."""
     y = f32([9, 0, 5])

@@ -1,4 +1,4 @@
-"""Each transformation is recognised in random tensors; noise and flat tensors have no explanation.
+"""Each transformation is recognized in random tensors; noise and flat tensors have no explanation.
 
 Covers `comparison.similarity.explanations`, `comparison.similarity.distance`,
 `comparison.similarity.quantized` and `comparison.similarity.rearranged`.
@@ -62,7 +62,7 @@ def any_tensors(draw: st.DrawFn) -> Array:
 
 @few
 @given(tensors(), st.data())
-def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
+def test_any_order_of_axes_is_recognized(x: Array, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(x.ndim)).filter(lambda p: list(p) != sorted(p)))
     moved = wide(x.transpose(order))
     shown = ",".join(map(str, order))
@@ -129,7 +129,7 @@ def test_places_have_names(
     st.sampled_from([-3.0, -1.0, 0.5, 1.02, 255.0]),
     st.sampled_from([0.0, -128.0, 127.5]),
 )
-def test_straight_line_is_recognised(x: Array, scale: float, offset: float) -> None:
+def test_straight_line_is_recognized(x: Array, scale: float, offset: float) -> None:
     offset *= float(np.ptp(x)) / 100
     (words,) = explain(x, (scale * x + offset).astype(np.float32))
     assert words.startswith(f"candidate = {scale:.5g} · reference".replace("-", "−"))
@@ -142,7 +142,7 @@ def test_values_that_are_cut_off_are_not_named() -> None:
 
 @few
 @given(tensors())
-def test_another_tensor_is_recognised(x: Array) -> None:
+def test_another_tensor_is_recognized(x: Array) -> None:
     rng = np.random.default_rng(3)
     others: dict[str, Array] = {
         f"the values of sample {k}": np.asarray(rng.normal(size=x.shape)) for k in range(4)
@@ -159,7 +159,7 @@ def test_another_tensor_is_recognised(x: Array) -> None:
 @pytest.mark.parametrize(("bits", "claim"), [(16, "bf16"), (13, "fp16")])
 @few
 @given(x=tensors())
-def test_values_of_a_narrower_type_are_recognised(bits: int, claim: str, x: Array) -> None:
+def test_values_of_a_narrower_type_are_recognized(bits: int, claim: str, x: Array) -> None:
     """Bits cut off; float16's own range is smaller, but not passed here."""
     x = np.clip(x, -1e3, 1e3)
     x[np.abs(x) < 1e-3] = 0.0
@@ -172,7 +172,7 @@ def test_values_of_a_narrower_type_are_recognised(bits: int, claim: str, x: Arra
 
 @few
 @given(tensors(ranks=(3, 4), shortest=7))
-def test_eight_bits_are_recognised(x: Array) -> None:
+def test_eight_bits_are_recognized(x: Array) -> None:
     step = float(np.ptp(x)) / 255
     found = find_grid(x, (np.round(x / step) * step).astype(np.float32))
     levels = np.unique(np.round(x / step)).size

@@ -70,9 +70,9 @@ def detect(location: Array, scores: Array, priors: Array, **p: Any) -> Array:
     variance = priors[0, 1].reshape(-1, 4)
     delta = location.reshape(-1, 4) * variance
     size = prior[:, 2:] - prior[:, :2]
-    centre = (prior[:, 2:] + prior[:, :2]) / 2 + delta[:, :2] * size
+    center = (prior[:, 2:] + prior[:, :2]) / 2 + delta[:, :2] * size
     half = np.exp(delta[:, 2:]) * size / 2
-    boxes = np.concatenate([centre - half, centre + half], 1)
+    boxes = np.concatenate([center - half, center + half], 1)
     rows = []
     for label in range(1, p["classes"]):
         score = scores.reshape(-1, p["classes"])[:, label]

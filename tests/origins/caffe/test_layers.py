@@ -191,8 +191,8 @@ def within(n: int, alpha: float, beta: float) -> Any:
 
 def mvn(axes: tuple[int, ...], eps: float) -> Any:
     def expected(x: Array) -> Any:
-        centred = x - x.mean(axes, keepdims=True)
-        return centred / (np.sqrt((centred**2).mean(axes, keepdims=True)) + eps)
+        centered = x - x.mean(axes, keepdims=True)
+        return centered / (np.sqrt((centered**2).mean(axes, keepdims=True)) + eps)
 
     return expected
 

@@ -242,7 +242,7 @@ def test_only_what_a_cut_needs_is_in_it() -> None:
     assert read.metadata is None and read.signatureDefs is None
 
 
-def test_recognised_by_content(tmp_path: Path) -> None:
+def test_recognized_by_content(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes((FILES / "float.tflite").read_bytes())
     graph = subgraph.load(tmp_path / "model.bin")
     assert graph.path.name == "model.bin" and graph.ops[0] == "CONV_2D"

@@ -75,7 +75,7 @@ def test_scopes_of_the_older_exporter() -> None:
     ).endswith("Conv_output_0")
     assert scopes.has("stem") and not scopes.has(
         "stem/stem.1"
-    )  # the normalisation is in the convolution
+    )  # the normalization is in the convolution
     assert scopes.is_foldable("/stem/stem.0/Conv_output_0") and not scopes.is_foldable(
         "/mix/qkv/Add_output_0"
     )

@@ -1,4 +1,4 @@
-"""An input that is normalised twice: in the graph and by --mean or --scale, or twice in the graph."""  # noqa: E501
+"""An input that is normalized twice: in the graph and by --mean or --scale, or twice in the graph."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
                 reason = (
                     f"input '{name}' is {kind} by constants twice, here and at {same[0].node.label}"
                 )
-                yield warning(same[1].node, reason, "remove one of the two normalisations", name)
+                yield warning(same[1].node, reason, "remove one of the two normalizations", name)
                 break
         else:
             yield from _with_options(context.image_options, name, shifts, scales)
