@@ -241,13 +241,20 @@ def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     # the last column tells what is wrong by itself
     by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
     told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
-    near = {*told, *(k - 1 for k in told), *(k + 1 for k in told)}
+    seen = [k for k, line in enumerate(lines) if _is_seen(line)]
+    before = [next((j for j in reversed(seen) if j < k), k) for k in told]
+    near = {*told, *before, *(k + 1 for k in told)}
     return sorted(near.intersection(range(len(lines)))) or range(len(lines))[-LAST_ROWS:]
 
 
 def _agrees(line: TensorLine) -> bool:
     """Return whether a tensor agrees wherever it was compared."""
     return all(cell.status in ("", Status.AGREE) for cell in line.cells)
+
+
+def _is_seen(line: TensorLine) -> bool:
+    """Return whether a tensor was compared anywhere."""
+    return any(cell.status for cell in line.cells)
 
 
 def _with_gaps(
@@ -258,7 +265,13 @@ def _with_gaps(
     for text, before, here in zip([*shown, ""], ends, ends[1:], strict=False):
         if left := lines[before + 1 : here]:
             wrong = sum(not _agrees(line) for line in left)
-            state = f", {wrong} of them wrong or unresolved" if wrong else " that agree"
+            unseen = sum(not _is_seen(line) for line in left)
+            if wrong:
+                state = f", {wrong} of them wrong or unresolved"
+            elif unseen:
+                state = f", {unseen} of them not seen, the others agree"
+            else:
+                state = " that agree"
             yield f"… {count(len(left), 'row')}{state} (--all)"
         if here < len(lines):
             yield text
