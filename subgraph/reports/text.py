@@ -233,7 +233,7 @@ def compared_table(shown: View, *, every: bool = True) -> list[str]:
 
 
 def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
-    """Return the positions of rows that do not agree, with the rows before and after them, or
+    """Return the positions of rows that do not agree, with the rows around them and the last one, or
     of the last rows if all agree."""
     if len(lines) <= FEW_ROWS:
         return range(len(lines))
@@ -243,7 +243,7 @@ def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
     seen = [k for k, line in enumerate(lines) if _is_seen(line)]
     before = [next((j for j in reversed(seen) if j < k), k) for k in told]
-    near = {*told, *before, *(k + 1 for k in told)}
+    near = {*told, *before, *(k + 1 for k in told), *(seen[-1:] if told else ())}
     return sorted(near.intersection(range(len(lines)))) or range(len(lines))[-LAST_ROWS:]
 
 
