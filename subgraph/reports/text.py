@@ -233,7 +233,7 @@ def compared_table(shown: View, *, every: bool = True) -> list[str]:
 
 
 def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
-    """Return the positions of rows that do not agree, with the rows around them and the last one, or
+    """Return the positions of rows that do not agree, with the rows around them and the last one;
     of the last rows if all agree."""
     if len(lines) <= FEW_ROWS:
         return range(len(lines))
