@@ -492,7 +492,9 @@ def _compare(
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),
         flaky_outputs=flaky,
-        precise=None if flaky else find_precise_setting(trials, whole.signature),
+        precise=(
+            None if flaky or trials.judge.score else find_precise_setting(trials, whole.signature)
+        ),
     )
     return _with_likeness(trials, _with_providers(trials.judge, comparison), nodes, names)
 

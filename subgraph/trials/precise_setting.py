@@ -2,11 +2,13 @@
 
 OpenVINO computes in bfloat16 where the processor has it, GPUs in TF32. Where the outputs differ,
 one question comes before any search: do they agree with the runtime's own setting for full
-precision? The question costs two runs; a search would take dozens, and end at nodes that are right.
+precision? The question costs three runs at most; a search would take dozens, and end at nodes that
+are right.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,8 @@ from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status
+
+log = logging.getLogger("subcut")
 
 RUNS = 2  # in processes of their own: a candidate that varies may agree once by chance
 FOLDER = "precise"
@@ -31,7 +35,7 @@ def find_precise_setting(trials: Trials, signature: Signature | None) -> Precise
 
     Returns:
         None if the model does not fail by numbers, the runtime has no setting that is more precise
-        than its present one, or the model fails with that as well.
+        than its present one, the model fails with that as well, or its failure does not repeat.
     """
     runtime = trials.runtime
     options = runtime.about.exact
@@ -43,9 +47,12 @@ def find_precise_setting(trials: Trials, signature: Signature | None) -> Precise
             claim = precise.runtime.about.precision
             if claim.eps >= runtime.about.precision.eps or not _agrees(precise, trials.log):
                 return None
+            if not _fails_again(trials):
+                return None
             changed = _changed(runtime.candidate.options, options)
             return PreciseSetting(changed, claim, runtime.about.precision)
-    except SubcutError:  # it is not available here: the search goes on without it
+    except SubcutError as e:  # it is not available here: the search goes on without it
+        log.debug("the setting for full precision is not tried: %s", e.what)
         return None
 
 
@@ -57,6 +64,14 @@ def _agrees(trials: Trials, log: RunLog) -> bool:
         if verdict.status is not Status.AGREE or verdict.is_mute:
             return False
     return True
+
+
+def _fails_again(trials: Trials) -> bool:
+    """Return whether the failure repeats: that of a candidate that varies is not the setting's."""
+    whole = trials.model.whole()
+    with trials.log.count_as_extra(whole):
+        verdict = trials.verdict(whole, repetition=1, fresh=True)
+    return verdict.status is Status.FAIL
 
 
 def _changed(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:

@@ -69,6 +69,18 @@ def test_a_fault_of_another_kind_is_searched(candidate: str, tmp_path: Path) -> 
     assert ["c"] in [f["nodes"] for f in document["findings"]]
 
 
+def test_failure_that_does_not_repeat_is_no_matter_of_precision(tmp_path: Path) -> None:
+    first = "Path(__file__).with_name('ran').exists()"
+    change = f'{SIGMOID} and options.get("full") != "yes" and not {first}'
+    answer = """
+        if wrong:
+            Path(__file__).with_name("ran").touch()
+        found = {n: v + 1 if wrong else v for n, v in found.items()}
+    """
+    document = ask("bisect", tmp_path, planted(change, answer) + SETTINGS).document
+    assert "precise" not in document
+
+
 def test_a_crash_is_no_matter_of_precision(tmp_path: Path) -> None:
     crash = planted(f'{SIGMOID} and options.get("full") != "yes"', "if wrong: os.abort()")
     document = ask("bisect", tmp_path, crash + SETTINGS).document
