@@ -22,7 +22,7 @@ SCHEMAS: Mapping[str, str] = {
     "subcut.cut/1": "results.commands:CutResult results.commands:CutPlan",
     "subcut.demo/1": "results.commands:DemoResult",
     "subcut.doctor/1": "results.commands:DoctorResult",
-    "subcut.draw/1": "results.commands:DrawnModel results.commands:DrawnPair",
+    "subcut.draw/1": "results.commands:DrawnModel",
     "subcut.dump/1": "cases.dump:DumpManifest",
     "subcut.environment/1": "cases.redact:Environment",
     "subcut.environments/1": "results.commands:EnvironmentsResult",

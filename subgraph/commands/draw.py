@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, between, of_nodes
-from subgraph.results.commands import DrawnModel, DrawnPair
+from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
 from subgraph.version import install
 
@@ -30,7 +29,6 @@ log = logging.getLogger("subcut")
 
 FORMS = (".svg", ".png", ".html")
 SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
-LISTED = 40  # changed pieces in the text; the document has them all
 MAX = 100_000  # pixels, levels, hops
 PNG_ZOOM = 2.0
 PNG_MOST = 30_000.0  # pixels of a PNG's side
@@ -89,23 +87,17 @@ def draw(
     ] = None,
     shown: ShownOptions,
     marked: MarkOptions,
-    beside: Annotated[
-        Text, option("--beside", "MODEL2", "Draw this model as well, and number what differs.")
-    ] = None,
 ) -> Result:
-    """Draw a model, a part of it, or two models beside each other.
+    """Draw a model or a part of it.
 
     Groups are the scopes in the nodes' names, else pieces between tensors that are alone in
     crossing a cut. With --start and --end the region is blue with thick frames, its boundary amber
-    and dashed. With --beside, what corresponds stands at the same height; a piece that the two
-    models compute by other operators has the same number in both, and one that only quantizers tell
-    apart a q. --around loop1/body draws that body.
+    and dashed. --around loop1/body draws that body.
 
     Examples:
       subcut draw model.onnx -o model.svg
       subcut draw model.onnx -o near.svg --around stem/pool --hops 3
       subcut draw model.onnx -o wrong.html --values subcut_out/bisect-wrong.py
-      subcut draw model.onnx -o fused.svg --beside optimized.onnx
     """
     form = Path(output).suffix.lower() if output else ".svg"
     if form not in FORMS:
@@ -121,16 +113,7 @@ def draw(
             )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
-    if not beside:
-        drawn = _inside(graph, shown, marked, form)
-    elif form == ".html" or marked != MarkOptions() or shown.around:
-        raise UsageError(
-            "--beside makes .svg or .png, and goes only with --depth, --open and --width",
-            "leave the others out",
-            code="option.conflict",
-        )
-    else:
-        drawn = _two(graph, load(Asked(asked.settings, beside).model_path), shown)
+    drawn = _inside(graph, shown, marked, form)
     document = replace(drawn.document, file=output)
     if output is None:
         inline = replace(document, svg=drawn.text)
@@ -149,7 +132,7 @@ class _Drawn:
 
     text: str
     lines: list[str]
-    document: DrawnModel | DrawnPair
+    document: DrawnModel
 
 
 # ------------------------------------------------------------ one model
@@ -341,113 +324,6 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[
             code="result.other-model",
         )
     return values, failed, wrong
-
-
-# ------------------------------------------------------------ two models
-
-
-def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
-    from subgraph.drawing.layout import WIDTH, Drawer
-    from subgraph.drawing.pair import matched, pieces
-    from subgraph.drawing.same_height import same_height
-    from subgraph.drawing.svg import Marks, beside
-    from subgraph.inspection.network import network
-
-    networks = network(one), network(other)
-    pairs = matched(*networks)
-    found = pieces(*networks, pairs)
-    changed = [piece for piece in found if piece.changed and not piece.quantized]
-    quantized = [piece for piece in found if piece.quantized]
-    drawers = Drawer(networks[0]), Drawer(networks[1])
-    first, second = (
-        drawer.layout(keys, (shown.width or WIDTH) / 2)
-        for drawer, keys in zip(drawers, _together(*drawers, shown), strict=True)
-    )
-    layouts = same_height((first, second), networks, pairs)
-    drawings = []
-    for graph, layout, side in zip((one, other), layouts, (0, 1), strict=True):
-        badges = {i: "q" for piece in quantized for i in (piece.nodes, piece.others)[side]}
-        badges |= {
-            i: f"≠{k}"
-            for k, piece in enumerate(changed, 1)
-            for i in (piece.nodes, piece.others)[side]
-        }
-        drawings.append(
-            (f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=badges))
-        )
-    rows = [
-        {
-            "tensor": piece.tensor,
-            "other": piece.other,
-            "nodes": [one.label(i) for i in piece.nodes],
-            "others": [other.label(i) for i in piece.others],
-            "ops": [one.ops[i] for i in piece.nodes],
-            "other_ops": [other.ops[i] for i in piece.others],
-        }
-        for piece in changed
-    ]
-    lines = [
-        f"{count(len(pairs), 'tensor')} matched, {count(len(changed), 'piece')} computed by other"
-        " operators"
-    ]
-    if quantized:
-        lines.append(f"  q   {count(len(quantized), 'piece')} the same, quantized")
-    for number, row in enumerate(rows[:LISTED], 1):
-        lines.append(
-            f"  ≠{number}  {clean(str(row['tensor']))}: {_ops(row['ops'])} →"
-            f" {_ops(row['other_ops'])}"
-        )
-    if len(rows) > LISTED:
-        lines.append(f"  and {len(rows) - LISTED} more (--json has all)")
-    document = DrawnPair(
-        nodes=[len(one.nodes), len(other.nodes)],
-        matched=len(pairs),
-        changed=rows,
-        quantized=[[piece.tensor, piece.other] for piece in quantized],
-    )
-    return _Drawn(beside(drawings), lines, document)
-
-
-def _together(
-    one: Drawer, other: Drawer, shown: ShownOptions
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Keys of the groups to open in both: a group that both have is open in both or in none."""
-    if shown.opened:
-        trees = one.tree, other.tree
-        for key in shown.opened:
-            if not any(key.strip("/") in tree.numbers for tree in trees):
-                raise UnknownName(
-                    f"no group '{key}'",
-                    nearest=nearest(key.strip("/"), filter(None, trees[0].numbers)),
-                    code="group.unknown",
-                )
-        mine, theirs = (
-            tree.opened(shown.depth or 1).union(
-                *(
-                    tree.around(key.strip("/"))
-                    for key in shown.opened
-                    if key.strip("/") in tree.numbers
-                )
-            )
-            for tree in trees
-        )
-        return mine, theirs
-    if shown.depth:
-        return one.tree.opened(shown.depth), other.tree.opened(shown.depth)
-    open_here = one.shown()
-    open_there = other.shown()
-    return open_here, (open_here & other.tree.numbers.keys()) | (
-        open_there - one.tree.numbers.keys()
-    )
-
-
-def _ops(names: Sequence[str]) -> str:
-    """`2 Conv, Relu`; nothing at all where the tensor comes from elsewhere."""
-    counted = Counter(names)
-    return (
-        ", ".join(f"{n} {clean(op)}" if n > 1 else clean(op) for op, n in counted.items())
-        or "nothing"
-    )
 
 
 # ------------------------------------------------------------ PNG

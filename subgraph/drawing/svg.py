@@ -156,25 +156,6 @@ def flattened(text: str) -> tuple[str, float]:
     return text.replace(STYLE, rules), max(map(float, sides))
 
 
-def beside(
-    drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, head: float = 24.0
-) -> str:
-    """Drawings next to each other, each under its heading, as one SVG with one legend."""
-    width = sum(layout.width for _, layout, _ in drawings) + gap * (len(drawings) - 1)
-    height = head + max(layout.height for _, layout, _ in drawings)
-    key = legend([kind for _, layout, _ in drawings for kind in _families(layout)], width)
-    title = " beside ".join(name for name, _, _ in drawings)
-    parts = [_open(width, height, title, key), f"<style>{STYLE}</style>"]
-    left = 0.0
-    for name, layout, marks in drawings:
-        place = f'x="{left:g}" y="{head:g}"'
-        parts.append(f'<text x="{left + 10:g}" y="16">{_text(name)}</text>')
-        parts.append(_open(layout.width, layout.height, name).replace("<svg ", f"<svg {place} ", 1))
-        parts += [*_drawn(layout, marks), "</svg>"]
-        left += layout.width + gap
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
 def _open(
     width: float, height: float, title: str, key: tuple[str, float, float] = ("", 0.0, 0.0)
 ) -> str:

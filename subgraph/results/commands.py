@@ -252,20 +252,6 @@ class DrawnModel:
     svg: str | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrawnPair:
-    """A drawing of two models: the pieces that other operators compute, and the quantized ones."""
-
-    schema: Literal["subcut.draw/1"] = "subcut.draw/1"
-    exit_code: int = 0
-    file: str | None = None
-    nodes: Sequence[int]
-    matched: int
-    changed: Sequence[Mapping[str, object]]
-    quantized: Sequence[Sequence[str]]
-    svg: str | None = absent()
-
-
 @dataclass(frozen=True)
 class GivenAnswer:
     """An answer of a search that is run by hand."""

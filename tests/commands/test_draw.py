@@ -176,29 +176,6 @@ def test_only_what_is_proven_is_marked_as_found(model: Path, kind: str, marked: 
     )
 
 
-def test_two_models_are_numbered_where_they_differ(model: Path) -> None:
-    other = chain(Path("other.onnx"), NAMES[:11], [f"t{i}" for i in range(10)])
-    result = in_process("draw", model, "--beside", other, "-o", "both.svg")
-    assert result.document["changed"][0]["tensor"] == "out"
-    assert has_line(result.text, "≠1", "out: Neg, Elu → Neg")
-    assert ET.parse("both.svg").getroot().tag.endswith("svg")
-
-
-def test_two_models_open_together_and_stand_at_one_height(model: Path) -> None:
-    other = chain(Path("other.onnx"), NAMES[:11], [f"t{i}" for i in range(10)])
-    in_process("draw", model, "--beside", other, "--open", "stage0/block1", "-o", "both.svg")
-    rows = dict[str, list[str]]()
-    for group in ET.parse("both.svg").iter("{http://www.w3.org/2000/svg}g"):
-        if key := group.get("data-key"):
-            rows.setdefault(key, []).append(str(group[1].get("y")))
-    assert {"stage0", "stage0/block1", "#2", "#3"} <= rows.keys() and "stage1/block3" not in rows
-    assert all(
-        len(ys) == 2 and ys[0] == ys[1] for key, ys in rows.items() if key != "output:out"
-    ), rows
-    with raises(UnknownName, "group.unknown", "stage7"):
-        in_process("draw", model, "--beside", other, "--open", "stage7")
-
-
 def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the library: the SVG that it gets has no variables, `:is()` or fonts of a kind, which it
     does not know."""
@@ -228,7 +205,6 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
         (("--values", "missing.json"), InputError),
         (("--values", "empty.json"), UsageError),
         (("--values", "other.json"), InputError),
-        (("--beside", "m.onnx", "--around", NAMES[1]), UsageError),
         (("-o", "m.onnx/m.svg"), OutputError),
     ],
 )

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.legend import legend
 from subgraph.drawing.network import Network
-from subgraph.drawing.svg import Marks, beside, svg
+from subgraph.drawing.svg import svg
 
 KINDS = ["multiply", "activation", "normalize", "reduce", "layout", "quantize", "control"]
 
@@ -46,9 +46,3 @@ def test_the_legend_stands_above_the_drawing_which_keeps_its_place() -> None:
         .attrib["viewBox"]
         .startswith("0 0 ")
     )
-
-
-def test_two_drawings_have_one_legend() -> None:
-    layout = Drawer(network(["Conv", "Relu"] * 3)).layout()
-    text = beside([("one", layout, Marks()), ("other", layout, Marks())])
-    assert text.count('class="legend"') == 1 and len(ET.fromstring(text).findall("{*}svg")) == 2
