@@ -19,8 +19,8 @@ from pathlib import Path
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, evidence
-from subgraph.cases.case import ResultPlace
-from subgraph.cases.evidence import CandidateOutcome, EvidenceManifest
+from subgraph.cases.case import CaseOutcome, ResultPlace
+from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
@@ -120,9 +120,8 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
     verdict = trials.judge.verdict(region, oracle.run_result(region))
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
-    outcome = CandidateOutcome(
-        trials.runtime.candidate.name, verdict.status, verdict.signature, why
-    )
+    name = trials.runtime.candidate.name
+    outcome = CaseOutcome(verdict.status, verdict.signature, why, name)
     evidence.add_outcome(folder, outcome)
 
 

@@ -114,10 +114,10 @@ def name_of(path: Path) -> str:
     'manual-device-5'
     """  # noqa: E501
     path = path.resolve()
-    own, above = (case.read_manifest(p) for p in (path, path.parent))
-    if is_evidence(own):
+    own, above = (case.read_plain_manifest(p) for p in (path, path.parent))
+    if own and is_evidence(own["schema"]):
         return _redacted_name(path, own)
-    if is_evidence(above):
+    if above and is_evidence(above["schema"]):
         return folders.safe_name(f"{_redacted_name(path.parent, above)}-{path.name}")
     return folders.safe_name(
         f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name

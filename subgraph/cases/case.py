@@ -9,8 +9,9 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from subgraph.documents import (
     CommandLine,
@@ -60,9 +61,11 @@ class ResultPlace:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What identifies the model that a result was made from, as a manifest has it."""
+    """What identifies the model that a result was made from, or the folder, as a manifest has
+    it."""
 
     file: File = ""
+    folder: str | None = absent()
     bytes: int | None = absent()
     structure_sha256: str | None = absent()
     weights_sha256: str | None = absent()
@@ -198,7 +201,52 @@ class CheckResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseManifest:
+class WrittenManifest:
+    """What the manifest of each kind of result holds.
+
+    Attributes:
+        files: All files of the result; `write_manifest` lists them.
+    """
+
+    schema: Word
+    source: ModelSource
+    command: CommandLine
+    request: object
+    files: Sequence[File] = ()
+
+
+@dataclass(frozen=True)
+class NewerNode:
+    """A node that means what opset `since` defines."""
+
+    name: Name
+    op: Name
+    since: int
+
+
+@dataclass(frozen=True)
+class TargetOpset:
+    """The cut at another version of ONNX's own operators.
+
+    Attributes:
+        version: The version that was requested.
+        of: The version of the cut itself.
+        newer: The nodes that need a later version.
+        file: The cut at that version; None where onnx could not convert it.
+        why: The reason why onnx could not convert it.
+        check: The check of that cut on the captured values.
+    """
+
+    version: int
+    of: int
+    newer: Sequence[NewerNode]
+    file: File | None = None
+    why: str = ""
+    check: CheckResult | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseManifest(WrittenManifest):
     """The manifest of a case; the absent fields are those of a cut without values, a recording, a
     test.
 
@@ -210,9 +258,6 @@ class CaseManifest:
     """
 
     schema: Word = CASE_SCHEMA
-    source: ModelSource
-    command: CommandLine
-    request: object
     region: RegionEntry
     versions: Mapping[str, Version] = field(default_factory=versions)
     inputs: Sequence[TensorEntry]
@@ -227,7 +272,7 @@ class CaseManifest:
     recording: RecordingEntry | None = absent()
     expected: object = absent()
     found: object = absent()
-    target_opset: object = absent()
+    target_opset: TargetOpset | None = absent()
 
 
 # ------------------------------------------------------------ as it is read
@@ -235,12 +280,19 @@ class CaseManifest:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of
-    before lack it."""
+    """What a candidate gave on a case.
+
+    Attributes:
+        status: The status of its verdict.
+        signature: The signature of its verdict; bundles of earlier versions lack it.
+        why: The reason in words.
+        candidate: The candidate's name; None in the list of a bundle.
+    """
 
     status: Word
     signature: Word | None = None
     why: str = ""
+    candidate: str | None = absent()
 
 
 @dataclass(frozen=True)
@@ -284,6 +336,7 @@ class Manifest:
     files: Sequence[File]
     inputs: Sequence[TensorEntry] | None = None
     outputs: Sequence[TensorEntry] = ()
+    dump_data: Sequence[TensorEntry] = ()
     samples: Sequence[SampleEntry] = ()
     region: RegionEntry | None = None
     versions: Mapping[str, Version] = field(default_factory=dict)
@@ -291,18 +344,31 @@ class Manifest:
     found: CaseOutcome | None = None
     expected: ExpectedTest | None = None
 
+    @property
+    def is_case(self) -> bool:
+        """Whether this is the manifest of a case."""
+        return self.inputs is not None and self.region is not None
+
+
+M = TypeVar("M", bound=WrittenManifest)
+
 
 @dataclass(frozen=True)
-class Case:
-    """One result folder and its manifest, as JSON."""
+class ResultFolder(Generic[M]):
+    """One result folder that was written, and its manifest."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: M
+
+    def document(self) -> dict[str, Any]:
+        """Return the path and the fields of the manifest, as a command's JSON has them."""
+        return {**to_json(self.manifest), "path": str(self.path), "exit_code": 0}
 
 
-def free_place(
-    place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path] = ()
-) -> ResultPlace:
+Case: TypeAlias = ResultFolder[CaseManifest]
+
+
+def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> ResultPlace:
     """Where a result goes: `place`, or beside it with a number where something else stands.
 
     Replaced are only results of subcut from the same model or folder, in which nothing was added,
@@ -331,9 +397,7 @@ def free_place(
     )
 
 
-def _is_replaceable(
-    place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]
-) -> bool:
+def _is_replaceable(place: ResultPlace, source: ModelSource, reads: Sequence[Path]) -> bool:
     """May a result go exactly here?
 
     Raises:
@@ -378,7 +442,7 @@ def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool
     manifest = read_manifest(place.path)
     return (
         manifest is not None
-        and manifest["request"] == request
+        and manifest.request == request
         and _is_ours(place.path, manifest, source)
     )
 
@@ -387,25 +451,30 @@ def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _is_ours(
-    path: Path, manifest: Mapping[str, Any], source: ModelSource | Mapping[str, str]
-) -> bool:
+def _is_ours(path: Path, manifest: Manifest, source: ModelSource) -> bool:
     """Does a folder hold a result from this source, with no file that subcut did not write?"""
-    own = to_json(source)
-    if any(
-        manifest["source"].get(key) != own.get(key)
-        for key in ("file", "folder", "structure_sha256")
-    ):
+    identity = attrgetter("file", "folder", "structure_sha256")
+    if identity(manifest.source) != identity(source):
         return False
-    listed = set(manifest["files"])
+    listed = set(manifest.files)
     return all(p.relative_to(path).as_posix() in listed for p in path.rglob("*") if p.is_file())
 
 
-def read_manifest(path: Path) -> dict[str, Any] | None:
+def read_manifest(path: Path) -> Manifest | None:
     """The manifest in a folder; None where there is none that subcut wrote.
 
     Raises:
         InputError: subcut wrote it, and it is damaged; names the key.
+    """
+    document = read_plain_manifest(path)
+    return None if document is None else from_json(Manifest, document)
+
+
+def read_plain_manifest(path: Path) -> dict[str, Any] | None:
+    """The same as JSON, checked: for what may leave in a bundle.
+
+    Raises:
+        InputError: as `read_manifest`.
     """
     file = path / MANIFEST
     try:
@@ -425,16 +494,12 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     return data
 
 
-def write_manifest(manifest: object, work: Path) -> dict[str, Any]:
-    """Write the manifest, a dataclass or plain JSON, as the last file of a result; return it as
-    JSON.
-
-    Its key "files", the last, lists all files of the result.
-    """
-    files = sorted(p.relative_to(work).as_posix() for p in work.rglob("*") if p.is_file())
-    document = {**to_json(manifest), "files": [*files, MANIFEST]}
-    (work / MANIFEST).write_bytes(as_json(document))
-    return document
+def write_manifest(manifest: M, work: Path) -> M:
+    """Write the manifest as the last file of a result; return it with the files of the result."""
+    files = {p.relative_to(work).as_posix() for p in work.rglob("*") if p.is_file()}
+    listed = replace(manifest, files=[*sorted(files - {MANIFEST}), MANIFEST])
+    (work / MANIFEST).write_bytes(as_json(to_json(listed)))
+    return listed
 
 
 def as_json(document: object) -> bytes:
@@ -449,7 +514,9 @@ def plain(request: object) -> Any:
 
 def source_of(graph: Graph) -> ModelSource:
     """What identifies the model that a graph was read from."""
-    return ModelSource(graph.path.name, graph.skeleton.size, graph.skeleton.structure)
+    return ModelSource(
+        graph.path.name, bytes=graph.skeleton.size, structure_sha256=graph.skeleton.structure
+    )
 
 
 def reference_of(reference: Reference) -> ReferenceEntry:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import filecmp
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 
-from subgraph.cases.case import CheckResult, OutputDifference
+from subgraph.cases.case import CheckResult, NewerNode, OutputDifference, TargetOpset
 from subgraph.cases.layout import MODEL
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
@@ -143,34 +143,6 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
 
 
 # ------------------------------------------------------------ other opsets
-
-
-@dataclass(frozen=True)
-class NewerNode:
-    """A node that means what opset `since` defines."""
-
-    name: str
-    op: str
-    since: int
-
-
-@dataclass(frozen=True)
-class TargetOpset:
-    """The cut at another version of ONNX's own operators.
-
-    Attributes:
-        version: asked for; of: the cut's own.
-        newer: nodes that need a later one.
-        file: the cut at that version; None where onnx could not convert it. why: it could not.
-        check: of that cut on the captured values.
-    """
-
-    version: int
-    of: int
-    newer: Sequence[NewerNode]
-    file: str | None = None
-    why: str = ""
-    check: CheckResult | None = None
 
 
 def at_opset(

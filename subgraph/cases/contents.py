@@ -93,7 +93,7 @@ def of(folder: Path) -> CaseFiles:
             "name a case that cut or bisect left behind, or a model",
             code="folder.not-found",
         )
-    manifest = case.read_manifest(folder)
+    manifest = case.read_plain_manifest(folder)
     if manifest is None:
         raise UsageError(
             f"{clean(str(folder))} is not a case", _hint(folder), code="case.not-a-case"
@@ -104,8 +104,8 @@ def of(folder: Path) -> CaseFiles:
             f" {clean(str(bundle))}"
         )
         raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint, code="case.is-bundle")
-    above = case.read_manifest(folder.resolve().parent)
-    evidence = next((m for m in (manifest, above) if is_evidence(m)), None)
+    above = case.read_plain_manifest(folder.resolve().parent)
+    evidence = next((m for m in (manifest, above) if m and is_evidence(m["schema"])), None)
     names = list(map(str, manifest["files"]))
     if evidence is not None and evidence is not manifest:
         head = f"{folder.resolve().name}/"
@@ -181,9 +181,9 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
     """
     tops = sorted({name.partition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}")})
     first = [name for name in FINDING_FOLDERS if name in tops]
-    cases = (
-        [*first, *(name for name in tops if name not in first)] if is_evidence(manifest) else [""]
-    )
+    cases = [""]
+    if is_evidence(manifest["schema"]):
+        cases = [*first, *(name for name in tops if name not in first)]
     if not cases:
         raise UsageError(
             f"{clean(str(folder))} holds no case",
@@ -192,12 +192,12 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
         )
     for name in cases:
         inner = case.read_manifest(folder / name)
-        if inner is None or "inputs" not in inner or "region" not in inner:
+        if inner is None or not inner.is_case:
             what = f"{clean(str(folder / name))} is not a case"
             raise UsageError(
                 what, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
             )
-        if not inner.get("samples"):
+        if not inner.samples:
             what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
     return tuple(cases)
@@ -216,9 +216,8 @@ def names(case_files: CaseFiles) -> frozenset[str]:
             for node in graph.node:
                 names |= {node.name, node.op_type, *node.input, *node.output}
     for folder in case_files.cases:
-        names.add(
-            str((case.read_manifest(case_files.folder / folder) or {})["source"].get("file", ""))
-        )
+        if manifest := case.read_manifest(case_files.folder / folder):
+            names.add(manifest.source.file)
     return frozenset(names - {""})
 
 
@@ -291,7 +290,7 @@ def redacted(
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
         manifest = dict(
-            evidence or redactor.document(case.read_manifest(case_files.folder / folder))
+            evidence or redactor.document(case.read_plain_manifest(case_files.folder / folder))
         )
         manifest |= {"command": redactor.command(command)} if command and not folder else {}
         own = sorted(name[len(head) :] for name in files if name.startswith(head))

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from subgraph.cases import case
 from subgraph.cases.case import (
-    Case,
-    ModelSource,
     ReferenceEntry,
+    ResultFolder,
     ResultPlace,
     SampleEntry,
     TensorEntry,
+    WrittenManifest,
 )
 from subgraph.cases.layout import sample_names
-from subgraph.documents import keyed, to_json
+from subgraph.documents import Version, Word, keyed, to_json
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import capture_samples, inputs_needed
@@ -40,18 +40,15 @@ class DumpRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DumpManifest:
+class DumpManifest(WrittenManifest):
     """The manifest of a dump; `losses`: what conversions lost, in words."""
 
-    schema: str = "subcut.dump/1"
-    source: ModelSource
-    command: str
-    request: object
+    schema: Word = "subcut.dump/1"
     tensors: Sequence[TensorEntry]
     samples: Sequence[SampleEntry]
     seed: int
     reference: ReferenceEntry
-    versions: Mapping[str, str] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=versions)
     losses: Sequence[str]
 
 
@@ -62,7 +59,7 @@ def dump(
     reference: Reference,
     feeding: Feeding | None = None,
     command: str = "",
-) -> Case:
+) -> ResultFolder[DumpManifest]:
     """Run the ancestors of the tensors once per sample and write them, a folder per sample where
     there are several.
 
@@ -104,4 +101,4 @@ def dump(
             reference=case.reference_of(reference),
             losses=losses,
         )
-        return Case(place.path, case.write_manifest(manifest, work))
+        return ResultFolder(place.path, case.write_manifest(manifest, work))

@@ -8,14 +8,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from subgraph import plugins, reports, results
 from subgraph.cases import case, write_case
-from subgraph.cases.case import ModelSource, ResultPlace
+from subgraph.cases.case import (
+    CaseManifest,
+    CaseOutcome,
+    ModelSource,
+    ResultPlace,
+    WrittenManifest,
+)
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import to_json
+from subgraph.documents import Version, Word, read_document, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -73,14 +79,11 @@ class CaseValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvidenceManifest:
+class EvidenceManifest(WrittenManifest):
     """The manifest of a folder around cases."""
 
-    schema: str = f"{EVIDENCE_SCHEMA}1"
-    source: ModelSource
-    command: str
-    request: object
-    versions: Mapping[str, str] = field(default_factory=versions)
+    schema: Word = f"{EVIDENCE_SCHEMA}1"
+    versions: Mapping[str, Version] = field(default_factory=versions)
 
 
 def rendered_reports(document: results.Document) -> dict[str, str]:
@@ -100,23 +103,25 @@ def case_values(folder: Path, tensor: str) -> list[CaseValue]:
     Raises:
         InputError: the manifest is damaged.
     """
-    manifest = case.read_manifest(folder) or {}
-    tensors = (e for role in ("outputs", "inputs", "dump_data") for e in manifest.get(role) or ())
-    entry: dict[str, Any] = next((e for e in tensors if e["name"] == tensor), {})
-    labels = [str(one["label"]) for one in manifest.get("samples", ())]
-    source = str((manifest.get("found") or {}).get("candidate", ""))
+    manifest = case.read_manifest(folder)
+    if manifest is None:
+        return []
+    tensors = (*manifest.outputs, *(manifest.inputs or ()), *manifest.dump_data)
+    stored = next((entry.samples for entry in tensors if entry.name == tensor), ())
+    labels = [sample.label for sample in manifest.samples] or [""]
+    source = (manifest.found.candidate if manifest.found else None) or ""
     found = []
-    for label, one in zip(labels or [""], entry.get("samples", ()), strict=False):
-        file = next((str(f["file"]) for f in one["files"] if f["format"] == "npy"), "")
+    for label, one in zip(labels, stored, strict=False):
+        file = next((f.file for f in one.files if f.format == "npy"), "")
         reference = _inside(folder, file)
-        numbers = one["dtype"] != "string" and not one["dtype"].startswith("complex")
-        if reference is None or one["form"] != "tensor" or not numbers:
+        numbers = one.dtype != "string" and not one.dtype.startswith("complex")
+        if reference is None or one.form != "tensor" or not numbers:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
         given = (
             _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
         )
-        found.append(CaseValue(tensor, label, source, one["dtype"], reference, given))
+        found.append(CaseValue(tensor, label, source, one.dtype, reference, given))
     return found
 
 
@@ -186,23 +191,11 @@ def candidate_folders(case_folder: Path, labels: Sequence[str]) -> list[Path]:
     return sample_folders(case_folder / CANDIDATE, labels)
 
 
-@dataclass(frozen=True)
-class CandidateOutcome:
-    """What a candidate gave on a case, for the case's manifest; `why` in words."""
-
-    candidate: str
-    status: str
-    signature: str | None
-    why: str
-
-
-def add_outcome(case_folder: Path, outcome: CandidateOutcome) -> None:
+def add_outcome(case_folder: Path, outcome: CaseOutcome) -> None:
     """Add the outcome to a case's manifest, whose repro.py shows it; the list of files gets the
     candidate's."""
-    manifest = case.read_manifest(case_folder)
-    assert manifest is not None
-    del manifest["files"]
-    case.write_manifest(manifest | {"found": to_json(outcome)}, case_folder)
+    manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case anew")
+    case.write_manifest(replace(manifest, found=outcome), case_folder)
 
 
 def copy_tensors(tensors: Mapping[str, Record], stems: Mapping[str, str], folder: Path) -> None:

@@ -17,7 +17,13 @@ from typing import Any
 
 from subgraph import system
 from subgraph.cases import case
-from subgraph.cases.case import CaseOutcome, EvidenceRequest, ExpectedTest, TensorEntry
+from subgraph.cases.case import (
+    CaseOutcome,
+    EvidenceRequest,
+    ExpectedTest,
+    ModelSource,
+    TensorEntry,
+)
 from subgraph.cases.layout import (
     BUNDLE_LIST,
     BUNDLE_SCHEMA,
@@ -70,7 +76,7 @@ class FoundCase:
     labels: tuple[str, ...]
     inputs: Mapping[str, tuple[Record, ...]]
     outputs: Mapping[str, tuple[Record, ...]]
-    source: Mapping[str, object]
+    source: ModelSource
     expected: ExpectedTest | None = None
     found_with: EvidenceRequest | None = None
     bundle: Path | None = None
@@ -93,22 +99,20 @@ def find_case(folder: Path) -> FoundCase:
     bundle = bundle_root(place)
     if bundle is not None and around is None:
         around = _read_bundle_list(bundle).found_with
-    plain = case.read_manifest(place)
-    if plain is None or "inputs" not in plain:
+        around = around["request"] if around else None
+    manifest = case.read_manifest(place)
+    if manifest is None or manifest.inputs is None:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"
         raise UsageError(f"{clean(str(place))} is not a case", hint, code="case.not-a-case")
     what = f"the manifest of the case {place}"
     hint = "make the case anew, or run the repro.py in it"
-    manifest = from_json(case.Manifest, plain, what, hint)
     try:
         inputs, outputs = (
             {t.name: _records(place, t, len(manifest.samples)) for t in tensors or ()}
             for tensors in (manifest.inputs, manifest.outputs)
         )
         found_with = (
-            None
-            if around is None
-            else _found_with(from_json(EvidenceRequest, around["request"], what, hint))
+            None if around is None else _found_with(from_json(EvidenceRequest, around, what, hint))
         )
     except (ValueError, KeyError) as e:
         raise UsageError(
@@ -116,7 +120,7 @@ def find_case(folder: Path) -> FoundCase:
         ) from e
     labels = tuple(sample.label for sample in manifest.samples)
     return FoundCase(
-        place, labels, inputs, outputs, plain["source"], manifest.expected, found_with, bundle
+        place, labels, inputs, outputs, manifest.source, manifest.expected, found_with, bundle
     )
 
 
@@ -149,13 +153,13 @@ def require_no_loop(folder: Path) -> None:
     )
 
 
-def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
-    """The folder of one case, and the manifest around it, if any."""
+def _locate(folder: Path) -> tuple[Path, object]:
+    """The folder of one case, and the request of the manifest around it, if any."""
     require_no_loop(folder)
     around = case.read_manifest(folder)
-    if not is_evidence(around):
+    if around is None or not is_evidence(around.schema):
         above = case.read_manifest(folder.resolve().parent)
-        return folder, above if is_evidence(above) else None
+        return folder, above.request if above and is_evidence(above.schema) else None
     inner = next((folder / name for name in FINDING_FOLDERS if (folder / name).is_dir()), None)
     if inner is None:
         names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
@@ -182,7 +186,7 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
                 code="case.ambiguous",
             )
         inner = folder / names[0]
-    return inner, around
+    return inner, around.request
 
 
 def _read_bundle_list(bundle: Path) -> BundleList:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from subgraph.graph.region import Region
 from subgraph.storage.folders import safe_name, safe_names
@@ -60,9 +59,9 @@ def sample_names(labels: Sequence[str]) -> list[str]:
     return list(safe_names(label or str(k) for k, label in enumerate(labels)).values())
 
 
-def is_evidence(manifest: Mapping[str, Any] | None) -> bool:
-    """Is this the manifest of a folder around cases?"""
-    return manifest is not None and str(manifest["schema"]).startswith(EVIDENCE_SCHEMA)
+def is_evidence(schema: str) -> bool:
+    """Return whether a schema is that of the manifest of a folder around cases."""
+    return schema.startswith(EVIDENCE_SCHEMA)
 
 
 def place_name(region: Region) -> str:

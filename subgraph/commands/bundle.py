@@ -209,7 +209,7 @@ def _cut_whole(graph: Graph, folder: Path, asked: Asked) -> None:
     if len(cases) > 1:
         what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i", code="bundle.several-shapes")
-    log.info("check  %s", clean(cases[0].manifest["check"]["what"]))
+    log.info("check  %s", clean(cases[0].manifest.check.what))
 
 
 def _copy_case(path: Path, folder: Path) -> None:
@@ -270,7 +270,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
     }
     evidence = {
         "schema": f"{EVIDENCE_SCHEMA}1",
-        "source": case.source,
+        "source": to_json(case.source),
         "command": request.command,
         "request": plain(identity | {"criterion": criterion} | compared),
         "versions": versions(),

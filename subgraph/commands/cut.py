@@ -22,11 +22,23 @@ from subgraph.system import quote
 from subgraph.text import big, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import Case, ResultPlace
+    from subgraph.cases.case import (
+        Case,
+        CaseManifest,
+        RegionEntry,
+        ResultPlace,
+        TargetOpset,
+        TensorEntry,
+    )
     from subgraph.cases.write_case import CaseRequest
 
 INCONCLUSIVE = 5
 MAX_NEWER = 6  # nodes that are listed
+ASCEND = ("ascend", "ascend-converted")
+AIPP = (
+    "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs"
+    " are what AIPP gave"
+)
 
 
 @options.with_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
@@ -285,13 +297,10 @@ def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> st
 
 
 def _result(cases: list[Case]) -> Result:
-    unsure = any(c.manifest["check"]["status"] in ("different", "unrepeatable") for c in cases)
-    refused = any(c.manifest["check"]["status"] == "refused" for c in cases)
-    code = 1 if refused else INCONCLUSIVE if unsure else 0
-    results = [
-        {"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}}
-        for c in cases
-    ]
+    statuses = {case.manifest.check.status for case in cases}
+    is_unsure = not statuses.isdisjoint(("different", "unrepeatable"))
+    code = 1 if "refused" in statuses else INCONCLUSIVE if is_unsure else 0
+    results = [case.document() for case in cases]
     document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
@@ -299,107 +308,110 @@ def _result(cases: list[Case]) -> Result:
 
 
 def _text(case: Case) -> str:
-    m = case.manifest
-    region = m["region"]
+    manifest = case.manifest
+    region = manifest.region
+    inputs = manifest.inputs
     head = _headline(
-        region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"])
+        region.start, region.end, len(region.nodes), len(inputs), len(manifest.outputs)
     )
-    lines = [
-        f"{head} · {big(region['parameters'])} parameter{'' if region['parameters'] == 1 else 's'}"
-    ]
+    word = "parameter" if region.parameters == 1 else "parameters"
+    lines = [f"{head} · {big(region.parameters)} {word}"]
     lines += _remarks(region)
-    if m["samples"]:
-        above = f"captured by running the {count(m['above'], 'node')} above on the reference"
-        if "recording" in m:
-            above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
-        fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
-        of_body = any(
-            f["kind"] == OriginKind.COMPUTED for sample in m["samples"] for f in sample["fed"]
-        )
-        own = "of the body itself" if of_body else "of the model itself"
-        lines.append(f"inputs  {above if m['above'] or 'recording' in m else own}{fed}")
-    rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
-    names = max((len(clean(t["name"])) for _, t in rows), default=0)
-    types = max((len(t["dtype"]) for _, t in rows), default=0)
+    if manifest.samples:
+        lines.append(f"inputs  {_origin(manifest)}")
+    rows = [("in", t) for t in inputs] + [("out", t) for t in manifest.outputs]
+    names = max((len(clean(t.name)) for _, t in rows), default=0)
+    types = max((len(t.dtype) for _, t in rows), default=0)
     for way, t in rows:
-        source = (
-            f"   from {clean(t['producer'] or 'the model input')}"
-            if way == "in" and len(m["inputs"]) > 1
-            else ""
-        )
-        lines.append(
-            f"  {way:<3}  {clean(t['name']):<{names}}   {t['dtype']:<{types}}  {_shape(t)}{source}"
-        )
-    lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
-    lines.append(f"check   {clean(m['check']['what'])}")
-    lines += _opset(m["target_opset"]) if "target_opset" in m else []
-    lines += [f"hint    {m['hint']}"] if m.get("hint") else []
+        line = f"  {way:<3}  {clean(t.name):<{names}}   {t.dtype:<{types}}  {_shape(t)}"
+        if way == "in" and len(inputs) > 1:
+            line += f"   from {clean(t.producer or 'the model input')}"
+        lines.append(line)
+    lines += [f"loss    {clean(loss)}" for loss in manifest.losses or ()]
+    lines.append(f"check   {clean(manifest.check.what)}")
+    lines += _opset(manifest.target_opset) if manifest.target_opset else []
+    if hint := _compiler_hint(manifest):
+        lines.append(f"hint    {hint}")
     lines.append(f"{clean(str(case.path))}/")
     return "\n".join(lines)
 
 
-def _opset(target: dict[str, Any]) -> list[str]:
+def _compiler_hint(manifest: CaseManifest) -> str:
+    """How to compile the cut on the device if the model's own inputs are not in it; "" if nothing
+    needs saying."""
+    inner = bool(manifest.inputs) and all(t.producer for t in manifest.inputs)
+    of_ascend = manifest.recording is not None and manifest.recording.format in ASCEND
+    return AIPP if inner and of_ascend else ""
+
+
+def _origin(manifest: CaseManifest) -> str:
+    """Describe how the inputs of a cut were computed, and what the model was fed."""
+    recording = manifest.recording
+    kinds = {fed.kind for sample in manifest.samples for fed in sample.fed}
+    if recording:
+        above = f"recorded: {clean(recording.name)} ({recording.format})"
+    elif manifest.above:
+        nodes = count(manifest.above, "node")
+        above = f"captured by running the {nodes} above on the reference"
+    else:
+        above = "of the body itself" if OriginKind.COMPUTED in kinds else "of the model itself"
+    return above if recording and recording.fed else f"{above} ({_fed(manifest)})"
+
+
+def _opset(target: TargetOpset) -> list[str]:
     """Which nodes need more than the opset asked for, and the converted cut."""
-    newer = [f"{clean(n['name'])} ({clean(n['op'])}, opset {n['since']})" for n in target["newer"]]
+    newer = [f"{clean(n.name)} ({clean(n.op)}, opset {n.since})" for n in target.newer]
     more = f", … and {len(newer) - MAX_NEWER} more" if len(newer) > MAX_NEWER else ""
     needs = f"newer: {', '.join(newer[:MAX_NEWER])}{more}" if newer else "no node needs a newer one"
-    lines = [f"opset   {target['version']} of {target['of']}: {needs}"]
-    if not target["file"]:
-        return [*lines, f"        onnx cannot convert the cut: {clean(target['why'])}"]
-    what = clean(target["check"]["what"]) if target["check"] else "not run"
-    return [*lines, f"        {target['file']}: converted; {what}"]
+    lines = [f"opset   {target.version} of {target.of}: {needs}"]
+    if not target.file:
+        return [*lines, f"        onnx cannot convert the cut: {clean(target.why)}"]
+    what = clean(target.check.what) if target.check else "not run"
+    return [*lines, f"        {target.file}: converted; {what}"]
 
 
-def _remarks(region: dict[str, Any]) -> list[str]:
+def _remarks(region: RegionEntry) -> list[str]:
     lines = []
-    if region["pulled"]:
-        names = ", ".join(clean(n["name"]) for n in region["pulled"][:4])
-        more = ", …" if len(region["pulled"]) > 4 else ""
+    if region.pulled:
+        names = ", ".join(clean(n.name) for n in region.pulled[:4])
+        more = ", …" if len(region.pulled) > 4 else ""
         lines.append(
-            f"        and {count(len(region['pulled']), 'node')} that make constants: {names}{more}"
+            f"        and {count(len(region.pulled), 'node')} that make constants: {names}{more}"
         )
-    if region["random"]:
-        names = ", ".join(clean(n["name"]) for n in region["random"])
+    if region.random:
+        names = ", ".join(clean(n.name) for n in region.random)
         lines.append(f"        without {names}: random values are captured, not made anew")
-    if region["frozen"]:
+    if region.frozen:
         lines.append(
-            f"frozen  {', '.join(map(clean, region['frozen']))}: shapes, now constants (--no-freeze"
+            f"frozen  {', '.join(map(clean, region.frozen))}: shapes, now constants (--no-freeze"
             " keeps them inputs)"
         )
-    if region["renamed"]:
-        names = ", ".join(map(clean, region["renamed"]))
-        lines.append(f"renamed {count(len(region['renamed']), 'node')} that shared a name: {names}")
+    if region.renamed:
+        names = ", ".join(map(clean, region.renamed))
+        lines.append(f"renamed {count(len(region.renamed), 'node')} that shared a name: {names}")
     return lines
 
 
-def _shape(tensor: dict[str, Any]) -> str:
+def _shape(tensor: TensorEntry) -> str:
     from subgraph.storage.tensors import shape_text
 
-    shapes = tensor["shape"]
-    if shapes is None:
-        return "varies" if tensor["samples"] else "any shape"
-    text = " ".join(shape_text(tuple(s)) for s in shapes) or "empty"
-    return text if tensor["form"] == "tensor" else f"{text}  ({tensor['form']})"
+    if tensor.shape is None:
+        return "varies" if tensor.samples else "any shape"
+    text = " ".join(shape_text(tuple(s)) for s in tensor.shape) or "empty"
+    return text if tensor.form == "tensor" else f"{text}  ({tensor.form})"
 
 
-def _fed(m: dict[str, Any]) -> str:
+def _fed(manifest: CaseManifest) -> str:
     """Where the values of the model's inputs came from."""
-    if len(m["samples"]) > 1:
-        return count(len(m["samples"]), "sample")
-    fed = m["samples"][0]["fed"]
-    given = {
-        f["from"]: f["kind"] for f in fed if f["kind"] in (OriginKind.FILE, OriginKind.COMPUTED)
-    }
-    random = any(f["kind"] in (OriginKind.RANDOM, OriginKind.EMPTY) for f in fed)
-    names = ", ".join(map(clean, given))
-    words = (
-        [names if OriginKind.COMPUTED in given.values() else f"model input {names}"]
-        if given
-        else []
-    )
-    words += (
-        [f"random {'values for the others' if given else 'model input'}, seed {m['seed']}"]
-        if random
-        else []
-    )
+    if len(manifest.samples) > 1:
+        return count(len(manifest.samples), "sample")
+    fed = manifest.samples[0].fed
+    given = {f.origin: f.kind for f in fed if f.kind in (OriginKind.FILE, OriginKind.COMPUTED)}
+    words = []
+    if given:
+        names = ", ".join(map(clean, given))
+        words.append(names if OriginKind.COMPUTED in given.values() else f"model input {names}")
+    if any(f.kind in (OriginKind.RANDOM, OriginKind.EMPTY) for f in fed):
+        drawn = "values for the others" if given else "model input"
+        words.append(f"random {drawn}, seed {manifest.seed}")
     return "; ".join(words) or "the model has no input there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,8 @@ from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count, split_signature
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import Case
+    from subgraph.cases.case import ResultFolder
+    from subgraph.cases.dump import DumpManifest
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
@@ -116,16 +117,11 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _result(written: Case) -> Result:
-    m = written.manifest
-    document: dict[str, Any] = {
-        "schema": "subcut.dump/1",
-        "exit_code": 0,
-        "path": str(written.path),
-    }
-    document |= {k: v for k, v in m.items() if k != "schema"}
-    for loss in m["losses"]:
+def _result(written: ResultFolder[DumpManifest]) -> Result:
+    manifest = written.manifest
+    for loss in manifest.losses:
         log.warning("loss: %s", clean(loss))
-    samples = f" · {count(len(m['samples']), 'sample')}" if len(m["samples"]) > 1 else ""
-    text = f"{count(len(m['tensors']), 'tensor')}{samples}\n{clean(str(written.path))}/"
-    return Result(document, text)
+    number = len(manifest.samples)
+    samples = f" · {count(number, 'sample')}" if number > 1 else ""
+    text = f"{count(len(manifest.tensors), 'tensor')}{samples}\n{clean(str(written.path))}/"
+    return Result(written.document(), text)

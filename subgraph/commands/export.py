@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,9 +19,10 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import Case
+    from subgraph.cases.case import ResultFolder
     from subgraph.graph.graph import Graph
     from subgraph.recordings.dumps import DumpHints
+    from subgraph.recordings.export import ExportedFile, ExportManifest
 
 
 def complete_formats(word: str) -> list[str]:
@@ -137,11 +137,10 @@ def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
     return name, TensorFormat(found, next(iter(layouts), ""), scale)
 
 
-def _result(written: Case) -> Result:
-    m = written.manifest
+def _result(written: ResultFolder[ExportManifest]) -> Result:
+    manifest = written.manifest
     rows = [
-        (f["file"], _type(f), shape_text(tuple(f["shape"])), f["layout"], f["loss"])
-        for f in m["exported"]
+        (f.file, _type(f), shape_text(tuple(f.shape)), f.layout, f.loss) for f in manifest.exported
     ]
     widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
     lines = [
@@ -150,19 +149,16 @@ def _result(written: Case) -> Result:
         ).rstrip()
         for row in rows
     ]
-    lines += [f"left out: {clean(word)}" for word in m["left_out"]]
+    lines += [f"left out: {clean(word)}" for word in manifest.left_out]
     text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
-    document = {"schema": "subcut.export/1", "exit_code": 0, "path": str(written.path)}
-    return Result(document | {k: v for k, v in m.items() if k != "schema"}, text)
+    return Result(written.document(), text)
 
 
-def _type(file: Mapping[str, Any]) -> str:
+def _type(file: ExportedFile) -> str:
     """`int8:scale=0.02:zero=-3`, as it would be typed."""
-    return (
-        f"{file['dtype']}:scale={file['scale']:g}:zero={file['zero_point']}"
-        if "scale" in file
-        else file["dtype"]
-    )
+    if file.scale is None:
+        return file.dtype
+    return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"
 
 
 def _dump_hints(graph: Graph | None, layout: str | None) -> DumpHints:

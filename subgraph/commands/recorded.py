@@ -294,8 +294,6 @@ def cut_recorded(
             cuts = cut.write_recorded_case(
                 graph, request, place, judge, match_run(judge, run), recording
             )
-    for case in cuts:
-        case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
 
 

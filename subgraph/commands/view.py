@@ -241,10 +241,9 @@ def _read_plan(folder: Path) -> _FoundRun:
         raise InputError(f"{clean(str(folder))} has no manifest", hint, code="case.damaged")
     agrees = {0: True, 1: False}.get(found.exit_code)
     report = str(folder / REPORT_FILES["html"])
-    source = manifest["source"]
+    source = manifest.source
     page = {**to_json(found), "agree": agrees, "report": report}
-    file = str(source.get("file", ""))
-    return _FoundRun("plan", found.command, file, source.get("structure_sha256"), page)
+    return _FoundRun("plan", found.command, source.file, source.structure_sha256, page)
 
 
 def find_model(file: str, structure: str | None, folder: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.cases import write_case
 from subgraph.cases.case import Case, RecordingEntry, ResultPlace
@@ -26,12 +25,6 @@ from subgraph.runtime.inputs import Sample
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
-
-ASCEND = ("ascend", "ascend-converted")
-AIPP = (
-    "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs"
-    " are what AIPP gave"
-)
 
 
 @dataclass
@@ -126,10 +119,3 @@ def write_recorded_case(
     return write_case.write_region(
         graph, region, request, place, judge.model.reference, device=values
     )
-
-
-def compiler_hint(manifest: Mapping[str, Any]) -> str:
-    """How to compile the cut on the device if the model's own inputs are not in it; "" if nothing
-    needs saying."""
-    inner = bool(manifest["inputs"]) and all(t["producer"] for t in manifest["inputs"])
-    return AIPP if inner and manifest["recording"]["format"] in ASCEND else ""

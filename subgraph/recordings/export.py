@@ -9,14 +9,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, ResultPlace
-from subgraph.documents import absent
+from subgraph.cases.case import ModelSource, ResultFolder, ResultPlace, TensorEntry, WrittenManifest
+from subgraph.documents import Word, absent, from_json
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import codes, scales_of
@@ -116,14 +117,11 @@ class ExportedFile:
     zero_point: int | None = absent()
 
 
-@dataclass(frozen=True)
-class ExportManifest:
+@dataclass(frozen=True, kw_only=True)
+class ExportManifest(WrittenManifest):
     """The manifest of the result."""
 
-    schema: str
-    source: Mapping[str, str]
-    command: str
-    request: ExportRequest
+    schema: Word = SCHEMA
     exported: Sequence[ExportedFile]
     left_out: Sequence[str]
 
@@ -136,7 +134,7 @@ def export(
     dump_format: str = "",
     hints: DumpHints | None = None,
     command: str = "",
-) -> Case:
+) -> ResultFolder[ExportManifest]:
     """Write every tensor of `source` in another form below `place`, at the same relative paths.
 
     Args:
@@ -156,7 +154,8 @@ def export(
     request = ExportRequest(
         str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None
     )
-    place = case.free_place(place, {"folder": str(source)}, [source])
+    origin = ModelSource(folder=str(source))
+    place = case.free_place(place, origin, [source])
     format = dump_format or _tool_format(source)
     if format:
         entries, left_out = _recorded(source, format, hints, place.path)
@@ -175,9 +174,13 @@ def export(
             file for entry in entries for file in _export(entry, work, formats, forms, left_out)
         ]
         manifest = ExportManifest(
-            SCHEMA, {"folder": str(source)}, command, request, exported, left_out
+            source=origin,
+            command=command,
+            request=request,
+            exported=exported,
+            left_out=left_out,
         )
-        return Case(place.path, case.write_manifest(manifest, work))
+        return ResultFolder(place.path, case.write_manifest(manifest, work))
 
 
 def _tool_format(source: Path) -> str:
@@ -211,9 +214,9 @@ def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
     """The same of a result of subcut's, or of plain .npy files."""
     if source.is_file():
         return [_plain(source, source.parent)], []
-    manifest = case.read_manifest(source)
-    if manifest is not None:
-        return _listed(source, manifest), []
+    document = case.read_plain_manifest(source)
+    if document is not None:
+        return _listed(source, document), []
     files = sorted(
         p
         for p in source.rglob("*")
@@ -231,19 +234,21 @@ def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
     return [_plain(p, source) for p in typed], left_out
 
 
-def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
+@dataclass(frozen=True, kw_only=True)
+class TensorManifest(case.Manifest):
+    """A manifest as far as it lists files of tensors: that of a case, a dump or an export."""
+
+    tensors: Sequence[TensorEntry] = ()
+    exported: Sequence[ExportedFile] = ()
+
+
+def _listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
     """The entries of the files that a manifest lists.
 
     Raises InputError: there are none; the manifest is damaged, or names files outside its folder.
     """
-    try:
-        items = list(_items(source, manifest))
-    except (KeyError, TypeError, AttributeError) as e:
-        raise InputError(
-            f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}",
-            "make the result anew",
-            code="case.damaged",
-        ) from e
+    where = str(source / case.MANIFEST)
+    items = list(_items(source, from_json(TensorManifest, document, where, "make the result anew")))
     if not items:
         raise InputError(
             f"{source} holds no tensors: it was cut without a capture",
@@ -261,30 +266,22 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
     return [entry for _, entry in items if best[entry.target] is entry]
 
 
-def _items(folder: Path, manifest: dict[str, Any]) -> Iterator[tuple[str, DumpEntry]]:
+def _items(folder: Path, manifest: TensorManifest) -> Iterator[tuple[str, DumpEntry]]:
     """(format, entry) of the files that the manifest of a case, a dump or an export lists."""
-    for tensor in (
-        t for role in ("inputs", "outputs", "dump_data", "tensors") for t in manifest.get(role, ())
-    ):
-        for f in (
-            f for stored in tensor["samples"] for f in stored["files"] if f["format"] == "npy"
-        ):
-            yield (
-                "npy",
-                _entry(
-                    folder, tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW"
-                ),
-            )
-    for f in manifest.get("exported", ()):
-        dtype = f["dtype"]
-        shape = tuple(f["shape"])
-        layout = f["layout"] or "NCHW"
-        entry = _entry(folder, f["name"], f["file"], f["format"], dtype, shape, layout)
-        scale = Scale((float(f["scale"]),), (int(f["zero_point"]),)) if "scale" in f else None
-        yield (
-            f["format"],
-            replace(entry, scale=scale, original_shape=tuple(f.get("original_shape", ())) or None),
-        )
+    own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data)
+    for tensor in (*own, *manifest.tensors):
+        files = chain.from_iterable(stored.files for stored in tensor.samples)
+        for f in files:
+            if f.format == "npy":
+                entry = _entry(folder, tensor.name, f.file, "npy", f.dtype, tuple(f.shape), "NCHW")
+                yield "npy", entry
+    for file in manifest.exported:
+        layout = file.layout or "NCHW"
+        stored = (file.file, file.format, file.dtype, tuple(file.shape), layout)
+        entry = _entry(folder, file.name, *stored)
+        scale = None if file.scale is None else Scale((file.scale,), (file.zero_point or 0,))
+        shape = tuple(file.original_shape or ()) or None
+        yield file.format, replace(entry, scale=scale, original_shape=shape)
 
 
 def _entry(

@@ -176,7 +176,9 @@ def _save_case(
         f" {reference.why}"
     )
     manifest = CaseManifest(
-        source=ModelSource(f"{test.name}.onnx", skeleton.size, skeleton.structure),
+        source=ModelSource(
+            f"{test.name}.onnx", bytes=skeleton.size, structure_sha256=skeleton.structure
+        ),
         command=f"subcut sweep --only {test.name}",
         request=TestRequest(test.name, onnx),
         region=RegionEntry(

@@ -437,9 +437,9 @@ class ViewSession:
         """
         prefix = within(self.parts, names[0])[0].prefix if names else ""
         with contextlib.suppress(InputError):  # a damaged manifest
-            source = (read_manifest(folder) or {}).get("source", {})
+            manifest = read_manifest(folder)
             of_this = bool(prefix) or folder.resolve() == self.graph.path.parent.resolve()
-            if of_this or source.get("structure_sha256") == self._structure:
+            if of_this or (manifest and manifest.source.structure_sha256 == self._structure):
                 self._cases = [*((f, p) for f, p in self._cases if f != folder), (folder, prefix)]
 
     def close(self) -> None:

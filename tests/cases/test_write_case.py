@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.cases import repro, write_case
 from subgraph.cases.case import Case, ResultPlace
+from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
@@ -43,7 +44,7 @@ def cases(tmp_path: Path, reference: Reference) -> Cases:
 
 def right(case: Case) -> Mapping[str, Any]:
     """The check says identical, and the folder's own script says so too."""
-    assert case.manifest["check"]["status"] == "identical", case.manifest["check"]
+    assert case.manifest.check.status == "identical", case.manifest.check
     done = subprocess.run(
         [sys.executable, case.path / "repro.py"],
         capture_output=True,
@@ -52,7 +53,8 @@ def right(case: Case) -> Mapping[str, Any]:
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return case.manifest
+    manifest: Mapping[str, Any] = to_json(case.manifest)
+    return manifest
 
 
 def labels(manifest: Mapping[str, Any], key: str) -> list[str]:
@@ -208,7 +210,8 @@ def test_renamed_nodes_do_not_meet_names_that_exist(tmp_path: Path, cases: Cases
         node("Tanh", "b", "c", name="a"),
         node("Relu", "c", "d", name="end"),
     ]
-    manifest = cases(text_models.read(tmp_path, model(nodes, [2], "d")), "#0", "end")[0].manifest
+    (case,) = cases(text_models.read(tmp_path, model(nodes, [2], "d")), "#0", "end")
+    manifest = to_json(case.manifest)
     assert manifest["check"]["status"] == "identical"
     assert list(manifest["region"]["renamed"].values()) == ["a"]
 

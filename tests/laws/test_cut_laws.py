@@ -158,14 +158,17 @@ def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
             assert not place.parent.exists()
             return
         (done,) = write_case.extract(g, request, place, reference)
-        assert done.manifest["check"]["status"] == "identical"
-        assert {node["index"] for node in done.manifest["region"]["nodes"]} == question.between
+        assert done.manifest.check.status == "identical"
+        assert {node.index for node in done.manifest.region.nodes} == question.between
 
         piece = onnx.load(done.path / "model.onnx")
         onnx.checker.check_model(piece, full_check=True)
-        count = done.manifest["reference"]["threads"]
-        names = {role: [t["name"] for t in done.manifest[role]] for role in ("inputs", "outputs")}
-        frozen = done.manifest["region"]["frozen"]
+        assert done.manifest.reference
+        count = int(str(done.manifest.reference.threads))
+        names = {
+            role: [t.name for t in getattr(done.manifest, role)] for role in ("inputs", "outputs")
+        }
+        frozen = done.manifest.region.frozen
         values = whole(path, fed(g), [*names["inputs"], *names["outputs"], *frozen], count)
         found = oracle.run(
             done.path / "model.onnx",
@@ -177,11 +180,11 @@ def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
             assert not oracle.differences(values[name], found[name]), name
         for name in frozen:
             assert not oracle.differences(values[name], oracle.weight(piece, name)), name
-        for tensor in (*done.manifest["inputs"], *done.manifest["outputs"]):
-            (stored,) = tensor["samples"]
-            file = next(f["file"] for f in stored["files"] if f["format"] == "npy")
-            assert not oracle.differences(values[tensor["name"]], np.load(done.path / file)), (
-                tensor["name"]
+        for tensor in (*done.manifest.inputs, *done.manifest.outputs):
+            (stored,) = tensor.samples
+            file = next(f.file for f in stored.files if f.format == "npy")
+            assert not oracle.differences(values[tensor.name], np.load(done.path / file)), (
+                tensor.name
             )
 
 
@@ -387,7 +390,7 @@ def test_capture_with_weights_on_disk_gives_the_same_files(
                 (done,) = write_case.extract(
                     graph.load(source), request, ResultPlace(source.parent / "out", ""), reference
                 )
-            assert done.manifest["check"]["status"] == "identical"
+            assert done.manifest.check.status == "identical"
             files.append({p.name: p.read_bytes() for p in done.path.rglob("*.npy")})
             model = comparable(onnx.load(done.path / "model.onnx"))
             del model.metadata_props[:]  # the digest of the source

@@ -4,6 +4,7 @@ and from cases."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from subgraph.cases.case import CaseOutcome, Manifest, ModelSource, StoredTensor, TensorEntry
 from subgraph.errors import InputError, UsageError
+from subgraph.storage.convert import StoredFile
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.types import Array
 from subgraph.view.values import tensor_document, values_of_case, values_of_run
@@ -33,19 +36,20 @@ def test_recording_is_called_the_record_of_the_device(
     for side in ("outputs", "candidate"):
         (tmp_path / side).mkdir()
         np.save(tmp_path / side / "t0.npy", np.full((2, 2), side == "outputs", np.float32))
-    one = {
-        "files": [{"file": "outputs/t0.npy", "format": "npy"}],
-        "form": "tensor",
-        "dtype": "float32",
-    }
-    manifest = {"outputs": [{"name": "t0", "samples": [one]}]}
-    for found, source in (
-        ({}, "the device's record"),
-        ({"found": {"candidate": "wrong.py"}}, "wrong.py"),
-    ):
-        monkeypatch.setattr(
-            "subgraph.cases.case.read_manifest", lambda folder, found=found: manifest | found
-        )
+    file = StoredFile("outputs/t0.npy", "npy", "float32", (2, 2))
+    stored = StoredTensor("tensor", "float32", ((2, 2),), (file,))
+    manifest = Manifest(
+        schema="subcut.case/1",
+        source=ModelSource(),
+        command="",
+        request=None,
+        files=(),
+        outputs=[TensorEntry("t0", None, "float32", "tensor", None, (stored,))],
+    )
+    found = CaseOutcome("fail", candidate="wrong.py")
+    for outcome, source in ((None, "the device's record"), (found, "wrong.py")):
+        read = replace(manifest, found=outcome)
+        monkeypatch.setattr("subgraph.cases.case.read_manifest", lambda folder, read=read: read)
         shown = tensor_document(values_of_case(tmp_path, ["t0"], "x"), 0, None)
         (note,) = shown["notes"]
         assert shown["source"] == source and has_line(note, "stored in x", source)

@@ -22,7 +22,7 @@ from subgraph.bisection.manual.session import (
     Session,
 )
 from subgraph.bisection.manual.sessions import clear
-from subgraph.bisection.manual.tasks import Task, TaskFormat, read_task
+from subgraph.bisection.manual.tasks import Task, TaskFormat, read_task, span_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
@@ -300,4 +300,5 @@ def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     if len(without) <= MAX_NAMED < len(region.nodes):
         return f"all but {', '.join(graph.label(i) for i in without)}{more}"
     manifest = read_task(folder)
-    return f"{manifest.span if manifest else ''}{more}"
+    span = span_of(manifest.region) if manifest else ""
+    return f"{span}{more}"

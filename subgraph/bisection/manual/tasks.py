@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from subgraph.cases import case, write_case
-from subgraph.cases.case import NodeEntry, ResultPlace, StoredTensor, TensorEntry
+from subgraph.cases.case import NodeEntry, RegionEntry, ResultPlace, StoredTensor, TensorEntry
 from subgraph.cases.layout import FROM_DEVICE, TODO_TXT
 from subgraph.documents import from_json
 from subgraph.errors import UsageError
@@ -33,8 +33,6 @@ from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
 
 log = logging.getLogger("subcut")
-
-BY_HAND = "by_hand"  # key of a task's entry in the manifest of its folder
 
 
 @dataclass(frozen=True)
@@ -116,17 +114,24 @@ class TaskEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenTask(case.CaseManifest):
+    """The manifest of a case, with the task that it is of."""
+
+    by_hand: TaskEntry
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskManifest(case.Manifest):
     """The manifest of a folder of a task; a folder without an entry is not a task's."""
 
     by_hand: TaskEntry | None = None
 
-    @property
-    def span(self) -> str:
-        """`conv1 … prob, 229 nodes`."""
-        nodes: Sequence[NodeEntry] = self.region.nodes if self.region else ()
-        ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
-        return f"{' … '.join(ends)}, {count(len(nodes), 'node')}"
+
+def span_of(region: RegionEntry | None) -> str:
+    """`conv1 … prob, 229 nodes`."""
+    nodes: Sequence[NodeEntry] = region.nodes if region else ()
+    ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
+    return f"{' … '.join(ends)}, {count(len(nodes), 'node')}"
 
 
 def read_task(folder: Path) -> TaskManifest | None:
@@ -135,7 +140,7 @@ def read_task(folder: Path) -> TaskManifest | None:
     Raises:
         InputError: the manifest is damaged.
     """
-    manifest = case.read_manifest(folder)
+    manifest = case.read_plain_manifest(folder)
     if manifest is None:
         return None
     return from_json(TaskManifest, manifest, str(folder / case.MANIFEST))
@@ -198,10 +203,9 @@ def write_task(
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                manifest = from_json(TaskManifest, written.manifest)
-                text = _todo_text(manifest, number, task.run)
+                text = _todo_text(written.manifest, number, task.run)
                 (work / TODO_TXT).write_text(text, encoding="utf-8")
-                case.write_manifest(written.manifest | {BY_HAND: entry}, work)
+                case.write_manifest(WrittenTask(**vars(written.manifest), by_hand=entry), work)
                 (work / FROM_DEVICE).mkdir()
                 if (folder / FROM_DEVICE).is_dir():
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
@@ -240,14 +244,14 @@ def remove(folder: Path) -> bool:
 # ------------------------------------------------------------ text
 
 
-def _todo_text(manifest: TaskManifest, number: int, run: int) -> str:
+def _todo_text(manifest: case.CaseManifest, number: int, run: int) -> str:
     """Write instructions for somebody who has only this folder."""
-    lines = [f"{number}: {manifest.span}", ""]
+    lines = [f"{number}: {span_of(manifest.region)}", ""]
     if run:
         again = f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run."
         lines += [again, ""]
     lines += ["Run model.onnx on the device, with"]
-    lines += [f"  {line}" for line in _file_lines(manifest.inputs or ())]
+    lines += [f"  {line}" for line in _file_lines(manifest.inputs)]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
     for line in _file_lines(manifest.outputs):
         lines.append(f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}")
