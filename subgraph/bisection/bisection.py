@@ -32,7 +32,7 @@ from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
-from subgraph.search.state import Steps, each
+from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
 from subgraph.trials.preparation import prepare
 from subgraph.trials.session import Setup, open_with_processes

@@ -20,6 +20,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
+from subgraph.search.driver import BudgetSpent, Steps
 from subgraph.search.oracle import (
     Ahead,
     ClaimedAgreement,
@@ -28,7 +29,6 @@ from subgraph.search.oracle import (
     ItemStatuses,
     PrefixError,
 )
-from subgraph.search.state import BudgetSpent, Steps
 from subgraph.text import count
 from subgraph.trials.attribution import (
     Target,

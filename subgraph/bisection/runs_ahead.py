@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel
+from subgraph.search.driver import WITHOUT_RUN
 from subgraph.search.lookahead import plan
 from subgraph.search.oracle import Ahead, Query
-from subgraph.search.state import WITHOUT_RUN
 from subgraph.verdict import Status
 
 Ran = tuple[RunResult, Status]

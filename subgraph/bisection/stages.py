@@ -38,7 +38,7 @@ from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
 from subgraph.results.common import PreciseSetting
 from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome
-from subgraph.search.state import Steps
+from subgraph.search.driver import Steps
 from subgraph.trials.doubt import (
     ROUNDING_DOUBTS,
     UNDOUBTED,

@@ -26,8 +26,8 @@ from subgraph.search import (
     Settings,
     Step,
 )
+from subgraph.search.driver import Steps, each
 from subgraph.search.oracle import Items
-from subgraph.search.state import Steps, each
 
 # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
 CANDIDATE_SHARE = 0.5

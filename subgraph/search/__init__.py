@@ -4,6 +4,7 @@
 (`Oracle`), yields a `Step` per answer, and returns `Findings`.
 """
 
+from subgraph.search.driver import Settings
 from subgraph.search.findings import (
     Counts,
     Finding,
@@ -15,7 +16,6 @@ from subgraph.search.findings import (
     Step,
 )
 from subgraph.search.oracle import Answer, Oracle, Query, QueryKind
-from subgraph.search.state import Settings
 from subgraph.search.strategy import search
 
 __all__ = [

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from subgraph.search.findings import Finding, FindingKind, Purpose
+from subgraph.search.driver import Search
+from subgraph.search.findings import Finding, FindingKind, Outcome, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, minor, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
 from subgraph.search.passes.everywhere import everywhere
-from subgraph.search.passes.profile import MAX_HINTS, Profile, ProfileOutcome
+from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature, Status
 
 MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
@@ -58,14 +59,13 @@ class Progress:
             target.
         searched: so many of the scope's first items hold no further culprit.
         unconfirmed: the last culprit, until the rest without it was asked about.
-        profile: of the scope; None where there is none. profile_led: it led to the last culprit.
-        misleading: hints of the profile that led to no culprit.
+        profile: of the scope. profile_led: it led to the last culprit.
         skipped: items that the rest lacks, because the candidate does not run them without a
             culprit that they read.
         rest: what is known of the rest; a search that ends otherwise than with `AGREES` is not
             complete.
-        elsewhere: the region that the user asked about agrees alone.
-        claimed: the whole agrees at the claimed precision.
+        instead: the outcome if nothing is found: the region that the user asked about agrees
+            alone, or the whole does at the claimed precision.
         probe_sensitive: reading intermediate tensors made the fault vanish.
     """
 
@@ -74,13 +74,11 @@ class Progress:
     base: Items = ()
     searched: int = 0
     unconfirmed: Items = ()
-    profile: Profile | None = None
+    profile: Profile = NO_PROFILE
     profile_led: bool = False
-    misleading: set[int] = field(default_factory=set)
     skipped: Items = ()
     rest: Rest = Rest.UNKNOWN
-    elsewhere: bool = False
-    claimed: bool = False
+    instead: Outcome | None = None
     probe_sensitive: bool = False
     findings: list[Finding] = field(default_factory=list)
 
@@ -94,18 +92,15 @@ class Progress:
         if self.state.no_output:
             return
         self.profile = yield from profile.profile(self.state, self.scope)
-        self.misleading.clear()
         if self.profile.outcome is ProfileOutcome.VANISHED and not self.findings:
             self.probe_sensitive = True
 
     @property
     def hints(self) -> list[int]:
         """Wrong items of the profile that may still lead to a culprit."""
-        if self.profile is None:
-            return []
-        inside = set(self.scope) - self.misleading
+        inside = set(self.scope)
         hints = [k for k in self.profile.hints if k in inside]
-        return hints if self.profile.local else hints[: MAX_HINTS - len(self.misleading)]
+        return hints if self.profile.local else hints[: MAX_HINTS - self.profile.misleading]
 
 
 def find_culprits(progress: Progress) -> Search[None]:
@@ -117,14 +112,14 @@ def find_culprits(progress: Progress) -> Search[None]:
     state = progress.state
     yield from progress.take_profile()
     while True:
-        state.suspect = progress.scope
+        state.seen.suspect = progress.scope
         region = yield from _failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
             return
         if not region:
             return
-        if (yield from state.region(Purpose.SHRINK, region)) is not RegionOutcome.FAIL:
+        if not (yield from state.fails(Purpose.SHRINK, region)):
             if region == progress.scope:
                 yield from resolve_contradiction(state, region)
             return  # the whole fails, but not when its items run on captured values
@@ -179,7 +174,7 @@ def _off_everywhere(progress: Progress) -> Search[bool]:
 def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:
     """A failing region -> the smallest one, and the finding: a culprit or an accumulated error."""
     state = progress.state
-    grows = state.signature in NUMBERS
+    grows = state.aim.signature in NUMBERS
     smallest = yield from shrink(state, region, gradual=grows)
     if smallest.graded and grows:
         finding = yield from accumulated.accumulated(state, progress.scope, graded=True)
@@ -231,22 +226,16 @@ def _everywhere(progress: Progress) -> Search[Found]:
     """Is so much wrong that the reason is the precision that the candidate claims, or an error that
     accumulates?"""
     state = progress.state
-    shown = progress.profile
     everywhere = (
-        shown is not None
-        and shown.everywhere
-        and state.signature is not None
-        and not progress.findings
+        progress.profile.everywhere and state.aim.signature is not None and not progress.findings
     )
-    if state.signature is not Signature.PRECISION and not everywhere:
+    if state.aim.signature is not Signature.PRECISION and not everywhere:
         return None
     (answer,) = yield from state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
-    progress.claimed = answer.status is Status.AGREE
-    return (
-        NOTHING_LEFT
-        if progress.claimed
-        else (yield from accumulated.accumulated(state, progress.scope))
-    )
+    if answer.status is Status.AGREE:
+        progress.instead = Outcome.CLAIMED
+        return NOTHING_LEFT
+    return (yield from accumulated.accumulated(state, progress.scope))
 
 
 def _by_halving(progress: Progress) -> Search[Found]:
@@ -269,19 +258,19 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
     failing = []
     while progress.hints:
         last = progress.hints[0]
-        status = yield from state.region(Purpose.GALLOP, (last,))
-        local = (progress.profile is not None and progress.profile.local) or {}
+        status = yield from state.probe(Purpose.GALLOP, (last,))
+        local = progress.profile.local or {}
         if status is RegionOutcome.MINOR:
             failing.append((last,))
-            if minor.alike_inside(state, last, local.get(last)) or (
-                local and (yield from minor.is_culprit(state, progress.base, (last,)))
-            ):
-                state.proven.setdefault((last,), minor.ALIKE_INSIDE)
+            if minor.alike_inside(state, last, local.get(last)):
+                state.prove((last,), minor.ALIKE_INSIDE)
+                return (last,)
+            if local and (yield from minor.is_culprit(state, progress.base, (last,))):
                 return (last,)
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:
             return region
-        progress.misleading.add(last)
+        progress.profile = progress.profile.without(last)
     for piece in failing:
         if (yield from minor.is_culprit(state, progress.base, piece)):
             return piece
@@ -296,7 +285,7 @@ def _peel(progress: Progress, region: Items, alike: Items) -> Search[bool]:
     progress.leave_out((*region, *alike))
     progress.unconfirmed = region
     progress.searched = sum(1 for k in progress.scope if k < region[-1])
-    if progress.profile and progress.profile.local and progress.hints:
+    if progress.profile.local and progress.hints:
         return True  # the rest is asked about once, after the last of them
     return (yield from _rest_fails(progress))
 
@@ -328,7 +317,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
     if progress.rest is not Rest.AGREES:
         skipped = progress.skipped
         state.notes.append((NOT_ASKED if skipped else RUNS_NOTHING_WITHOUT, skipped or region))
-    state.estimated_runs = 0
+    state.expect(0)
     return False
 
 
@@ -362,13 +351,12 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
     """What is left is the scope and the target from now on."""
     state = progress.state
     progress.skipped = tuple(sorted({*progress.skipped, *progress.scope} - set(rest)))
-    progress.scope = progress.base = state.suspect = rest
+    progress.scope = progress.base = state.seen.suspect = rest
     progress.rest = Rest.FAILS
-    if state.signature is not None:
-        state.target = rest
-        state.signature = signature
-    state.estimated_runs = len(rest).bit_length() + 2
-    if progress.profile_led or progress.profile is None:
+    if state.aim.signature is not None:
+        state.look_for(rest, signature)
+    state.expect(len(rest).bit_length() + 2)
+    if progress.profile_led or progress.profile is NO_PROFILE:
         yield from progress.take_profile()
 
 
@@ -400,7 +388,7 @@ def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
     refused: they are not asked one by one."""
     state = progress.state
     alike = _of_kind(progress, region)
-    if state.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:
+    if state.aim.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:
         return ()
-    refused = yield from state.region(Purpose.CONFIRM, (alike[-1],))
+    refused = yield from state.probe(Purpose.CONFIRM, (alike[-1],))
     return tuple(alike) if refused is RegionOutcome.FAIL else ()

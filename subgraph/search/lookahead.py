@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from subgraph.search.driver import WITHOUT_RUN, Search, SearchStopped
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Query, QueryKind
-from subgraph.search.state import WITHOUT_RUN, Search, SearchState, SearchStopped
+from subgraph.search.state import SearchState
 from subgraph.verdict import Signature, Status
 
 SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
@@ -148,7 +149,7 @@ def _guesses(
     """Answers to a query with their chances, the likeliest first."""
     if query.kind is QueryKind.PROFILE:
         return [(0.5, Answer(Status.AGREE))]
-    signature = state.signature or Signature.MISMATCH
+    signature = state.aim.signature or Signature.MISMATCH
     if query.kind in (QueryKind.PREFIX, QueryKind.CLAIMED):
         return [(1.0, Answer(Status.FAIL, signature, detail=PrefixError(1.0)))]
     all_of_error = ErrorShare(of_target=1.0, of_model=1.0, is_culprit=True, largest_error=1.0)
@@ -157,7 +158,7 @@ def _guesses(
     if (before := earlier.get(_anyhow(query))) is not None:
         other = fails if before.status is Status.AGREE else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
-    passes = PASS_ODDS.get(state.asking, 0.5)
+    passes = PASS_ODDS.get(state.driver.asking, 0.5)
     if (status := seen.get(query.run)) is not None:
         passes = SEEN if status is Status.AGREE else 1 - SEEN
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])

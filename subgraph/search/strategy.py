@@ -17,6 +17,15 @@ from functools import partial
 
 from subgraph.search import order
 from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
+from subgraph.search.driver import (
+    BudgetSpent,
+    Driver,
+    Search,
+    SearchRestart,
+    SearchStopped,
+    Settings,
+    Steps,
+)
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import MIN_RATE
 from subgraph.search.lookahead import Lookahead
@@ -26,15 +35,7 @@ from subgraph.search.passes.baseline import baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import (
-    BudgetSpent,
-    Search,
-    SearchRestart,
-    SearchState,
-    SearchStopped,
-    Settings,
-    Steps,
-)
+from subgraph.search.state import Baseline, SearchState
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved
 
@@ -63,20 +64,20 @@ def search(
         ValueError: an item reads one that does not come earlier.
     """
     order.require_topological(parents)
-    settings, n = settings or Settings(), len(parents)
+    n = len(parents)
+    settings = settings or Settings()
     prior = weights or partial(_alike, n)
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
-        state = SearchState(
-            oracle, parents, prior, settings, labels, estimated_runs=n.bit_length() + 4
-        )
+        driver = Driver(oracle, n, settings, (n.bit_length() + 4, False))
+        state = SearchState(driver, parents, prior, labels)
         return state, _narrow(state)
 
     state, narrowing = begin(settings)
     if settings.expect:
         unlimited = replace(settings, max_trials=None, max_time=None)
-        settings.expect(Lookahead(partial(begin, unlimited), state.answers_sent).wanted)
-    return state.run(narrowing)
+        settings.expect(Lookahead(partial(begin, unlimited), state.driver.answers_sent).wanted)
+    return state.driver.run(narrowing)
 
 
 def _alike(n: int) -> list[float]:
@@ -84,43 +85,47 @@ def _alike(n: int) -> list[float]:
 
 
 def _narrow(state: SearchState) -> Search[Findings]:
-    settings = state.settings
-    progress = None
-    stopped = ""
-    budget_spent = False
-    within = None if settings.within is None else set(settings.within)
-    scope = tuple(k for k in range(state.n) if within is None or k in within)
+    """Search, and search again where an assumption did not hold; what was found before a budget
+    ended is kept."""
+    within = range(state.n) if state.settings.within is None else set(state.settings.within)
+    scope = tuple(k for k in range(state.n) if k in within)
+    progress = Progress(state, scope, scope)
+    stopped: SearchStopped | None = None
     try:
         yield from baseline(state)
         whole = state.whole
-        if whole.signature is not None or within is not None or (settings.inside and whole.agrees):
-            if 0 < whole.failed < whole.runs:
-                yield from measure_rate(state)
-            for _ in range(MAX_STARTS):
-                if state.flaky and state.whole.rate < MIN_RATE:
-                    often = f"{state.whole.failed} of {state.whole.runs} runs"
-                    stopped = (
-                        f"the whole failed in {often}: too rarely to narrow it down, or the"
-                        " candidate changed"
-                    )
-                    break
-                state.target, state.signature, state.weights = (
-                    (),
-                    whole.signature,
-                    list(state.prior()),
-                )
-                progress = Progress(state, scope, scope)
-                try:
-                    yield from _search_scope(progress)
-                    break
-                except SearchRestart as restart:
-                    state.notes.append((str(restart), ()))
-            else:
-                stopped = "the candidate keeps contradicting itself"
+        looks_inside = state.settings.inside and whole.agrees
+        if whole.signature is None and state.settings.within is None and not looks_inside:
+            progress.rest = Rest.AGREES
+            return _findings(progress, None)
+        if 0 < whole.failed < whole.runs:
+            yield from measure_rate(state)
+        for _ in range(MAX_STARTS):
+            _require_failures(state.whole, state.flaky)
+            state.look_for((), whole.signature)
+            state.weights = list(state.prior())
+            progress = Progress(state, scope, scope)
+            try:
+                yield from _search_scope(progress)
+                return _findings(progress, None)
+            except SearchRestart as restart:
+                state.notes.append((str(restart), ()))
+        raise SearchStopped("the candidate keeps contradicting itself")
     except SearchStopped as e:
-        stopped = str(e)
-        budget_spent = isinstance(e, BudgetSpent)
-    return replace(_findings(state, progress, stopped), budget_spent=budget_spent)
+        stopped = e
+    return _findings(progress, stopped)
+
+
+def _require_failures(whole: Baseline, flaky: bool) -> None:
+    """
+    Raises:
+        SearchStopped: the whole fails too rarely to narrow it down.
+    """
+    if flaky and whole.rate < MIN_RATE:
+        raise SearchStopped(
+            f"the whole failed in {whole.failed} of {whole.runs} runs: too rarely to narrow it"
+            " down, or the candidate changed"
+        )
 
 
 def _search_scope(progress: Progress) -> Search[None]:
@@ -128,73 +133,79 @@ def _search_scope(progress: Progress) -> Search[None]:
     wanted."""
     state = progress.state
     scope = progress.scope
-    settings = state.settings
-    state.suspect = scope
-    if not scope:
-        return
-    fails = state.signature is not None
-    if settings.within is not None:
-        outcome = yield from state.region(Purpose.TAIL, scope)
-        fails = outcome in (RegionOutcome.FAIL, RegionOutcome.MINOR)
-        if outcome is RegionOutcome.UNRESOLVED:
-            return
-        if outcome is RegionOutcome.AGREE:
-            progress.rest = Rest.AGREES
-            progress.elsewhere = True
-        if (
-            outcome is RegionOutcome.MINOR
-        ):  # it fails, and explains little of the whole: its own error is looked for
-            tail = yield from state.tail(Purpose.TAIL, scope)
-            state.target, state.signature = (
-                (scope, tail.signature) if tail.signature else ((), None)
-            )
-    if fails:
-        yield from find_culprits(progress)
-        yield from acquit(progress)
-        if any(f.everywhere for f in progress.findings):
-            return
-        if progress.rest is Rest.FAILS or (
-            progress.rest is Rest.UNKNOWN and len(progress.findings) == 1
-        ):
-            progress.findings = accumulated.scattered(state, scope, progress.findings)
-    elif settings.inside:
+    state.seen.suspect = scope
+    outcome = yield from _probe_scope(progress)
+    if outcome is RegionOutcome.AGREE and state.settings.inside:
         yield from look_inside(progress)
+    if outcome not in (RegionOutcome.FAIL, RegionOutcome.MINOR):
+        return
+    yield from find_culprits(progress)
+    yield from acquit(progress)
+    if any(f.everywhere for f in progress.findings):
+        return
+    if progress.rest is Rest.FAILS or (
+        progress.rest is Rest.UNKNOWN and len(progress.findings) == 1
+    ):
+        progress.findings = accumulated.scattered(state, scope, progress.findings)
 
 
-def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Findings:
+def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
+    """Outcome of the scope; unresolved if it is empty. If a part of the model fails and explains
+    little of the whole, its own error is looked for from now on."""
+    state = progress.state
+    scope = progress.scope
+    if not scope:
+        return RegionOutcome.UNRESOLVED
+    if state.settings.within is None:
+        return RegionOutcome.AGREE if state.aim.signature is None else RegionOutcome.FAIL
+    outcome = yield from state.probe(Purpose.TAIL, scope)
+    if outcome is RegionOutcome.AGREE:
+        progress.rest = Rest.AGREES
+        progress.instead = Outcome.ELSEWHERE
+    if outcome is RegionOutcome.MINOR:
+        tail = yield from state.tail(Purpose.TAIL, scope)
+        state.look_for(scope if tail.signature else (), tail.signature)
+    return outcome
+
+
+def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
+    state = progress.state
     whole = state.whole
-    complete = progress is not None and progress.rest is Rest.AGREES
-    findings = list(progress.findings) if progress else []
-    ends = partial(Findings, counts=state.counts, stopped=stopped, notes=tuple(state.notes))
-    suspects = state.suspect or tuple(range(state.n))
-    unresolved = _smallest(state.unresolved)
+    stopped = str(ended or "")
+    complete = progress.rest is Rest.AGREES
+    findings = list(progress.findings)
+    suspects = state.seen.suspect or tuple(range(state.n))
+    unresolved = _smallest(state.seen.unresolved)
+    ends = partial(
+        Findings,
+        counts=state.driver.counts,
+        stopped=stopped,
+        budget_spent=isinstance(ended, BudgetSpent),
+        notes=tuple(state.notes),
+    )
     if whole.signature is None and not findings:
-        if stopped or not whole.agrees or not (progress is None or complete):
-            why = stopped or (
-                whole.why
-                if not whole.agrees
-                else "the outputs agree, but intermediate tensors could not be read"
-            )
-            nothing = Finding(FindingKind.UNRESOLVED, suspects, None, why=why)
-            return ends(Outcome.UNRESOLVED, findings=(nothing,), unresolved=unresolved)
-        return ends(Outcome.CLAIMED if whole.claimed else Outcome.AGREE)
-    if progress and progress.claimed and not findings:
-        return Findings(Outcome.CLAIMED, state.counts, state.signature)
-    if progress and progress.elsewhere and not (findings or stopped):
-        return ends(Outcome.ELSEWHERE, signature=whole.signature)
+        if whole.agrees and complete and not stopped:
+            return ends(Outcome.CLAIMED if whole.claimed else Outcome.AGREE)
+        unread = "the outputs agree, but intermediate tensors could not be read"
+        why = stopped or (unread if whole.agrees else whole.why)
+        nothing = Finding(FindingKind.UNRESOLVED, suspects, None, why=why)
+        return ends(Outcome.UNRESOLVED, findings=(nothing,), unresolved=unresolved)
+    if progress.instead and not (findings or stopped):
+        return ends(progress.instead, signature=whole.signature)
     if stopped or not findings:
         why = stopped or "no region fails in the way the whole model does"
-        findings.append(Finding(FindingKind.UNRESOLVED, suspects, state.signature, why=why))
+        signature = state.aim.signature
+        findings.append(Finding(FindingKind.UNRESOLVED, suspects, signature, why=why))
     named = {k for f in findings if f.kind is not FindingKind.UNRESOLVED for k in f.items}
     return ends(
         Outcome.DISAGREE,
         signature=whole.signature,
         findings=tuple(sorted(findings, key=_rank)),
         irrelevant=(
-            () if any(f.everywhere for f in findings) else _smallest(state.irrelevant, named)
+            () if any(f.everywhere for f in findings) else _smallest(state.seen.irrelevant, named)
         ),
         unresolved=unresolved,
-        probe_sensitive=bool(progress and progress.probe_sensitive and not state.flaky),
+        probe_sensitive=progress.probe_sensitive and not state.flaky,
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
 

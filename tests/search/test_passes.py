@@ -1,7 +1,8 @@
 """The parts of a search, each by itself.
 
-Covers `search.order`, `search.state`, `search.predicate`, `search.flaky`, `search.oracle`,
-`search.passes.halve`, `search.passes.gallop`, `search.passes.shrink` and `search.passes.profile`.
+Covers `search.order`, `search.driver`, `search.state`, `search.predicate`, `search.flaky`,
+`search.oracle`, `search.passes.halve`, `search.passes.gallop`, `search.passes.shrink` and
+`search.passes.profile`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
 from subgraph.search import flaky, order
+from subgraph.search.driver import Driver, Search, SearchStopped, Settings
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, ErrorShare, ItemStatuses, Query, QueryKind
 from subgraph.search.passes import gallop, halve, profile, shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome, outcome_of
-from subgraph.search.state import Search, SearchState, SearchStopped, Settings
+from subgraph.search.state import SearchState
 from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
 
@@ -31,7 +33,7 @@ LAW = settings(max_examples=examples(60), deadline=None, database=None, derandom
 
 def result(state: SearchState, part: Search[T]) -> T:
     """Drive a part of a search to its end."""
-    steps = state.run(part)
+    steps = state.driver.run(part)
     while True:
         try:
             next(steps)
@@ -42,11 +44,9 @@ def result(state: SearchState, part: Search[T]) -> T:
 def new_state(scenario: Scenario, max_trials: int | None = None) -> SearchState:
     """Return the state of a search after the full model has failed with a mismatch."""
     alike = [1.0] * scenario.n
-    state = SearchState(
-        Candidate(scenario), scenario.parents, lambda: alike, Settings(max_trials=max_trials)
-    )
-    state.weights = list(alike)
-    state.signature = Signature.MISMATCH
+    driver = Driver(Candidate(scenario), scenario.n, Settings(max_trials=max_trials))
+    state = SearchState(driver, scenario.parents, lambda: alike, weights=list(alike))
+    state.look_for((), Signature.MISMATCH)
     return state
 
 
@@ -86,7 +86,7 @@ def test_halving_finds_where_a_fault_ends(n: int, data: st.DataObject) -> None:
     state = new_state(faulty(chain(n), set(range(first, last + 1))))
     begin, end = result(state, halve.halve(state, tuple(range(n))))
     assert end == last + 1 and begin <= first
-    assert state.counts.runs[Purpose.HALVE] <= (n - 1).bit_length()
+    assert state.driver.counts.runs[Purpose.HALVE] <= (n - 1).bit_length()
 
 
 @LAW
@@ -96,7 +96,7 @@ def test_galloping_finds_the_shortest_end_that_fails(n: int, data: st.DataObject
     state = new_state(faulty(chain(n), {first, n - 1}))
     assert result(state, gallop.back(state, tuple(range(n)), n, 0)) == first
     length = n - first
-    assert state.counts.total() <= 2 * length.bit_length()
+    assert state.driver.counts.total() <= 2 * length.bit_length()
     state = new_state(faulty(chain(n), {first, n - 1}))
     unknown = result(state, gallop.back(state, tuple(range(n)), n, None))
     assert unknown == (first if length <= gallop.LONGEST else None)
@@ -109,7 +109,7 @@ def test_shrinking_gives_exactly_the_fault(seed: int, n: int, data: st.DataObjec
     fault = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=6))
     state = new_state(faulty(parents, fault))
     everything = tuple(range(n))
-    result(state, state.region(Purpose.HALVE, everything))
+    result(state, state.probe(Purpose.HALVE, everything))
     found = result(state, shrink.shrink(state, everything))
     assert set(found.items) == fault and found.certified and not found.graded
 
@@ -131,16 +131,16 @@ def test_profile_is_read_through_what_it_does_not_see() -> None:
 def test_no_query_is_asked_twice() -> None:
     state = new_state(faulty(chain(9), {3}))
     for _ in range(2):
-        assert result(state, state.region(Purpose.HALVE, (2, 3))) is RegionOutcome.FAIL
-    assert state.counts.total() == 1 and state.suspect == (2, 3)
+        assert result(state, state.probe(Purpose.HALVE, (2, 3))) is RegionOutcome.FAIL
+    assert state.driver.counts.total() == 1 and state.seen.suspect == (2, 3)
 
 
 def test_budget_is_kept() -> None:
     state = new_state(faulty(chain(9), {3}), max_trials=1)
-    result(state, state.region(Purpose.HALVE, (2, 3)))
+    result(state, state.probe(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
-        result(state, state.region(Purpose.HALVE, (2,)))
-    assert result(state, state.region(Purpose.HALVE, (2, 3))) is RegionOutcome.FAIL  # is known
+        result(state, state.probe(Purpose.HALVE, (2,)))
+    assert result(state, state.probe(Purpose.HALVE, (2, 3))) is RegionOutcome.FAIL  # is known
 
 
 # ------------------------------------------------------------ predicate

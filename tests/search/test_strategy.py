@@ -25,9 +25,9 @@ from subgraph.search import (
     Settings,
     search,
 )
+from subgraph.search.driver import SearchStopped
 from subgraph.search.oracle import ClaimedAgreement, ErrorShare
 from subgraph.search.passes.everywhere import LOOKED_AT
-from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
 from tests.helpers.facts import has_line
 

@@ -25,8 +25,8 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
+from subgraph.search.driver import WITHOUT_RUN
 from subgraph.search.oracle import Ahead, ErrorShare, Items, ItemStatuses
-from subgraph.search.state import WITHOUT_RUN
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
 

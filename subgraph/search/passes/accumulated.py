@@ -11,10 +11,11 @@ import heapq
 from collections.abc import Sequence
 from itertools import pairwise
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, QueryKind
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
 
 PIECES = 16
@@ -37,16 +38,16 @@ def accumulated(
     explains the target's error, the pieces are ranked, whatever they account for, unless one fails
     in a harder way.
     """
-    if state.signature not in NUMBERS:  # NaN, infinities, shapes and crashes do not add up
+    if state.aim.signature not in NUMBERS:  # NaN, infinities, shapes and crashes do not add up
         return None
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
-    state.estimated_runs = count + GROWTH_POINTS
+    state.expect(count + GROWTH_POINTS)
     shares = yield from _shares(state, pieces, graded)
     if shares is None:
         return None
-    if state.signature is not Signature.PRECISION and (
+    if state.aim.signature is not Signature.PRECISION and (
         max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share
     ):
         return None
@@ -70,14 +71,16 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
     shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
     if (
-        state.signature not in NUMBERS
+        state.aim.signature not in NUMBERS
         or not shares
         or len(shares) < len(culprits)
         or max(map(abs, shares)) >= CULPRIT_SHARE
     ):
         return list(findings)
     contributors = [(f.items, f.share_of_model or 0.0) for f in culprits]
-    minor = ((items, answer.share.of_model or 0.0) for items, answer in state.irrelevant.items())
+    minor = (
+        (items, answer.share.of_model or 0.0) for items, answer in state.seen.irrelevant.items()
+    )
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
     failing = (
@@ -103,7 +106,7 @@ def _finding(
     return Finding(
         FindingKind.ACCUMULATED,
         region,
-        state.signature,
+        state.aim.signature,
         False,
         share,
         why=why,
@@ -120,9 +123,9 @@ def _shares(
     shares: list[float] = []
     for piece in pieces:
         (a,) = yield from state.ask(
-            Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)]
+            Purpose.GROWTH, [state.aim.isolated(piece, state.aim.first, explain=True)]
         )
-        fails = state.outcome(piece, a) is RegionOutcome.FAIL
+        fails = state.aim.outcome(piece, a) is RegionOutcome.FAIL
         share = a.share.of_target
         if fails and (not graded or share is None or share >= CULPRIT_SHARE):
             return None
@@ -133,7 +136,7 @@ def _shares(
 def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
-    queries = [state.in_place(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
+    queries = [state.aim.in_place(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
     answers = yield from state.one_by_one(Purpose.GROWTH, queries)
     errors = [(size, answer.prefix_error) for size, answer in zip(sizes, answers, strict=True)]
     return tuple((size, error) for size, error in errors if error is not None)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Query, QueryKind
-from subgraph.search.state import Baseline, Search, SearchState
+from subgraph.search.state import Baseline, SearchState
 from subgraph.verdict import Status
 
 RUNS = 2
@@ -29,15 +30,16 @@ def baseline(state: SearchState) -> Search[None]:
     """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
     repeat = RUNS if state.settings.steady else state.settings.repeat
-    of_search = state.estimated_runs
+    of_search, _ = state.driver.estimate
     looks_further = state.settings.inside or state.settings.within is not None
     while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])
         state.whole = summed(answers)
-        state.signature = state.whole.signature
-        state.only_repeats = state.whole.agrees and not looks_further
-        state.estimated_runs = _repeats_left(answers, repeat) if state.only_repeats else of_search
+        state.look_for((), state.whole.signature)
+        only_repeats = state.whole.agrees and not looks_further
+        runs = _repeats_left(answers, repeat) if only_repeats else of_search
+        state.expect(runs, only_repeats=only_repeats)
 
 
 def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from subgraph.search import flaky
+from subgraph.search.driver import Search, SearchRestart
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.passes import baseline
 from subgraph.search.passes.shrink import Smallest
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import Search, SearchRestart, SearchState
+from subgraph.search.state import SearchState
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then
 # passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
@@ -47,7 +48,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
         SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does
             not give.
     """
-    state.estimated_runs = 2
+    state.expect(2)
     if state.flaky:
         return (yield from _flaky_finding(state, smallest))
     own, others = next(
@@ -57,7 +58,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
     statuses = yield from state.repeat([smallest.items], own)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
-    supersets = state.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
+    supersets = state.seen.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
     for regions, times in ((_neighbors(state, smallest), others), (supersets, 1)):
         if RegionOutcome.FAIL in (yield from state.repeat(regions, times)):
             yield from _restart_as_flaky(state)
@@ -103,8 +104,10 @@ def _stranger(state: SearchState, region: Items) -> int | None:
         if not behind.isdisjoint(state.parents[k]):
             near |= {k} if not set(region).isdisjoint(state.parents[k]) else set()
             behind.add(k)
-    others = [k for k in state.target or range(state.n) if k not in near and k not in region]
-    others = [k for k in others if (k,) not in state.irrelevant and (k,) not in state.unresolved]
+    others = [k for k in state.aim.target or range(state.n) if k not in near and k not in region]
+    others = [
+        k for k in others if (k,) not in state.seen.irrelevant and (k,) not in state.seen.unresolved
+    ]
     return max(
         others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None
     )
@@ -112,10 +115,10 @@ def _stranger(state: SearchState, region: Items) -> int | None:
 
 def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[RegionOutcome]:
     """How the rest fares with a stranger; not failing if the stranger fails by itself."""
-    status = yield from state.region(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
+    status = yield from state.probe(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
     if (
         status is RegionOutcome.FAIL
-        and (yield from state.region(Purpose.CONFIRM, (stranger,))) is not RegionOutcome.AGREE
+        and (yield from state.probe(Purpose.CONFIRM, (stranger,))) is not RegionOutcome.AGREE
     ):
         return RegionOutcome.UNRESOLVED
     return status
@@ -125,7 +128,7 @@ def _neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
     """Regions with one item less that were asked about."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if state.known(r, state.first) is not None][-MAX_NEIGHBORS:]
+    return [r for r in neighbours if state.known(r, state.aim.first) is not None][-MAX_NEIGHBORS:]
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
@@ -138,10 +141,10 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
     """
     if RegionOutcome.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
         yield from _restart_as_flaky(state)
-    if (yield from state.region(Purpose.CONFIRM, region)) is not RegionOutcome.FAIL:
+    if not (yield from state.fails(Purpose.CONFIRM, region)):
         return
-    state.first += _VOID
-    state.agreed.clear()
+    state.aim = replace(state.aim, first=state.aim.first + _VOID)
+    state.seen.agreed.clear()
     raise SearchRestart(
         "a failure was seen in a used process only: every trial now gets a fresh one"
     )
@@ -164,8 +167,9 @@ def measure_rate(state: SearchState) -> Search[None]:
         answers = yield from baseline.run_whole(state, CHANGED_RUNS)
     runs = baseline.summed(answers)
     state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
-    state.repeats = max(2, flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs)))
-    state.agreed.clear()
+    passes = flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs))
+    state.aim = replace(state.aim, repeats=max(2, passes))
+    state.seen.agreed.clear()
 
 
 def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
@@ -174,13 +178,11 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     Raises:
         SearchRestart: a region with one item less, that counted as passing, failed after all.
     """
-    if RegionOutcome.FAIL in (
-        yield from state.repeat(_neighbors(state, smallest), 2 * state.repeats - 1)
-    ):
-        state.repeats *= 2
+    passes = state.aim.repeats
+    if RegionOutcome.FAIL in (yield from state.repeat(_neighbors(state, smallest), 2 * passes - 1)):
+        state.aim = replace(state.aim, repeats=2 * passes)
         raise SearchRestart(
-            f"a region failed that had passed {state.repeats // 2} times: passes are repeated more"
-            " often"
+            f"a region failed that had passed {passes} times: passes are repeated more often"
         )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
         failed = (yield from state.repeat([smallest.items], runs)).count(RegionOutcome.FAIL)
@@ -202,12 +204,12 @@ def _finding(
     return Finding(
         kind,
         smallest.items,
-        answer.signature or state.signature,  # alone the region may fail in another way
+        answer.signature or state.aim.signature,  # alone the region may fail in another way
         smallest.certified,
         None if state.no_output else answer.share.of_model,
         runs,
         neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
         doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),
         minor=smallest.dropped(RegionOutcome.MINOR),
-        why=only_whole if smallest.whole else state.proven.get(smallest.items, ""),
+        why=only_whole if smallest.whole else state.aim.proven.get(smallest.items, ""),
     )

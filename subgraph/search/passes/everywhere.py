@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Status
 
 MIN_FAILED = 3  # disjoint regions that failed alone, before it is asked
@@ -27,8 +28,8 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
 
     At most `LOOKED_AT` runs, and `MAX_RIGHT` + 1 where it is not so.
     """
-    failed = _disjoint([*culprits, *state.irrelevant])
-    if state.agreed or state.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
+    failed = _disjoint([*culprits, *state.seen.irrelevant])
+    if state.seen.agreed or state.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from off_alone(
         state, scope, [k for region in culprits if len(region) == 1 for k in region]
@@ -42,9 +43,9 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
     """
     off = list(known)
     right = 0
-    state.estimated_runs = LOOKED_AT
+    state.expect(LOOKED_AT)
     for k in _spread(state.labels, [k for k in scope if k not in off]):
-        yield from state.region(Purpose.EVERYWHERE, (k,))
+        yield from state.probe(Purpose.EVERYWHERE, (k,))
         answer = state.answer_to((k,))
         right += answer.status is Status.AGREE
         if right > MAX_RIGHT:

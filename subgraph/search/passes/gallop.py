@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 
 LONGEST = 32  # fault looked for where no length is known to fail
 
@@ -44,17 +44,13 @@ def _shortest(
         [] if fails else [longest]
     )
     passed = 0
-    failed = longest if fails else None
-    while lengths and (failed is None or lengths[0] < failed):
-        length = lengths.pop(0)
-        fails = (yield from state.region(Purpose.GALLOP, piece(length))) is RegionOutcome.FAIL
-        passed, failed = (passed, length) if fails else (length, failed)
-        state.estimated_runs = len(lengths) + 2
-        if fails:
-            break
-    if failed is None:
-        return None
-    return (yield from _between(state, piece, passed, failed))
+    for left, length in zip(reversed(range(len(lengths))), lengths, strict=True):
+        failed = yield from state.fails(Purpose.GALLOP, piece(length))
+        state.expect(left + 2)
+        if failed:
+            return (yield from _between(state, piece, passed, length))
+        passed = length
+    return (yield from _between(state, piece, passed, longest)) if fails else None
 
 
 def _between(
@@ -64,8 +60,10 @@ def _between(
     ones follow."""
     while failed - passed > 1:
         length = passed + (failed - passed) // 2
-        status = yield from state.region(Purpose.GALLOP, piece(length))
         # an unresolved one is not a pass: shrinking tries the items of this length again
-        passed, failed = (passed, length) if status is RegionOutcome.FAIL else (length, failed)
-        state.estimated_runs = (failed - passed).bit_length()
+        if (yield from state.fails(Purpose.GALLOP, piece(length))):
+            failed = length
+        else:
+            passed = length
+        state.expect((failed - passed).bit_length())
     return failed

@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 
 SPAN = 16  # items: the longest fusion expected
 MIN_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
@@ -34,7 +35,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     while high - low > 1:
         begin = max(0, low - SPAN)
         cut = median(mass, low, high)
-        outcome = yield from state.region(Purpose.HALVE, scope[begin:cut])
+        outcome = yield from state.probe(Purpose.HALVE, scope[begin:cut])
         if outcome is RegionOutcome.UNRESOLVED:
             break
         if outcome is RegionOutcome.FAIL:
@@ -42,7 +43,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
             high = cut
         else:
             low = cut
-        state.estimated_runs = (high - low - 1).bit_length() + 1
+        state.expect((high - low - 1).bit_length() + 1)
     return start, high
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from subgraph.search.culprits import Progress, Rest
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes.confirm import confirmed
@@ -18,7 +19,6 @@ from subgraph.search.passes.everywhere import off_alone
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import RegionOutcome
-from subgraph.search.state import Search
 
 
 def look_inside(progress: Progress) -> Search[None]:
@@ -31,7 +31,7 @@ def look_inside(progress: Progress) -> Search[None]:
     state = progress.state
     scope = progress.scope
     (answer,) = yield from state.ask(
-        Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)]
+        Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.aim.first, True)]
     )
     if not answer.items.statuses:
         why = answer.why or answer.signature or "none came back"
@@ -47,8 +47,8 @@ def look_inside(progress: Progress) -> Search[None]:
         return
     statuses: list[RegionOutcome] = []
     for at, region in enumerate(wrong):
-        state.estimated_runs = len(wrong) - at
-        statuses.append((yield from state.region(Purpose.TAIL, region)))
+        state.expect(len(wrong) - at)
+        statuses.append((yield from state.probe(Purpose.TAIL, region)))
     failing = [
         region
         for region, status in zip(wrong, statuses, strict=True)

@@ -6,10 +6,13 @@ what disappears of the error without a piece is what the piece gives alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.passes.shrink import Smallest, shrink
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 from subgraph.verdict import Signature
 
 CANCELS = (
@@ -23,22 +26,23 @@ ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
     """A region that fails and explains little -> the smallest one inside that fails at all."""
-    state.any_failure = True
+    aim = state.aim
+    state.aim = replace(aim, any_failure=True)
     try:
         return (yield from shrink(state, region, gradual=False))
     finally:
-        state.any_failure = False
+        state.aim = aim
 
 
 def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     """Is a piece that explains little a culprit nevertheless, of the items `base` that are the
     candidate's? Yes if what disappears of the error without it is what it gives alone: errors of
     several culprits may cancel each other."""
-    if state.no_output or state.signature is Signature.PRECISION:
+    if state.no_output or state.aim.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
     if answer.share.is_culprit:
-        state.proven[piece] = CANCELS
+        state.prove(piece, CANCELS)
     return answer.share.is_culprit is True
 
 

@@ -9,14 +9,15 @@ the smallest failing region.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Items, QueryKind
 from subgraph.search.order import nearest_last
 from subgraph.search.passes import gallop
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
@@ -39,6 +40,7 @@ class Profile:
     local: the relative error of each hint given what it reads, where that is known.
     everywhere: so many items are wrong that low precision may be the reason.
     wrong: all items that are wrong.
+    misleading: how many of the hints led to no culprit; these are left out.
     """
 
     outcome: ProfileOutcome
@@ -46,12 +48,23 @@ class Profile:
     everywhere: bool = False
     local: Mapping[int, float] | None = None
     wrong: Items = ()
+    misleading: int = 0
+
+    def without(self, hint: int) -> Profile:
+        """The profile without a hint that led to no culprit."""
+        hints = tuple(k for k in self.hints if k != hint)
+        return replace(self, hints=hints, misleading=self.misleading + 1)
+
+
+NO_PROFILE = Profile(ProfileOutcome.REFUSED)  # none was taken
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
     """One run of these items with every intermediate tensor as an output."""
-    state.estimated_runs = 4
-    (answer,) = yield from state.ask(Purpose.PROFILE, [state.in_place(QueryKind.PROFILE, scope)])
+    state.expect(4)
+    (answer,) = yield from state.ask(
+        Purpose.PROFILE, [state.aim.in_place(QueryKind.PROFILE, scope)]
+    )
     return read(state, scope, answer)
 
 

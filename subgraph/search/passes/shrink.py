@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.order import above, connected, ends
 from subgraph.search.passes import gallop
 from subgraph.search.predicate import NOT_HERE, RegionOutcome
-from subgraph.search.state import Search, SearchState
+from subgraph.search.state import SearchState
 
 SMALL = 8  # items; up to here single items are tried at once
 FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
@@ -77,7 +78,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     Complexity: O(k · log L) queries for k needed items of L, if FAIL is monotone.
     """
     if len(region) > SMALL:
-        if not any(len(s) >= len(region) - 1 for s in state.agreeing_supersets(region[:-1])):
+        if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
             region = yield from gallop.forth(state, region)
         if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
             return Smallest(region, graded=True)
@@ -94,7 +95,7 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
     """Does the error of a long region grow item by item? Asked before many queries are spent on the
     region."""
     neighbours = [region[1:], region[:-1]]
-    statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
+    statuses = yield from state.probe_all(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
     return any(status in NOT_HERE and graded(state, region, rest) for status, rest in pairs)
 
@@ -118,10 +119,7 @@ def _drop_components(state: SearchState, region: Items) -> Search[Items]:
     ]
     for smaller in smallers:
         component = tuple(sorted(smaller(region)))
-        while (
-            len(component) < len(region)
-            and (yield from state.region(Purpose.SHRINK, component)) is RegionOutcome.FAIL
-        ):
+        while len(component) < len(region) and (yield from state.fails(Purpose.SHRINK, component)):
             region, component = component, tuple(sorted(smaller(component)))
     return region
 
@@ -130,7 +128,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
     """The remaining region, and whether no chunk of a long one could be dropped."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
-        if (yield from state.region(Purpose.SHRINK, rim)) is RegionOutcome.FAIL:
+        if (yield from state.fails(Purpose.SHRINK, rim)):
             return rim, False
         return region, False
     size = len(region) // 2
@@ -139,7 +137,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
         at = 0
         while at < len(region):
             rest = region[:at] + region[at + size :]
-            if rest and (yield from state.region(Purpose.SHRINK, rest)) is RegionOutcome.FAIL:
+            if rest and (yield from state.fails(Purpose.SHRINK, rest)):
                 region = rest
                 dropped = True
             else:
@@ -166,8 +164,8 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     drops = inner + tuple(k for k in reversed(region) if k in rim)
     for dropped in drops:
         rest = tuple(k for k in region if k != dropped)
-        state.estimated_runs = len(region)
-        (status,) = yield from state.regions(Purpose.SHRINK, [rest], explain=True)
+        state.expect(len(region))
+        status = yield from state.probe(Purpose.SHRINK, rest, explain=True)
         if status is RegionOutcome.UNRESOLVED:
             status = yield from _in_context(state, region, rest)
         if status is RegionOutcome.FAIL:
@@ -187,7 +185,7 @@ def _in_context(state: SearchState, region: Items, rest: Items) -> Search[Region
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     passes = NOT_HERE if state.no_output else (RegionOutcome.AGREE,)
     for context in dict.fromkeys(c for c in contexts if c):
-        if (yield from state.region(Purpose.SHRINK, tuple(sorted({*rest, *context})))) in passes:
+        if (yield from state.probe(Purpose.SHRINK, tuple(sorted({*rest, *context})))) in passes:
             return RegionOutcome.AGREE
     return RegionOutcome.UNRESOLVED
 
