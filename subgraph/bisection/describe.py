@@ -16,6 +16,7 @@ from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
 from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.diagnosis.diagnosis import diagnose
+from subgraph.diagnosis.two_models import find_differences
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import sources
@@ -35,6 +36,7 @@ from subgraph.version import versions
 
 FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
 MAX_UNRESOLVED = 5  # regions and items that notes list
+MAX_DIFFERENCES = 12  # between two models that a finding lists
 MAX_DIAGNOSED = 3  # findings for which the candidate runs again
 KIND_WORDS = {
     QueryKind.WHOLE: "whole model",
@@ -349,7 +351,8 @@ def _finding(
     verdict = _isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
     off, histogram = _differences(oracle, region, worst)
-    evidence = _evidence(oracle, findings, rank, steps)
+    differences = find_differences(oracle.trials, region) if region else []
+    evidence = _evidence(oracle, findings, rank, steps, differences)
     accumulated = kind is FindingKind.ACCUMULATED
     flaky = kind is FindingKind.FLAKY
     return document.FindingDocument(
@@ -378,12 +381,18 @@ def _finding(
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
+        differences=differences[:MAX_DIFFERENCES] or None,
+        more_differences=len(differences[MAX_DIFFERENCES:]) or None,
         rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
     )
 
 
 def _evidence(
-    oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
+    oracle: NodeOracle,
+    findings: Findings,
+    rank: int,
+    steps: Sequence[Step],
+    differences: Sequence[document.ModelDifference],
 ) -> list[Evidence]:
     """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
     trials = oracle.trials
@@ -407,7 +416,7 @@ def _evidence(
     region = trials.model.whole() if whole else oracle.region(finding.items)
     try:
         others = [oracle.region([k]) for k in finding.alike] if finding.everywhere else []
-        return diagnose(trials, region, verdict, withheld, others)
+        return diagnose(trials, region, verdict, withheld, others, differences)
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}")]
 

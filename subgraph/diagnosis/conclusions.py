@@ -22,6 +22,7 @@ class Fact(StrEnum):
     GRID = "grid"  # all values are those of a lower precision
     INPUT = "input"  # an input of the model was misread
     KNOWN = "known"  # the values are those of a known approximation
+    MODEL = "model"  # plain onnxruntime computes the candidate's values of the candidate's model
     OPEN = "open"  # a lower precision may be the reason
     OVERFLOW = "overflow"  # the claimed precision cannot hold a weight
     PASS = "pass"  # without some passes of the optimizer it is right
@@ -39,7 +40,7 @@ class Fact(StrEnum):
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, approximation, alone, input, likeness, exact, pass,
+    kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness, exact, pass,
     switch, second,
         provider or export.
     fact: None where it decides nothing. precision: which one the fact is about, where it is a lower
@@ -83,6 +84,7 @@ CONCLUSIONS = (
         (Fact.WITHIN,),
         "rounding, not a bug: the criterion asks for more than the claimed precision can give",
     ),
+    ((Fact.MODEL,), "the model, not what runs it: {quoted}"),
     ((Fact.KNOWN,), "an approximation, no bug by itself: {quoted}"),
     (
         (Fact.FITS, Fact.WRONG_FINER),
@@ -165,6 +167,7 @@ CONCLUSIONS = (
 QUOTED = (
     Fact.INPUT,
     Fact.EXPORT,
+    Fact.MODEL,
     Fact.ALIKE,
     Fact.KNOWN,
     Fact.APPROXIMATE,

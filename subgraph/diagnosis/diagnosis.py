@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
@@ -34,6 +34,7 @@ from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region, of_nodes
 from subgraph.origins.source import sources
 from subgraph.precision import Precision
+from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
@@ -69,11 +70,13 @@ def diagnose(
     verdict: Verdict,
     withheld: str = "",
     others: Sequence[Region] = (),
+    differences: Sequence[ModelDifference] = (),
 ) -> list[Evidence]:
     """All evidence about a region that the candidate gets wrong alone, by this verdict.
 
     `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it
     gets wrong alone as well, whatever they compute: what the values of all have in common counts.
+    `differences`: between the reference's model and the candidate's, in the region.
 
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
@@ -82,6 +85,11 @@ def diagnose(
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
     evidence = list(_overflow(trials.judge, region))
+    evidence += _of_model(trials, region, verdict, differences)
+    if any(one.fact is Fact.MODEL for one in evidence):  # then no option of the runtime matters
+        if verdict.worst:
+            evidence += _of_claim(WrongOutput(trials, region, verdict.worst))
+        return [conclude(evidence), *evidence]
     if others:
         evidence += _in_common(trials, [region, *others])
     elif verdict.worst:
@@ -139,6 +147,12 @@ def _of_one(output: WrongOutput) -> list[Evidence]:
     if any(one.fact is Fact.WITHIN for one in found):
         return found
     return [*found, *looks_like(output)]
+
+
+def _of_claim(output: WrongOutput) -> Iterator[Evidence]:
+    """Evidence about the claimed precision alone."""
+    if pair := comparable(*output.values) if output.values else None:
+        yield from islice(_noise(output, pair), 1)
 
 
 def _of_values(output: WrongOutput) -> Iterator[Evidence]:
@@ -351,6 +365,37 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence("exact", f"refused with {words} as well")
     else:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
+
+
+def _of_model(
+    trials: Trials, region: Region, verdict: Verdict, differences: Sequence[ModelDifference]
+) -> Iterator[Evidence]:
+    """If the candidate runs another model: is that one wrong, or what runs it? The reference runs
+    the same region of it on the same values."""
+    other = trials.runtime.own_model
+    if other is None:
+        return
+    file = other.graph.path.name
+    plain = (other.values or trials.model.values).reference
+    candidate = Candidate(plain.backend, plain.backend, plain.options, timeout=MAX_SECONDS)
+    try:
+        with with_candidate(trials, candidate, "theirs") as theirs:
+            found = theirs.verdict(region)
+            is_same = found.signature in NO_OUTPUTS and verdict.signature in NO_OUTPUTS
+            if worst := verdict.worst:
+                outputs = WrongOutput(trials, region, worst), WrongOutput(theirs, region, worst)
+                is_same = _is_nearer(*outputs)
+    except SubcutError as e:
+        yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
+        return
+    if found.status is Status.AGREE:
+        yield Evidence("model", f"the reference computes {file} right: what runs it is to blame")
+    elif found.status is Status.FAIL and is_same:
+        says = f"the reference, with {file}, {'gives the same' if verdict.worst else 'refuses it'}"
+        quoted = differences[0].text if differences else says
+        yield Evidence("model", says, Fact.MODEL, quoted=quoted)
+    else:
+        yield Evidence("model", f"the reference agrees with neither on {file}: {found.why}")
 
 
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:

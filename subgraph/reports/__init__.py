@@ -652,9 +652,11 @@ def evidence(finding: FindingDocument, quoted: Quoted = str) -> tuple[str, list[
     innermost finding, whose error nothing dilutes."""
     lines = innermost(finding)[0].evidence
     conclusion = next((quoted(line.says) for line in lines if line.kind == "conclusion"), "")
-    return conclusion, [
-        quoted(line.says) for line in lines if line.kind not in ("conclusion", "input")
-    ]
+    reasons = [quoted(line.says) for line in lines if line.kind not in ("conclusion", "input")]
+    reasons += [quoted(difference.text) for difference in finding.differences or ()]
+    if finding.more_differences:
+        reasons.append(f"and {count(finding.more_differences, 'further difference')}")
+    return conclusion, reasons
 
 
 def wrong_input(finding: FindingDocument, quoted: Quoted = str) -> str:

@@ -84,7 +84,7 @@ class EvidenceLine:
     """What speaks for rounding, or for a bug; the conclusion is the first.
 
     Attributes:
-        kind: noise: the error beside rounding noise. precision: could a lower one than claimed
+        kind: model: is the candidate's own model to blame? noise: the error beside rounding noise. precision: could a lower one than claimed
             explain it? range: does the claimed one hold the weights? exact: the same backend in
             full precision or without optimization. pass,
             switch: what of the optimizer it takes. second: onnx's own evaluator. input, export,
@@ -286,6 +286,28 @@ class Contributor:
 
 
 @dataclass(frozen=True)
+class ModelDifference:
+    """A difference between the reference's model and the candidate's.
+
+    Attributes:
+        node: the node; of the candidate's model if only that one has it.
+        part: operator, an attribute, an input or an output.
+        ours, theirs: the part on either side; "" if that side does not have it.
+    """
+
+    node: Name
+    part: Name
+    ours: str
+    theirs: str
+
+    @property
+    def text(self) -> str:
+        """`conv1: pads: [1, 1] in ours, [0, 0] in theirs`."""
+        ours, theirs = self.ours or "none", self.theirs or "none"
+        return f"{self.node}: {self.part}: {ours} in ours, {theirs} in theirs"
+
+
+@dataclass(frozen=True)
 class RunCounts:
     """Of a flaky finding: runs that failed, of how many."""
 
@@ -312,6 +334,8 @@ class FindingDocument:
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
         alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of
             which is off alone.
+        differences: between the two models, if the candidate runs another one; at most 12.
+        more_differences: how many are left out.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not
             known.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
@@ -344,6 +368,8 @@ class FindingDocument:
     inside: InsideDocument | None = absent()
     blame: Sequence[str] | None = absent()
     evidence: Sequence[EvidenceLine] = ()
+    differences: Sequence[ModelDifference] | None = absent()
+    more_differences: int | None = absent()
     rounding: bool | None = absent()
 
 

@@ -1,0 +1,248 @@
+"""The same region of two models -> what differs between them: operators, attributes, constants and
+the parameters of quantizers.
+
+The nodes of both sides are paired: by the tensor that they compute, else by their operator. A
+difference has one row per part of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from subgraph.comparison.pair import relative_l2
+from subgraph.errors import SubcutError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.opsets import canonical_domain, imported, schema
+from subgraph.graph.properties import OUTPUT_SCALES
+from subgraph.graph.quantization import AXIS, constant_scale
+from subgraph.graph.region import Region
+from subgraph.inspection.summary import attribute_text
+from subgraph.results.bisect import ModelDifference
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage.tensors import shape_text
+from subgraph.text import clean
+from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.trial import Trials
+from subgraph.types import Array
+
+MAX_NODES = 512  # nodes of a side; larger regions are not compared
+MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
+ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
+SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
+
+
+def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
+    """Find what differs in a region between the reference's model and the candidate's.
+
+    Args:
+        trials: The candidate, which may run another model.
+        region: The region, as one of the reference's model.
+
+    Returns:
+        The differences, those of paired nodes first. None if both run the same model, the region
+        has no counterpart, or is too large.
+    """
+    other = trials.runtime.own_model
+    if other is None or other.problem(region):
+        return []
+    ours = _side(trials.graph, trials.model.values, region)
+    theirs = _side(other.graph, other.values, other.region(region))
+    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
+        return []
+    names = {name: match.name for name, match in other.matches.items()}
+    pairs = _pair_nodes(ours, theirs, names)
+    paired = set(pairs.values())
+    found = [row for i, j in pairs.items() for row in _iter_node(ours.node(i), theirs.node(j))]
+    found += _iter_outputs(trials, other, region)
+    found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
+    return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
+
+
+# ------------------------------------------------------------ sides
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The region in one of the two models.
+
+    Attributes:
+        graph: The model.
+        nodes: Indices of the nodes, with those that compute its constants.
+        constants: By tensor, the value of what does not depend on values of the model's inputs.
+    """
+
+    graph: Graph
+    nodes: Sequence[int]
+    constants: Mapping[str, Array]
+
+    def node(self, i: int) -> _Node:
+        return _Node(self, self.graph.nodes[i], clean(self.graph.label(i)))
+
+
+def _side(graph: Graph, values: ReferenceValues | None, region: Region) -> _Side:
+    nodes = [
+        i for i in graph.in_order((*region.nodes, *region.pulled)) if graph.ops[i] != "Constant"
+    ]
+    kinds = graph.kinds(name for i in nodes for name in graph.reads[i])
+    constants: dict[str, Array] = {}
+    computed = []
+    for name, kind in kinds.items():
+        held = graph.constant(name)
+        if held is not None:
+            constants[name] = protobuf.to_array(held, graph.path)
+        elif kind != VALUE:
+            computed.append(name)
+    if values and computed:
+        with suppress(SubcutError):
+            values.need(computed)
+            constants.update({name: values.records[0][name].array() for name in computed})
+    return _Side(graph, nodes, constants)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node of one side."""
+
+    side: _Side
+    proto: protobuf.NodeProto
+    label: str
+
+    @property
+    def schema(self) -> Any:
+        """onnx's schema of the operator in the version that the model imports."""
+        domain = canonical_domain(self.proto.domain)
+        return schema(self.proto.op_type, imported(self.side.graph.model).get(domain, 1), domain)
+
+    @property
+    def operator(self) -> str:
+        return ".".join(filter(None, (canonical_domain(self.proto.domain), self.proto.op_type)))
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The attributes that the node has."""
+        return {str(a.name): attribute_text(a) for a in self.proto.attribute}
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default values of its attributes."""
+        known = self.schema.attributes.values() if self.schema else ()
+        return {a.name: attribute_text(a.default_value) for a in known if a.default_value.name}
+
+    @property
+    def quantization(self) -> str:
+        """`16 scales 0.001 … 0.02 along axis 0, zero point 0`; "" of other operators."""
+        scale = None
+        if self.proto.op_type in SCALES:
+            scale = constant_scale(self.side.graph, self.proto, *SCALES[self.proto.op_type])
+        if scale is None:
+            return ""
+        low, high = min(scale.step), max(scale.step)
+        text = f"scale {low:.4g}"
+        if len(scale.step) > 1:
+            along = f" along axis {scale.axis}" if self.proto.op_type in AXIS else ""
+            text = f"{len(scale.step)} scales {low:.3g} … {high:.3g}{along}"
+        zeros = " … ".join(map(str, sorted({min(scale.zero), max(scale.zero)})))
+        return f"{text}, zero point {zeros}"
+
+    def only(self, side: str) -> ModelDifference:
+        """The difference that only one side has this node."""
+        attributes = (f"{name}={text}" for name, text in self.attributes.items())
+        text = ", ".join(filter(None, (self.operator, *attributes, self.quantization)))
+        ours, theirs = (text, "") if side == "ours" else ("", text)
+        return ModelDifference(self.label, "operator", ours, theirs)
+
+    def input_name(self, k: int) -> str:
+        """The name of an input in the operator's schema."""
+        formal = self.schema.inputs if self.schema else ()
+        return clean(formal[min(k, len(formal) - 1)].name) if formal else f"input {k}"
+
+
+def _pair_nodes(ours: _Side, theirs: _Side, names: Mapping[str, str]) -> dict[int, int]:
+    """Pair nodes of one operator by the tensor that they compute, then by their order; the others
+    only by the tensor."""
+    made = [{names.get(name, name) for name in ours.graph.makes[i]} for i in ours.nodes]
+    pairs: dict[int, int] = {}
+    for same_operator, same_tensor in ((True, True), (True, False), (False, True)):
+        free = [j for j in theirs.nodes if j not in set(pairs.values())]
+        for i, tensors in zip(ours.nodes, made, strict=True):
+            for j in free:
+                has_tensor = not tensors.isdisjoint(theirs.graph.makes[j])
+                has_operator = ours.graph.ops[i] == theirs.graph.ops[j]
+                fits = has_operator >= same_operator and has_tensor >= same_tensor
+                if i not in pairs and fits:
+                    pairs[i] = j
+                    free.remove(j)
+                    break
+    return dict(sorted(pairs.items(), key=lambda pair: ours.nodes.index(pair[0])))
+
+
+# ------------------------------------------------------------ differences
+
+
+def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
+    """Yield what differs between two nodes that are paired."""
+    if ours.operator != theirs.operator:
+        yield ModelDifference(
+            ours.label, "operator", ours.only("ours").ours, theirs.only("theirs").theirs
+        )
+        return
+    own = ours.defaults | ours.attributes
+    their = theirs.defaults | theirs.attributes
+    for name in dict.fromkeys((*own, *their)):
+        if own.get(name) != their.get(name):
+            yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
+    for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
+        if a in ours.side.constants and b in theirs.side.constants:
+            values = ours.side.constants[a], theirs.side.constants[b]
+            apart = relative_l2(*values)
+            if (
+                apart > ROUNDED
+                and not np.array_equal(*values)
+                or values[0].dtype != values[1].dtype
+            ):
+                text = f"{_text(values[1])}, {100 * apart:.2g} % apart"
+                is_long = values[0].size > MAX_VALUES and apart < np.inf
+                yield ModelDifference(
+                    ours.label,
+                    ours.input_name(k),
+                    _text(values[0]),
+                    text if is_long else _text(values[1]),
+                )
+    if len(ours.proto.input) != len(theirs.proto.input):
+        counts = (str(len(node.proto.input)) for node in (ours, theirs))
+        yield ModelDifference(ours.label, "inputs", *counts)
+    if ours.schema and theirs.schema and ours.schema.since_version != theirs.schema.since_version:
+        versions = (str(node.schema.since_version) for node in (ours, theirs))
+        yield ModelDifference(ours.label, "version of the operator", *versions)
+
+
+def _iter_outputs(
+    trials: Trials, other: CandidateModel, region: Region
+) -> Iterator[ModelDifference]:
+    """Yield outputs of the region that have another shape or element type."""
+    theirs = other.values.records[0] if other.values else {}
+    for name in region.outputs:
+        match = other.matches.get(name)
+        if match is None or match.perm or match.name not in theirs:
+            continue
+        records = trials.model.values.records[0][name], theirs[match.name]
+        own, their = (f"{record.dtype} {record.shape_text}" for record in records)
+        if own != their:
+            label = trials.graph.label(trials.graph.maker[name])
+            yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
+
+
+def _text(value: Array) -> str:
+    """`float32 2 [0.1, 0.2]`; the range instead of more than eight values."""
+    text = f"{value.dtype} {shape_text(value.shape)}"
+    if value.size <= MAX_VALUES:
+        return f"{text} {value.tolist()}"
+    if value.dtype.kind not in "iuf":
+        return text
+    return f"{text} {float(value.min()):.3g} … {float(value.max()):.3g}"
