@@ -40,9 +40,8 @@ class Fact(StrEnum):
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness, exact, pass,
-    switch, second,
-        provider or export.
+    kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness, exact,
+        pass, switch, second, provider or export.
     fact: None where it decides nothing. precision: which one the fact is about, where it is a lower
     one. quoted: what a conclusion that rests on it repeats.
     """

@@ -86,14 +86,11 @@ def diagnose(
         withheld = f"the region takes {seconds:.0f} s"
     evidence = list(_overflow(trials.judge, region))
     evidence += _of_model(trials, region, verdict, differences)
+    worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
     if any(one.fact is Fact.MODEL for one in evidence):  # then no option of the runtime matters
-        if verdict.worst:
-            evidence += _of_claim(WrongOutput(trials, region, verdict.worst))
+        evidence += _of_claim(worst)
         return [conclude(evidence), *evidence]
-    if others:
-        evidence += _in_common(trials, [region, *others])
-    elif verdict.worst:
-        evidence += _of_one(WrongOutput(trials, region, verdict.worst))
+    evidence += _in_common(trials, [region, *others]) if others else _of_one(worst)
     evidence += _exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
@@ -141,17 +138,20 @@ def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
                 return
 
 
-def _of_one(output: WrongOutput) -> list[Evidence]:
+def _of_one(output: WrongOutput | None) -> list[Evidence]:
     """Evidence in the values alone, and known approximations that would give them."""
+    if output is None:
+        return []
     found = list(_of_values(output))
     if any(one.fact is Fact.WITHIN for one in found):
         return found
     return [*found, *looks_like(output)]
 
 
-def _of_claim(output: WrongOutput) -> Iterator[Evidence]:
+def _of_claim(output: WrongOutput | None) -> Iterator[Evidence]:
     """Evidence about the claimed precision alone."""
-    if pair := comparable(*output.values) if output.values else None:
+    values = output.values if output else None
+    if output and values and (pair := comparable(*values)):
         yield from islice(_noise(output, pair), 1)
 
 

@@ -20,11 +20,12 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, imported, schema
 from subgraph.graph.properties import OUTPUT_SCALES
-from subgraph.graph.quantization import AXIS, constant_scale
+from subgraph.graph.quantization import constant_scale
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
 from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel
@@ -136,19 +137,10 @@ class _Node:
 
     @property
     def quantization(self) -> str:
-        """`16 scales 0.001 … 0.02 along axis 0, zero point 0`; "" of other operators."""
-        scale = None
-        if self.proto.op_type in SCALES:
-            scale = constant_scale(self.side.graph, self.proto, *SCALES[self.proto.op_type])
-        if scale is None:
-            return ""
-        low, high = min(scale.step), max(scale.step)
-        text = f"scale {low:.4g}"
-        if len(scale.step) > 1:
-            along = f" along axis {scale.axis}" if self.proto.op_type in AXIS else ""
-            text = f"{len(scale.step)} scales {low:.3g} … {high:.3g}{along}"
-        zeros = " … ".join(map(str, sorted({min(scale.zero), max(scale.zero)})))
-        return f"{text}, zero point {zeros}"
+        """The scale of a quantizer, or of a dequantizer; "" of other operators."""
+        inputs = SCALES.get(self.proto.op_type)
+        scale = constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
+        return _scale_text(scale) if scale else ""
 
     def only(self, side: str) -> ModelDifference:
         """The difference that only one side has this node."""
@@ -199,21 +191,9 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
     for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
         if a in ours.side.constants and b in theirs.side.constants:
-            values = ours.side.constants[a], theirs.side.constants[b]
-            apart = relative_l2(*values)
-            if (
-                apart > ROUNDED
-                and not np.array_equal(*values)
-                or values[0].dtype != values[1].dtype
-            ):
-                text = f"{_text(values[1])}, {100 * apart:.2g} % apart"
-                is_long = values[0].size > MAX_VALUES and apart < np.inf
-                yield ModelDifference(
-                    ours.label,
-                    ours.input_name(k),
-                    _text(values[0]),
-                    text if is_long else _text(values[1]),
-                )
+            texts = _constants(ours.side.constants[a], theirs.side.constants[b])
+            if texts:
+                yield ModelDifference(ours.label, ours.input_name(k), *texts)
     if len(ours.proto.input) != len(theirs.proto.input):
         counts = (str(len(node.proto.input)) for node in (ours, theirs))
         yield ModelDifference(ours.label, "inputs", *counts)
@@ -233,9 +213,30 @@ def _iter_outputs(
             continue
         records = trials.model.values.records[0][name], theirs[match.name]
         own, their = (f"{record.dtype} {record.shape_text}" for record in records)
+        their += f", {_scale_text(match.scale)}" if match.scale else ""
         if own != their:
             label = trials.graph.label(trials.graph.maker[name])
             yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
+
+
+def _constants(ours: Array, theirs: Array) -> tuple[str, str] | tuple[()]:
+    """Describe two constants; nothing if they are equal but for rounding."""
+    apart = relative_l2(ours, theirs)
+    is_equal = apart <= ROUNDED or np.array_equal(ours, theirs)
+    if is_equal and ours.dtype == theirs.dtype:
+        return ()
+    is_long = ours.size > MAX_VALUES and apart < np.inf
+    return _text(ours), _text(theirs) + (f", {100 * apart:.3g} % apart" if is_long else "")
+
+
+def _scale_text(scale: Scale) -> str:
+    """`16 scales 0.001 … 0.02 along axis 0, zero point 0`."""
+    low, high = min(scale.step), max(scale.step)
+    zeros = " … ".join(map(str, sorted({min(scale.zero), max(scale.zero)})))
+    if len(scale.step) == 1:
+        return f"scale {low:.4g}, zero point {zeros}"
+    axis = f"along axis {scale.axis}"
+    return f"{len(scale.step)} scales {low:.3g} … {high:.3g} {axis}, zero point {zeros}"
 
 
 def _text(value: Array) -> str:

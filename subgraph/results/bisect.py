@@ -84,11 +84,11 @@ class EvidenceLine:
     """What speaks for rounding, or for a bug; the conclusion is the first.
 
     Attributes:
-        kind: model: is the candidate's own model to blame? noise: the error beside rounding noise. precision: could a lower one than claimed
-            explain it? range: does the claimed one hold the weights? exact: the same backend in
-            full precision or without optimization. pass,
+        kind: model: is the candidate's own model to blame? noise: the error beside rounding noise.
+            precision: could a lower one than claimed explain it? range: does the claimed one hold
+            the weights? exact: the same backend in full precision or without optimization. pass,
             switch: what of the optimizer it takes. second: onnx's own evaluator. input, export,
-                likeness: what it is.
+            likeness: what it is.
     """
 
     kind: Word

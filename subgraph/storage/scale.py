@@ -31,26 +31,26 @@ class Scale:
         import numpy as np
 
         rank = stored.ndim
-        real = (stored.astype(np.float64) - self._shaped(self.zero, rank)) * self._shaped(
-            self.step, rank
-        )
-        return real.astype(np.float32)
+        with np.errstate(all="ignore"):  # the scale of a table that holds infinities is infinite
+            codes = stored.astype(np.float64) - self._shaped(self.zero, rank)
+            return (codes * self._shaped(self.step, rank)).astype(np.float32)
 
     def steps(self, real: Array) -> Array:
         """Quantized values, rounded half to even, before they are clipped to the range of a
         type."""
         import numpy as np
 
-        return np.rint(real / self._shaped(self.step, real.ndim)) + self._shaped(
-            self.zero, real.ndim
-        )
+        with np.errstate(all="ignore"):
+            steps = np.rint(real / self._shaped(self.step, real.ndim))
+        return steps + self._shaped(self.zero, real.ndim)
 
     def quantize(self, real: Array, dtype: str) -> Array:
         """Quantized values as QuantizeLinear gives them; `dtype` is an integer type."""
         import numpy as np
 
         info = np.iinfo(dtype)
-        return np.clip(self.steps(real), info.min, info.max).astype(dtype)
+        with np.errstate(invalid="ignore"):
+            return np.clip(self.steps(real), info.min, info.max).astype(dtype)
 
     def saturated(self, real: Array, dtype: str) -> float:
         """Share of the values that quantization to `dtype` clips."""

@@ -244,9 +244,8 @@ class CandidateModel:
                 dtype = sample[name].dtype
                 taken = match.to_candidate(value)
                 real = match.reference_real(value)
-                if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(
-                    real
-                ).max(initial=0):
+                limit = claim.eps * np.abs(real).max(initial=0)
+                if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
                     fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
         return changed if any(changed) else []
 

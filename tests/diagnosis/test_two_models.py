@@ -1,0 +1,129 @@
+"""A finding between two models: which of them is to blame, and what differs between them.
+
+Each pair of models differs in one part, or only in what runs the second one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers import text_models
+from tests.helpers.facts import has_line
+from tests.helpers.planted_candidates import planted
+from tests.helpers.run_command import subcut
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(4, 4)).astype(np.float32)
+VALUES = RNG.normal(size=(3, 4)).astype(np.float32)
+TYPES = "g (float[3,4] x) => (float[3,4] y)"
+SOFTMAX = TYPES + "{ [mm] a = MatMul (x, w) [soft] y = Softmax <axis = %s> (a) }"
+CHAIN = TYPES + "{ [mm] a = MatMul (x, w) [last] y = Sigmoid (a) }"
+NEGATED = TYPES + "{ [mm] a = MatMul (x, w) [last] y = Neg (a) }"
+QUANTIZED = (
+    TYPES
+    + "{ [mm] a = MatMul (x, w) [q] c = QuantizeLinear (a, s, z)"
+    + " [d] b = DequantizeLinear (c, s, z) [last] y = Sigmoid (b) }"
+)
+RESHAPED = (
+    "g (float[3,4] x) => (float[N,M] y) { [shape] s = Shape (x) [pick] k = Gather (s, one)"
+    " [two] l = Mul (k, half) [join] t = Concat <axis = 0> (l, rest) [turn] r = Reshape (x, t)"
+    " [last] y = Relu (r) }"
+)
+FOLDED = "g (float[3,4] x) => (float[N,M] y) { [turn] r = Reshape (x, folded) [last] y = Relu (r) }"
+SHAPES = {"one": np.array([1]), "half": np.array([1]), "rest": np.array([3])}
+# It computes another function instead of Sigmoid.
+WRONG = planted("""
+for node in nodes:
+    if node.op_type == "Sigmoid":
+        node.op_type = "Softsign"
+""")
+
+
+def finding(folder: Path, ours: Any, theirs: Any, *more: str) -> dict[str, Any]:
+    """The only finding of a bisection with another model; each one is a text and its weights."""
+    for name, (text, weights) in {"m.onnx": ours, "other.onnx": theirs}.items():
+        text_models.save(folder / name, text, **weights)
+    np.save(folder / "x.npy", VALUES)
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*command, *more, cwd=folder)
+    assert done.code == 1, done.err
+    [found] = done.document["findings"]
+    return dict(found)
+
+
+def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [tuple(row.values()) for row in found["differences"]]
+
+
+def test_attribute_that_differs_is_named(tmp_path: Path) -> None:
+    found = finding(tmp_path, (SOFTMAX % 1, {"w": WEIGHT}), (SOFTMAX % 0, {"w": WEIGHT}))
+    assert found["nodes"] == ["soft"] and rows(found) == [("soft", "axis", "1", "0")]
+    assert has_line(found["evidence"][0]["says"], "the model", "axis", "1", "0")
+
+
+def test_attribute_at_its_default_is_compared(tmp_path: Path) -> None:
+    text = SOFTMAX.replace(" <axis = %s>", "")
+    found = finding(tmp_path, (text, {"w": WEIGHT}), (SOFTMAX % 0, {"w": WEIGHT}))
+    assert rows(found) == [("soft", "axis", "-1", "0")]
+
+
+def test_operator_that_differs_is_named(tmp_path: Path) -> None:
+    found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (NEGATED, {"w": WEIGHT}))
+    assert rows(found) == [("last", "operator", "Sigmoid", "Neg")]
+
+
+def test_constant_that_differs_is_named_with_its_distance(tmp_path: Path) -> None:
+    found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (CHAIN, {"w": WEIGHT * 2}))
+    [(node, part, ours, theirs)] = rows(found)
+    assert (node, part) == ("mm", "B")
+    assert has_line(ours, "float32 4×4") and has_line(theirs, "float32 4×4", "100 % apart")
+
+
+def test_scale_of_the_other_models_quantizer_is_named(tmp_path: Path) -> None:
+    scale = {"s": np.float32(2.5), "z": np.int8(1)}
+    found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (QUANTIZED, {"w": WEIGHT, **scale}))
+    assert any(
+        has_line(theirs, "QuantizeLinear", "scale 2.5", "zero point 1")
+        for _, _, ours, theirs in rows(found)
+        if not ours
+    )
+
+
+def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
+    """The other model was exported for another size."""
+    folded = {"folded": np.array([6, 2])}
+    found = finding(tmp_path, (RESHAPED, SHAPES), (FOLDED, folded))
+    shapes = {part: values for _, part, *values in rows(found)}["shape"]
+    assert has_line(shapes[0], "[4, 3]") and has_line(shapes[1], "[6, 2]")
+
+
+def test_model_is_to_blame_if_the_reference_computes_the_same_of_it(tmp_path: Path) -> None:
+    """Neither switches of the runtime nor other precisions or programs are tried."""
+    found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (NEGATED, {"w": WEIGHT}))
+    assert {line["kind"] for line in found["evidence"]} == {"conclusion", "model", "noise"}
+
+
+def test_runtime_is_to_blame_if_the_reference_computes_the_other_model_right(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    same = (CHAIN, {"w": WEIGHT})
+    found = finding(tmp_path, same, same, "-c", "wrong.py", "--trust")
+    assert "differences" not in found
+    assert not has_line(found["evidence"][0]["says"], "the model")
+    says = [line["says"] for line in found["evidence"] if line["kind"] == "model"]
+    assert has_line(says, "other.onnx", "right")
+
+
+@pytest.mark.parametrize("number", [3, 40])
+def test_at_most_twelve_differences_are_listed(number: int, tmp_path: Path) -> None:
+    body = " ".join(f"t{k} = Identity (t{k - 1})" for k in range(1, number))
+    text = TYPES + "{ t0 = Neg (x) " + body + f" y = Relu (t{number - 1})" + "}"
+    same = TYPES + "{ y = Sigmoid (x) }"
+    found = finding(tmp_path, (same, {}), (text, {}))
+    assert len(found["differences"]) == min(number + 1, 12)
+    assert found.get("more_differences", 0) == max(number + 1 - 12, 0)
