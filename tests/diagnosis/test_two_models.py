@@ -35,6 +35,11 @@ RESHAPED = (
 )
 FOLDED = "g (float[3,4] x) => (float[N,M] y) { [turn] r = Reshape (x, folded) [last] y = Relu (r) }"
 SHAPES = {"one": np.array([1]), "half": np.array([1]), "rest": np.array([3])}
+GATHERED = (
+    "g (float[3,4] x) => (float[2,4,3] y) { [abs] p = Abs (x) [ids] i = Cast <to = 7> (p)"
+    " [pick] g = Gather (t, i) %s [turn] u = Transpose (%s) [last] y = Exp (u) }"
+)
+TABLE = np.array([[0.5, 1.0], [-np.inf, 0.25], [0.1, 0.2], [0.3, 0.4]], np.float32)
 # It computes another function instead of Sigmoid.
 WRONG = planted("""
 for node in nodes:
@@ -99,6 +104,18 @@ def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
     found = finding(tmp_path, (RESHAPED, SHAPES), (FOLDED, folded))
     shapes = {part: values for _, part, *values in rows(found)}["shape"]
     assert has_line(shapes[0], "[4, 3]") and has_line(shapes[1], "[6, 2]")
+
+
+def test_scale_is_named_that_an_infinity_of_a_table_makes_infinite(tmp_path: Path) -> None:
+    """What reads the NaN behind it is not blamed."""
+    quantized = {"t": np.zeros((4, 2), np.uint8), "s": np.float32(np.inf), "z": np.uint8(0)}
+    found = finding(
+        tmp_path,
+        (GATHERED % ("", "g"), {"t": TABLE}),
+        (GATHERED % ("[d] r = DequantizeLinear (g, s, z)", "r"), quantized),
+    )
+    assert found["nodes"] == ["pick"]
+    assert [has_line(theirs, "scale inf") for *_, theirs in rows(found)] == [False, True]
 
 
 def test_model_is_to_blame_if_the_reference_computes_the_same_of_it(tmp_path: Path) -> None:
