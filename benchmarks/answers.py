@@ -29,7 +29,6 @@ MASKS = (  # pattern -> what takes its place; in this order
     (r"\d{4}[-_]\d\d[-_]\d\d[T _]\d\d[:_]\d\d[:_]\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "<date>"),
     (r" *\b\d+(\.\d+)?(e-?\d+)? (ms|µs|us|s|min|h)\b", " <time>"),
     (r" *\b\d+:\d\d(:\d\d)? (h|min)\b", " <time>"),
-    (r'\btime="[\d.]+"', 'time="<time>"'),  # of JUnit
     (r'data-value="[\d.e-]+">(?= <time>)', 'data-value="<time>">'),  # of the HTML tables
     (r"\b\d+(\.\d+)? × the time", "<factor> × the time"),
     (r"\b\d+(\.\d+)? [kKMG]i?B\b", "<size>"),

@@ -37,7 +37,7 @@ CASE = "subcut_out/n0__n1"
 FOUND = "subcut_out/bisect-bad.py"
 LOOP = "subcut_out/manual-device"
 UNPACKED = "b"
-FORMS = "text,html,md,csv,junit,model-explorer"
+FORMS = "text,html,md,model-explorer"
 READERS = {  # document → the commands that read it
     f"{CASE}/manifest.json": [
         f"replay {CASE} -c ort",

@@ -331,7 +331,6 @@ def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
 
     lines: list[str] = []
     for document in documents:
-        head, *rows = render_compared(document).splitlines()
-        name = table.render([document.candidate.name], []).strip()
-        lines += [*([] if lines else [f"candidate,{head}"]), *(f"{name},{row}" for row in rows)]
-    return "".join(f"{line}\n" for line in lines)
+        rows = render_compared(document, document.candidate.name).splitlines(keepends=True)
+        lines += rows[1:] if lines else rows
+    return "".join(lines)

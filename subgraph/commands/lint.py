@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import plugins
-from subgraph.commands import Result, log, options, table
+from subgraph.commands import Result, log, options
 from subgraph.commands.options import Number, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
-COLUMNS = (
-    "severity",
-    "rule",
-    "index",
-    "node",
-    "op",
-    "domain",
-    "inside",
-    "tensor",
-    "reason",
-    "fix",
-    "source",
-)
 
 
 def complete_rules(incomplete: str) -> list[str]:
@@ -70,7 +57,6 @@ def lint(
     candidate: options.CandidateSpec = None,
     rules: Annotated[bool, option("--rules", None, "List the rules; read no model.")] = False,
     inputs: options.InputOptions,
-    csv_file: options.CsvFile = None,
 ) -> Result:
     """List known troubles with targets, before anything runs there.
 
@@ -97,7 +83,6 @@ def lint(
         raise UsageError(
             f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range"
         )
-    table.check(csv_file)
     model_path = asked.model_path
     feeding = asked.feeding
     graph = load(model_path)
@@ -114,9 +99,7 @@ def lint(
         ) from e
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
-    return table.result(
-        to_json(document), text(document), as_csv(document) if csv_file else "", csv_file
-    )
+    return Result(to_json(document), text(document), document.exit_code)
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
@@ -239,17 +222,3 @@ def _totals(document: LintDocument) -> str:
     if not document.findings:
         return f"nothing found: {scope}"
     return f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}: {scope}"
-
-
-def as_csv(document: LintDocument) -> str:
-    """A line per finding."""
-    rows = []
-    for f in document.findings:
-        node = (
-            [f.node.index, f.node.label, f.node.op, f.node.domain, f.node.inside]
-            if f.node
-            else [None] * 5
-        )
-        source = str(f.node.source or "") if f.node else ""
-        rows.append([f.severity, f.rule, *node, f.tensor, f.reason, f.fix, source])
-    return table.render(COLUMNS, rows)

@@ -55,13 +55,13 @@ def report(
         ),
     ] = None,
 ) -> Result:
-    """Write a result as HTML, Markdown, CSV, JUnit or another form.
+    """Write a result as HTML, Markdown or another form.
 
     Without options the text is shown.
 
     Examples:
       subcut report subcut_out/bisect-wrong.py
-      subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
+      subcut report subcut_out/bisect-wrong.py/run.json -f html,md -o reports
     """
     from subgraph.reports import can_render, rendered, renderer
 

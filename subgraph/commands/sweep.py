@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from subgraph.commands import Result, command_line, log, options, table
+from subgraph.commands import Result, command_line, log, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -31,25 +31,6 @@ VARYING = re.compile(
     r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\""
 )  # in a message: names and numbers
 WIDTH = 110  # characters of a line of names
-COLUMNS = (
-    "test",
-    "operator",
-    "domain",
-    "kind",
-    "candidate",
-    "status",
-    "signature",
-    "judged_by",
-    "while",
-    "before",
-    "why",
-    "max_abs",
-    "max_rel",
-    "build_seconds",
-    "run_seconds",
-    "case",
-)
-
 Candidates = Annotated[
     Texts,
     option(
@@ -86,7 +67,6 @@ def sweep(
     comparison: options.CriterionOptions,
     runtime: SweepRuntimeOptions,
     jobs: options.Jobs = None,
-    csv_file: options.CsvFile = None,
     result: options.ResultOptions,
 ) -> Result:
     """Run the operator tests of the onnx package on a candidate.
@@ -96,7 +76,7 @@ def sweep(
 
     Examples:
       subcut sweep -c ort --only 'Conv*'
-      subcut sweep -c ort -c wrong.py --only '*Pool' --csv table.csv
+      subcut sweep -c ort -c wrong.py --only '*Pool'
 
     Exit code 0: nothing is wrong; 1: something is wrong, crashes or hangs; 5: nothing could be
     established.
@@ -109,7 +89,6 @@ def sweep(
     criterion = asked.criterion
     parent = asked.output
     asked.jobs(jobs)
-    table.check(csv_file)
     specs: list[str | None] = [*candidate] if candidate else [None]
     candidates = [_candidate(asked, spec) for spec in specs]
     names = [c.name for c in candidates]
@@ -128,9 +107,7 @@ def sweep(
         rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
-    return table.result(
-        to_json(document), text(document), as_csv(document) if csv_file else "", csv_file
-    )
+    return Result(to_json(document), text(document), document.exit_code)
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:
@@ -193,7 +170,7 @@ def _bad(document: SweepDocument) -> Iterator[str]:
                 (result.status + on, clean(row.operator) or row.kind, row.test, _why(result))
             )
         if len(bad) > MAX_LISTED:
-            more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --csv FILE or --json lists all")
+            more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --json lists all")
     yield from aligned(cells) if cells else ()
     yield from more
 
@@ -382,17 +359,3 @@ def _totals(document: SweepDocument) -> Iterator[str]:
         )
         if any(totals[word] for word in BAD):
             yield f"cases {clean(str(candidate.folder))}/"
-
-
-# ------------------------------------------------------------ CSV
-
-
-def as_csv(document: SweepDocument) -> str:
-    """One line per test and candidate, and per test that was left out."""
-    lines: list[dict[str, object]] = []
-    for row in document.rows:
-        for candidate, result in zip(document.candidates, row.results, strict=True):
-            more = {"while": result.phase, "candidate": candidate.name}
-            lines.append({**vars(row), **vars(result), **result.errors, **more})
-    lines += [{**vars(left_out), "status": "left out"} for left_out in document.left_out]
-    return table.render(COLUMNS, [[line.get(name) for name in COLUMNS] for line in lines])

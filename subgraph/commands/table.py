@@ -1,18 +1,14 @@
-"""Tables as CSV files, in which no cell starts a formula."""
+"""Results of commands as text, and tables as CSV files."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import OutputError
-from subgraph.text import cell
 
 if TYPE_CHECKING:
     from subgraph.reports import ComparedDocument
@@ -32,19 +28,6 @@ def check(file: str | None) -> None:
         raise OutputError(
             f"cannot write {path}: {what}", "choose another --csv FILE", code="output.unwritable"
         )
-
-
-def render(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """CSV; texts lose control characters, and none starts a formula."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(head)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return cell(value) if isinstance(value, str) else "" if value is None else value
 
 
 def write(path: Path, text: str, hint: str) -> None:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from subgraph.results import Document
 
-# The function of a form by the schema of what it renders; every form has `render`.
+# The function of a form by the schema of what it renders.
 RENDERERS = {
     "subcut.bisect/1": "render",
     "subcut.sweep/1": "render_sweep",
@@ -21,7 +21,7 @@ def renderer(document: Document) -> str:
 
 
 def can_render(form: ModuleType, document: Document) -> bool:
-    """Does a form render documents of this schema? Every form does those of a bisection."""
+    """Return whether a form renders documents of this schema."""
     return hasattr(form, renderer(document))
 
 

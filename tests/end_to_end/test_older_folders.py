@@ -48,9 +48,7 @@ REPORTS = {  # folder -> words of its report
     "fault": "wrong: 2 of 6 nodes: shift, act (Add, Relu)",
 }
 FORMS = {
-    "csv": ("report.csv", "row,"),
     "html": ("report.html", "<!DOCTYPE html>"),
-    "junit": ("junit.xml", "<?xml"),
     "md": ("report.md", "# subcut"),
     "model-explorer": ("model_explorer.json", "{"),
     "text": ("report.txt", ""),

@@ -152,18 +152,11 @@ def test_inspect_shows_source_metadata_and_documentation() -> None:
     )
 
 
-def test_lint_names_the_line(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    shown = in_process("lint", TORCH / "tiny_dynamo.onnx", "--target-opset", "16", "--csv", table)
+def test_lint_names_the_line() -> None:
+    shown = in_process("lint", TORCH / "tiny_dynamo.onnx", "--target-opset", "16")
     found = next(f for f in shown.document["findings"] if f["node"]["op"] == "LayerNormalization")
     assert found["node"]["source"]["module"] == "norm" and has_line(
         shown.text, "norm (LayerNorm)", "project/"
-    )
-    assert has_line(
-        {row["op"]: row for row in csv.DictReader(table.read_text().splitlines())}[
-            "LayerNormalization"
-        ]["source"],
-        "norm (LayerNorm)",
     )
 
 
@@ -197,7 +190,7 @@ def test_finding_names_the_line(tmp_path: Path) -> None:
     jsonschema.validate(document, schema(type_of("subcut.bisect/1")))
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
-    for form in ("html", "md", "text", "csv"):
+    for form in ("html", "md", "text"):
         assert f"from {LINE}" in rendered(plugins.load("reports", form), parse(document)).replace(
             "`", ""
         ), form
