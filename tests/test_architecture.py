@@ -47,7 +47,7 @@ ONLY = {
 }
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types reach documents verdict plugins project precision trust storage"
+    "version errors text types lazy reach documents verdict plugins project precision trust storage"
     " graph runtime cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli", "system", "children"}

@@ -34,6 +34,7 @@ from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.types import common_type, with_open_dims
+from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Value, save, tensor_text
@@ -338,8 +339,6 @@ class _Loop(_Iterated):
 
     def _run(self, sample: int, trips: int) -> tuple[int, list[Record]]:
         """(iterations that ran, states after them) where at most `trips` may run."""
-        import numpy as np
-
         feeds = [
             *self._around(sample).values(),
             self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64"),
@@ -351,8 +350,6 @@ class _Loop(_Iterated):
         return truncated_loop(self.body, self._types, trips), self._around(sample)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        import numpy as np
-
         formals = self.body.formals
         feeds = super().feeds(sample, number)
         # of one element each, in a body that says so as [1]: Slice takes no scalar

@@ -21,6 +21,7 @@ from subgraph.graph.cut import Cut, types_contradict
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import newer_than, opset_of
 from subgraph.graph.walk import attribute
+from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, arrays_of, distance, load
@@ -106,8 +107,6 @@ def _difference(expected: Record, actual: Record, folder: Path) -> OutputDiffere
         for a, b in zip(expected.files, actual.files, strict=True)
     ):
         return None
-    import numpy as np
-
     difference = OutputDifference(expected.name)
     if expected.shapes != actual.shapes or expected.dtype != actual.dtype:
         return replace(difference, why="another type or shape")

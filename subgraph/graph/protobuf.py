@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
+from subgraph.lazy import np
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD, recognize
 from subgraph.storage.tensors import np_dtype
@@ -693,8 +694,6 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     nbytes(tensor)  # has it a raw form?
     name, bits = dtypes.TYPES[tensor.data_type]
     if on_disk(tensor) and bits >= 8:
-        import numpy as np
-
         dtype = np_dtype(name)
         yield from (
             np.frombuffer(c, dtype)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
+from subgraph.lazy import np
 from subgraph.runtime.inputs import (
     DRAWS,
     IMAGES,
@@ -38,8 +39,6 @@ from subgraph.storage.tensors import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from subgraph.types import Array
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
@@ -129,8 +128,6 @@ def _parse_numbers(text: str, spec: InputSpec) -> Array:
     Raises:
         InputError: The type cannot hold a number, or the number of elements is another.
     """
-    import numpy as np
-
     numbers = [float(one) if set(one) & set(".eE") else int(one) for one in text.split(",")]
     array = np.array(numbers if spec.dims or len(numbers) > 1 else numbers[0])
     value, _ = _as_input(array, spec, f"-i {spec.name}={text}")
@@ -144,8 +141,6 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
 
     An input of more than `MAX_SHOWN` numbers is described instead.
     """
-    import numpy as np
-
     sizes = _symbol_sizes(sample.specs, {})
     for spec in sample.specs:
         if "int" not in spec.dtype or spec.name not in names:
@@ -169,8 +164,6 @@ def generate_input(
     Raises:
         InputError: the shape is unknown, or takes more than `MAX_RANDOM`.
     """
-    import numpy as np
-
     if spec.form.startswith("optional"):
         return None, EMPTY
     shape = _shape(spec, sizes)
@@ -193,8 +186,6 @@ def generate_input(
 def _draw(
     spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, draw: str
 ) -> tuple[Array, str]:
-    import numpy as np
-
     dtype = np_dtype(spec.dtype)
 
     def draw_integers(low: int, high: int) -> Array:
@@ -232,8 +223,6 @@ def _draw_in_pieces(
 ) -> Array:
     """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8
     bits."""
-    import numpy as np
-
     array = np.empty(math.prod(shape), dtype)
     for begin in range(0, array.size, PIECE):
         piece = array[begin : begin + PIECE]
@@ -243,8 +232,6 @@ def _draw_in_pieces(
 
 def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
     """Floats that are drawn in one of the ways of `DRAWS`, each apart from the others."""
-    import numpy as np
-
     match draw:
         case "unit":
             return rng.random(size, np.float32)
@@ -258,8 +245,6 @@ def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
 def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1
     to 1."""
-    import numpy as np
-
     ground = np.ones(shape, np.float32)
     long_axes = [axis for axis, size in enumerate(shape) if size >= MIN_LENGTH]
     for _ in range(BARS):
@@ -357,8 +342,6 @@ def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec
 def _load_npz(path: Path) -> dict[str, Array]:
     import zipfile
 
-    import numpy as np
-
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) for key in archive.files}
@@ -381,8 +364,6 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
 
     If several dimensions are unknown, the first dimension counts as 1.
     """
-    import numpy as np
-
     if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
         raise InputError(
             f"{path}: {spec.dtype} cannot be read from a headerless file",
@@ -450,7 +431,6 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
         InputError: the input's type, rank or channels are not those of an image, or the file is
             damaged.
     """
-    import numpy as np
     from PIL import Image, UnidentifiedImageError
 
     dims: list[Any] = spec.dims or [1, 3, None, None]
@@ -499,8 +479,6 @@ def _require_8_bits(path: Path, mode: str) -> None:
 
 
 def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
-    import numpy as np
-
     if len(values) not in (1, pixels.shape[2]):
         raise InputError(
             f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}",
@@ -559,8 +537,6 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
     Integers must keep their values; floats may be rounded, not overflow, and never become integers.
     """
-    import numpy as np
-
     source = _kind(array.dtype)
     target = _kind(dtype)
     if source not in "biuf" or target not in "biuf" or (source == "f" and target != "f"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.documents import ABSENT, File, Word
 from subgraph.errors import UnknownName, UsageError
+from subgraph.lazy import np
 from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record
@@ -196,8 +197,6 @@ def with_layout(
     Raises:
         InputError: the array does not have the layout `source`.
     """
-    import numpy as np
-
     if not target or source == target:
         return array, source
     if source == BLOCKED_LAYOUT and array.ndim == 5:
@@ -246,8 +245,6 @@ def convert(
 
 
 def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
-    import numpy as np
-
     wanted = tensors.np_dtype(dtype)
     if np.iscomplexobj(array) and wanted.kind != "c":
         raise UsageError(
@@ -285,8 +282,6 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
-    import numpy as np
-
     bits = dtypes.bits_of(dtype)
     low, high = (
         (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -311,7 +306,6 @@ def _beyond(wide: Array, dtype: str) -> Array:
     """Which values exceed a float type's largest by more than half a step: some types saturate
     silently."""
     import ml_dtypes
-    import numpy as np
 
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
     largest = float(info.max)
@@ -324,8 +318,6 @@ def _beyond(wide: Array, dtype: str) -> Array:
 
 def raw_bytes(array: Array, dtype: str) -> bytes:
     """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
-    import numpy as np
-
     bits = tensors.to_bits(array, dtype)
     return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 

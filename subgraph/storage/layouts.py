@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
+from subgraph.lazy import np
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -132,8 +133,6 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     Raises:
         InputError: the layout is unknown or the array cannot have it.
     """
-    import numpy as np
-
     block = 4 if layout in ("NC4HW4", "NC1HWC0_C04") else c0
     layout = _ALIASES.get(layout, layout)
     if layout in BLOCKED:

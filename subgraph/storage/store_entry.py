@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from subgraph.lazy import np
+
 NAME = "entry.json"
 HEAD, TAIL = (
     '{"subcut store": 1, "sha256": "%s", "entry": ',
@@ -94,8 +96,6 @@ def verified(place: Path, key: str) -> dict[str, Any]:
 def checksum(path: Path) -> tuple[int, str]:
     """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64
     bits."""
-    import numpy as np
-
     words = np.zeros(WINDOW // 8, "<u8")
     window = words.data.cast("B")
     pages = words.reshape(-1, PAGE // 8)

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from subgraph.errors import BackendError, InputError
+from subgraph.lazy import np
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from subgraph.types import Array
 
 Value: TypeAlias = "Array | list[Array] | None"
@@ -152,8 +151,6 @@ def arrays_of(value: Value) -> list[Array]:
 
 def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
     """The shape of each array in a value."""
-    import numpy as np
-
     return tuple(tuple(np.shape(a)) for a in arrays_of(value))
 
 
@@ -163,8 +160,6 @@ def type_of(value: Value) -> str:
     Raises:
         InputError: there is no array in it, or ONNX has no such element type.
     """
-    import numpy as np
-
     arrays = value if isinstance(value, list) else [value]
     if not arrays or arrays[0] is None:
         raise InputError(
@@ -186,8 +181,6 @@ def np_dtype(name: str) -> np.dtype[Any]:
     Raises:
         BackendError: this interpreter, of another environment than subcut's own, has no ml_dtypes.
     """
-    import numpy as np
-
     if name == "string":
         return np.dtype(object)
     if name in NOT_NUMPY:
@@ -207,8 +200,6 @@ def np_dtype(name: str) -> np.dtype[Any]:
 
 def to_bits(array: Array, dtype: str) -> Array:
     """The array as a .npy stores it: raw unsigned bits where numpy lacks the type."""
-    import numpy as np
-
     if dtype == "string":
         return array.astype(np.str_)
     if dtype not in NOT_NUMPY:
@@ -248,8 +239,6 @@ def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
     In memory those types have the kind of void as well, but not its type.
     """
-    import numpy as np
-
     raw = stored.kind == "u" or (stored.type is np.void and stored.names is None)
     return raw and stored.itemsize == wanted.itemsize
 
@@ -257,8 +246,6 @@ def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
     """Write one value as .npy file(s) `stem.npy` or `stem#0.npy` … (no safe name has a `#`); return
     its record."""
-    import numpy as np
-
     form, dtype = parse_type(type_text)
     many = isinstance(value, list)
     arrays: list[Any] = [] if value is None else list(value) if many else [value]
@@ -272,8 +259,6 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
 
 def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
     """Would `save` write this record's files again: the same type, shapes and bits?"""
-    import numpy as np
-
     kind = Record(record.name, *parse_type(type_text), shapes_of(value), record.files)
     arrays = arrays_of(value)
     if (kind.type_text, kind.shapes, len(arrays)) != (
@@ -289,8 +274,6 @@ def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
 def _is_in(path: Path, array: Array) -> bool:
     """Does a .npy file hold the bytes of an array of that shape? It is not copied, nor counted as
     memory in use."""
-    import numpy as np
-
     if array.nbytes == 0:  # there is nothing to map
         return True
     try:
@@ -357,8 +340,6 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
     Raises:
         InputError: it is missing or damaged, or holds Python objects.
     """
-    import numpy as np
-
     try:
         if mapped and path.stat().st_size >= MIN_MAPPED:
             return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
@@ -375,16 +356,12 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
 def pack(bits: Array, dtype: str) -> Array:
     """The low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit first,
     zeros at the end."""
-    import numpy as np
-
     each = np.unpackbits(bits.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(each[:, : dtypes.bits_of(dtype)], bitorder="little")
 
 
 def unpack(data: Array, dtype: str, count: int) -> Array:
     """`count` elements of the type itself from packed bytes, flat."""
-    import numpy as np
-
     width = dtypes.bits_of(dtype)
     each = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
     return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)
@@ -396,8 +373,6 @@ def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
 
     None where NaN or infinities stand in different places or have another sign.
     """
-    import numpy as np
-
     x = expected.astype(np.complex128)
     y = actual.astype(np.complex128)
     finite = np.isfinite(x) & np.isfinite(y)

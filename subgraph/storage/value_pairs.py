@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, ResultExists
+from subgraph.lazy import np
 from subgraph.storage import folders
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     Raises:
         OutputError: the disk is full or not writable.
     """
-    import numpy as np
-
     saved: list[SavedPair] = []
     numbers: dict[str, int] = {}
     with folders.aside(place) as work:
@@ -140,8 +139,6 @@ def load_pair(folder: Path, pair: SavedPair) -> tuple[Array, Array | None]:
 
 
 def _load(folder: Path, name: str) -> Array:
-    import numpy as np
-
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name} leads out of {folder}", HINT, code="tensor.outside-folder")

@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from subgraph.lazy import LazyModule
 from subgraph.system.telemetry import without_telemetry
 
 if TYPE_CHECKING:
     import psutil
+else:
+    psutil = LazyModule("psutil")
 
 assert sys.platform != "win32"  # for mypy: the rest is not read there
 
@@ -122,8 +125,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
         """Without reaping the process: until `end`, its number and its group's must not be used
         again."""
         if not hasattr(os, "waitid"):
-            import psutil
-
             try:
                 return bool(psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE)
             except psutil.Error:
@@ -139,8 +140,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
         Shared memory is counted for each. A process that left both its session and its parent is
         not seen. Complexity: linear in the processes of the machine (0.5 ms for 80).
         """
-        import psutil
-
         pids = set(psutil.pids())
         sizes = dict[int, int]()
         waiting = [self.pid]
@@ -231,8 +230,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
     def _processor_time(self) -> float:
         """Seconds that its leader has used."""
-        import psutil
-
         try:
             return float(sum(psutil.Process(self.pid).cpu_times()[:2]))
         except psutil.Error:
@@ -406,8 +403,6 @@ def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
 
 def _end_strays(leader: int, mark: str) -> None:
     """Kill what a group's leader started outside of the group."""
-    import psutil
-
     empty_scans = 0
     for _ in range(SCANS):
         strays = _find_strays(leader, mark)
@@ -433,8 +428,6 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
     What a leader left that has ended by itself has its mark; or it is a child of this process, if
     this one adopts orphans. Complexity: linear in the processes of the machine (5 ms for 100).
     """
-    import psutil
-
     found: set[psutil.Process] = set()
     with contextlib.suppress(psutil.Error):
         found.update(psutil.Process(leader).children(recursive=True))
@@ -452,8 +445,6 @@ def _has_mark(pid: int, mark: str) -> bool:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         found = f"{MARK}={mark}".encode() in variables
     else:
-        import psutil
-
         found = bool(psutil.Process(pid).environ().get(MARK) == mark)
     return found
 
@@ -461,8 +452,6 @@ def _has_mark(pid: int, mark: str) -> bool:
 def _orphans() -> list[psutil.Process]:
     """What ended groups left: children of this process in sessions of their own that lead no group.
     The dead are reaped."""
-    import psutil
-
     own = os.getsid(0)
     orphans = []
     with _starting:
@@ -479,8 +468,6 @@ def _orphans() -> list[psutil.Process]:
 
 
 def _lives_outside(process: psutil.Process, group: int) -> bool:
-    import psutil
-
     try:
         return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ProcessLookupError):
@@ -563,8 +550,6 @@ def free_memory() -> int:
                 int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable")
             )
     except (OSError, StopIteration):
-        import psutil
-
         free = psutil.virtual_memory().available
     return int(min(free, _group_memory()) * MEMORY_SHARE)
 
@@ -608,8 +593,6 @@ def _children(pids: set[int]) -> dict[int, list[int]]:
     A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond
     for each process.
     """
-    import psutil
-
     children: dict[int, list[int]] = {}
     with _parents_lock:
         for pid in _parents.keys() - pids:

@@ -17,9 +17,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import wintypes
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from subgraph.lazy import LazyModule
 from subgraph.system.telemetry import without_telemetry
+
+if TYPE_CHECKING:
+    import psutil
+else:
+    psutil = LazyModule("psutil")
 
 assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 
@@ -201,8 +207,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
     def resident_memory(self) -> int:
         """Bytes of resident memory of all of the group. Shared memory is counted for each."""
-        import psutil
-
         found = _ProcessIds()
         total = 0
         _kernel.QueryInformationJobObject(

@@ -17,6 +17,7 @@ from typing import Any
 
 from subgraph.errors import InputError, NotInstalled
 from subgraph.graph.graph import Graph
+from subgraph.lazy import np
 from subgraph.origins.source import PREFIX, innermost_call, node_metadata
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
 from subgraph.text import short_path
@@ -230,8 +231,6 @@ def to_numpy(tensor: Any) -> Array:
     Raises:
         InputError: it is sparse or quantized, or ONNX has no such elements.
     """
-    import numpy as np
-
     pytorch = torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
         raise InputError(
@@ -262,8 +261,6 @@ def to_tensor(array: Array) -> Any:
     Raises:
         InputError: PyTorch has no such elements.
     """
-    import numpy as np
-
     pytorch = torch()
     name = array.dtype.name
     if name in NOT_NUMPY and hasattr(pytorch, name):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused, UsageError
 from subgraph.graph import protobuf
+from subgraph.lazy import np
 from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, np_dtype
@@ -154,8 +155,6 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
         ModelError: a value is missing, or has another type or shape: runtimes would read past its end, or compute with
             the last run's values.
     """  # noqa: E501
-    import numpy as np
-
     arrays = []
     for port in inputs:
         value = feeds.get(port.name)
@@ -189,8 +188,6 @@ def as_declared(array: Array, port: Port) -> Array:
     Floats are rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
     than the model has.
     """  # noqa: E501
-    import numpy as np
-
     if port.dims == () and array.shape == (1,):  # the runtime has no rank 0
         array = array.reshape(())
     dtype = np_dtype(port.dtype)
@@ -205,8 +202,6 @@ def as_declared(array: Array, port: Port) -> Array:
 
 def empty_array(port: Port) -> Array:
     """An array without elements: of the declared shape if that has none, else of shape (0,)."""
-    import numpy as np
-
     dims = port.dims or ()
     empty = 0 in dims and None not in dims
     return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))

@@ -14,6 +14,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, UsageError
 from subgraph.graph import protobuf
+from subgraph.lazy import ort
 from subgraph.precision import Precision
 from subgraph.runtime.devices import Device, of_provider
 from subgraph.system.hardware import load_library
@@ -102,8 +103,6 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
     Raises:
         BackendError: a provider is not in this build, or a library cannot be loaded.
     """  # noqa: E501
-    import onnxruntime as ort
-
     for device in devices(options):
         device.prepare()
     given = provider_options(options, own)
@@ -142,8 +141,6 @@ def require(options: Mapping[str, Any], session: Any) -> None:
 
 def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | None) -> str:
     """Why a provider takes no model at all, not even one ReLU; "" if it takes that."""
-    import onnxruntime as ort
-
     try:
         session = ort.InferenceSession(TINY, settings, providers=providers, enable_fallback=0)
         require(options, session)
@@ -162,8 +159,6 @@ def assigned(
     Raises:
         BackendError: as `prepared`. Whatever onnxruntime raises where it refuses the model.
     """  # noqa: E501
-    import onnxruntime as ort
-
     if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         return []
     settings.add_session_config_entry(RECORD, "1")
@@ -200,8 +195,6 @@ def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
 
 def _why_not(provider: str) -> str:
     """What the library of a provider says when it is loaded; "onnxruntime does not say why" where it loads."""  # noqa: E501
-    import onnxruntime as ort
-
     stem = provider.removesuffix(SUFFIX).lower()
     for file in sorted(
         Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")
@@ -224,8 +217,6 @@ def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
     Raises:
         BackendError: there is no such library, or it sees no device.
     """
-    import onnxruntime as ort
-
     if not hasattr(ort, "register_execution_provider_library"):
         raise BackendError(
             f"onnxruntime {ort.__version__} takes no plug-ins",

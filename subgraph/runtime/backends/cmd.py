@@ -49,6 +49,7 @@ from subgraph.errors import (
     WorkerDied,
 )
 from subgraph.graph import protobuf
+from subgraph.lazy import np
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, relayout, write_bin
@@ -355,8 +356,6 @@ def _write(
 
 def _swap(path: Path, dtype: str) -> None:
     """Turn the bytes of each element round."""
-    import numpy as np
-
     path.write_bytes(np.fromfile(path, np_dtype(dtype)).byteswap().tobytes())
 
 
@@ -402,8 +401,6 @@ def _from_npy(path: Path, dtype: str) -> Value:
 
 def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     """From the device's layout and float type to the model's."""
-    import numpy as np
-
     dtype = parse_type(output.type_text)[1]
     dims = _stored_dims(output, form) or ()
     fits = (
@@ -431,8 +428,6 @@ def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     Raises:
         ModelError: the sizes do not fit.
     """
-    import numpy as np
-
     dtype = form.dtype(parse_type(output.type_text)[1])
     bits = dtypes.bits_of(dtype)
     size = path.stat().st_size

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError, Refused
+from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 from subgraph.system import flush_c
@@ -145,8 +146,6 @@ class _Module:
         }
 
     def _variable(self, array: Any, port: _foreign.Port) -> Any:
-        import numpy as np
-
         held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
@@ -164,8 +163,6 @@ def error_text(error: Exception) -> str:
 
 
 def _read(value: Any, port: _foreign.Port) -> Any:
-    import numpy as np
-
     shape = list(value.shape)
     if 0 in shape:  # `read` raises an error
         return np.zeros(shape, np_dtype(port.dtype))

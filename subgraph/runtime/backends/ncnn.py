@@ -16,6 +16,7 @@ from typing import Any
 
 from subgraph.environments import emulated
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
+from subgraph.lazy import np
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
@@ -218,8 +219,6 @@ class _Net:
         return given
 
     def _matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
-        import numpy as np
-
         if (
             array.dtype.kind == "i"
             and array.size
@@ -242,8 +241,6 @@ class _Net:
     @staticmethod
     def _read(value: Any, port: _foreign.Port, axis: int) -> Any:
         """A copy, with the axes of one that ncnn drops; a shape with other elements is its own."""
-        import numpy as np
-
         sizes = [size for size in port.dims or () if size is not None]
         closed = port.dims is not None and len(sizes) == len(port.dims)
         one = axis == NO_BATCH or (closed and len(sizes) > axis and sizes[axis] == 1)

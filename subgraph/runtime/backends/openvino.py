@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, Refused
+from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 
@@ -214,8 +215,6 @@ def _devices() -> str:
 
 def _tensor(array: Any) -> Any:
     """An OpenVINO tensor of the array: bfloat16 as raw bits; rank 0 stays."""
-    import numpy as np
-
     ov = _runtime()
     if array.dtype.name != "bfloat16":
         return ov.Tensor(array)
@@ -226,8 +225,6 @@ def _tensor(array: Any) -> Any:
 
 def _array(tensor: Any) -> Any:
     """A copy of an output, since the next run overwrites its memory."""
-    import numpy as np
-
     if (
         tensor.element_type == _runtime().Type.bf16
     ):  # numpy has no such type; OpenVINO gives the bits as float16

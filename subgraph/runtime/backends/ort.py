@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
+from subgraph.lazy import np, ort
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import (
@@ -120,7 +121,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
         Refused: it does not accept this model.
     """  # noqa: E501
     try:
-        import onnxruntime as ort
+        import onnxruntime  # noqa: F401
     except ImportError as e:
         raise BackendError(
             f"onnxruntime cannot be loaded: {e}",
@@ -173,8 +174,6 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
     """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""  # noqa: E501
     if _on_cpu(options):
         return []
-    import onnxruntime as ort
-
     ort.set_default_logger_severity(4)
     return list(_providers().assigned(model, options, make_settings(options), OPTIONS))
 
@@ -200,8 +199,6 @@ def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
 @cache
 def words() -> frozenset[str]:
     """What may be the name of an optimizer pass."""
-    import onnxruntime as ort
-
     found: set[bytes] = set()
     for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
         if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:
@@ -219,8 +216,6 @@ def _turned_off(options: Mapping[str, Any]) -> list[str]:
 
 def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
     """A hash of the graph that is run in the place of a model; of the reason where there is none."""  # noqa: E501
-    import onnxruntime as ort
-
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
@@ -258,8 +253,6 @@ def _summary(model: Path) -> str:
 
 def make_settings(options: Mapping[str, Any]) -> Any:
     """Return the session options of onnxruntime for these options of the backend."""
-    import onnxruntime as ort
-
     settings = ort.SessionOptions()
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
@@ -359,9 +352,6 @@ class _Session:
 
 def _wrap(value: Any, type_text: str) -> Any:
     """A numpy array as an OrtValue of any element type."""
-    import numpy as np
-    import onnxruntime as ort
-
     form, dtype = parse_type(type_text)
     if form != "tensor":
         raise ModelError(
@@ -380,8 +370,6 @@ def _wrap(value: Any, type_text: str) -> Any:
 
 def _unwrap(value: Any, type_text: str) -> Any:
     """An OrtValue as an array; element types that numpy lacks are read from its memory."""
-    import numpy as np
-
     form, dtype = parse_type(type_text)
     if dtype not in NOT_NUMPY:
         return value.numpy()

@@ -13,6 +13,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.graph import load as load_graph
 from subgraph.graph.types import declared_type
+from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
 from subgraph.runtime.backends import _foreign
@@ -160,8 +161,6 @@ def _zeros(graph: Graph) -> tuple[Any, ...]:
     Raises:
         BackendError: a size is open.
     """
-    import numpy as np
-
     given = []
     for name, info in graph.inputs.items():
         _, dtype, dims = declared_type(info.type)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
+from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import folders
@@ -455,8 +456,6 @@ class ReleaseServer:
 
     def array(self, one: Mapping[str, Any], port: _foreign.Port) -> Any:
         """An output that the page has sent."""
-        import numpy as np
-
         data = self._taken.pop(one["at"], b"")
         dtype = np_dtype(one["type"])
         shape = [int(n) for n in one["dims"]]

@@ -1,0 +1,29 @@
+"""Libraries that are loaded when they are first used, so that a command that needs none of them
+starts at once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["LazyModule", "np", "ort"]
+
+
+class LazyModule:
+    """A module that is imported when one of its names is first read."""
+
+    def __init__(self, name: str) -> None:
+        self._module = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._module), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnxruntime as ort
+else:
+    np = LazyModule("numpy")
+    ort = LazyModule("onnxruntime")
