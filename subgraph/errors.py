@@ -166,8 +166,9 @@ class Unreachable(BackendError):
 class WorkerDied(BackendError):
     """The process that ran a model crashed, hung or grew too large.
 
-    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last
-    lines); and `memory`, the limit in bytes, if the process was stopped because it exceeded that.
+    `signature` is `crash`, `throws`, `memory` or `timeout`; `process` has `signal`, `exit_code`,
+    `stderr` (the last lines); and `memory`, the limit in bytes, if the process was stopped because
+    it exceeded that.
     """
 
     def __init__(

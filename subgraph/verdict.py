@@ -39,7 +39,9 @@ class Signature(StrEnum):
     SHAPE = "shape"
     MISSING = "missing"
     REFUSED = "refused"  # while converting or building
-    CRASH = "crash"
+    THROWS = "throws"  # an exception of a run, or an exit code: the process goes on
+    MEMORY = "memory"  # it needs more than is free, or than --memory-limit allows
+    CRASH = "crash"  # the process ended, of a signal for example
     TIMEOUT = "timeout"
 
 
@@ -49,6 +51,21 @@ NOTHING = (
 NUMBERS = frozenset(
     (Signature.MISMATCH, Signature.PRECISION)
 )  # all values are there, and some are off
+# A run began and gave no output.
+ENDED = frozenset((Signature.THROWS, Signature.MEMORY, Signature.CRASH))
+# The candidate gives no output: there is no error to explain, and no intermediate tensor to read.
+NO_OUTPUT = ENDED | {Signature.REFUSED, Signature.TIMEOUT}
+# Predicates for failures without comparable numbers.
+FAILURES = {
+    Signature.NAN: "NaN",
+    Signature.SHAPE: "wrong shape",
+    Signature.MISSING: "missing output",
+    Signature.REFUSED: "refused",
+    Signature.THROWS: "throws",
+    Signature.MEMORY: "out of memory",
+    Signature.CRASH: "dies",
+    Signature.TIMEOUT: "hangs",
+}
 
 
 @dataclass(frozen=True)
@@ -168,6 +185,13 @@ class VerdictDocument:
     stored: bool
     pooled: bool
     from_run: int | None = absent()
+
+
+def name_failure(signature: Signature | None, process: Mapping[str, object]) -> str:
+    """Return how a candidate fails, with the signal that ended it: `dies of SIGSEGV`, `wrong`."""
+    word = FAILURES.get(signature, "wrong") if signature else "wrong"
+    signal = process.get("signal")
+    return f"{word} of {signal}" if signal and signature is Signature.CRASH else word
 
 
 def is_mute(judgement: Judgement) -> bool:

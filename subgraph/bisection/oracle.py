@@ -46,7 +46,7 @@ from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
+from subgraph.verdict import ENDED, Judgement, Signature, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
@@ -418,7 +418,7 @@ def _largest_error(verdict: Verdict | None) -> float | None:
 
 
 def _crashed(result: RunResult) -> bool:
-    return result.failure is not None and result.failure.signature is Signature.CRASH
+    return result.failure is not None and result.failure.signature in ENDED
 
 
 def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:

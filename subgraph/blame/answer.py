@@ -17,7 +17,7 @@ from subgraph.reports.md import code
 from subgraph.results.blame import BlameDocument, Cure, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.text import clean, count
-from subgraph.verdict import Signature
+from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
@@ -125,9 +125,12 @@ def _head(found: BlameDocument) -> str:
         if found.whole and more
         else f"{', '.join(names)}{more} ({kinds})"
     )
-    does = {Signature.REFUSED: f"refuses {where}", Signature.CRASH: f"crashes on {where}"}
-    says = does.get(found.signature, "") if found.signature else ""
-    return f"**{who} {says or f'computes {where} wrong'}**: {clean(found.why)}"
+    does = f"computes {where} wrong"
+    if found.signature is Signature.REFUSED:
+        does = f"refuses {where}"
+    elif found.signature in NO_OUTPUT:
+        does = f"{name_failure(found.signature, {})} on {where}"
+    return f"**{who} {does}**: {clean(found.why)}"
 
 
 def history(versions: Versions) -> str:

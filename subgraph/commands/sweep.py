@@ -178,7 +178,7 @@ def _bad(document: SweepDocument) -> Iterator[str]:
 def _why(result: ResultEntry) -> str:
     signature = (
         ""
-        if result.signature in (None, "mismatch", "crash", "timeout")
+        if result.signature in (None, "mismatch", "throws", "memory", "crash", "timeout")
         else f"{result.signature}: "
     )
     return shorten(clean(f"{signature}{result.why}"), 160)

@@ -44,7 +44,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
 MAX_ABLATIONS = 30  # runs of the region without some passes of the optimizer
@@ -61,7 +61,6 @@ FAINT = 0.02  # times the noise: a precision that would be off by so much more i
 NEARER = 10.0  # times nearer to one side than to the other
 LIKENESSES = ("input", "likeness")  # evidence that nodes share only where it says the same
 NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is none
-NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
 
 
 def diagnose(
@@ -108,7 +107,7 @@ def diagnose(
         evidence.append(
             _of_export(trials.judge, region, {one.fact for one in evidence if one.kind == "second"})
         )
-    if verdict.signature in NO_OUTPUTS:
+    if verdict.signature in NO_OUTPUT:
         return evidence
     conclusion = conclude(evidence)
     return [conclusion, *(e for e in evidence if e.says != conclusion.says)]
@@ -381,7 +380,7 @@ def _of_model(
     try:
         with with_candidate(trials, candidate, "theirs") as theirs:
             found = theirs.verdict(region)
-            is_same = found.signature in NO_OUTPUTS and verdict.signature in NO_OUTPUTS
+            is_same = found.signature in NO_OUTPUT and verdict.signature in NO_OUTPUT
             if worst := verdict.worst:
                 outputs = WrongOutput(trials, region, worst), WrongOutput(theirs, region, worst)
                 is_same = _is_nearer(*outputs)
@@ -503,7 +502,7 @@ def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
     if verdict.signature is Signature.SHAPE is not candidate.signature:
         why = f"onnx's own evaluator gives other shapes than both: {verdict.why}"
         return Evidence("second", f"no second opinion: {why}")
-    if verdict.status is Status.FAIL and verdict.signature not in NO_OUTPUTS:
+    if verdict.status is Status.FAIL and verdict.signature not in NO_OUTPUT:
         return Evidence("second", f"onnx's own evaluator agrees with neither: {verdict.why}")
     return Evidence("second", f"no second opinion: {verdict.why}")
 

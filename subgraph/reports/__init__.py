@@ -58,7 +58,7 @@ from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.search.findings import FindingKind, Outcome
 from subgraph.search.predicate import RegionOutcome
 from subgraph.text import clean, count, from_run, prediction
-from subgraph.verdict import Signature, Status, VerdictDocument
+from subgraph.verdict import NUMBERS, Signature, Status, VerdictDocument, name_failure
 
 BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
@@ -317,7 +317,7 @@ def _outcome(document: BisectDocument, quoted: Quoted) -> str:
     if (
         only_rounds
         and any(f.kind is not FindingKind.ACCUMULATED for f in findings)
-        and document.whole.status is Status.FAIL
+        and document.whole.signature in NUMBERS
     ):
         return _rounding(document, quoted)
     is_known = any(f.kind is not FindingKind.UNRESOLVED for f in findings)
@@ -330,7 +330,7 @@ def _outcome(document: BisectDocument, quoted: Quoted) -> str:
     )
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f.indices})
-        what = "refused" if all(f.signature is Signature.REFUSED for f in findings) else "wrong"
+        what = _name_failures(findings)
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
         return (
             f"{masked}{what}{since(document)}: {nodes}:"
@@ -385,7 +385,8 @@ def _verdict(document: BisectDocument, quoted: Quoted) -> str:
     kind = finding.kind
     wrong = document.whole.status is Status.FAIL
     if kind is FindingKind.UNRESOLVED:
-        known = "wrong, cause not found" if wrong else "inconclusive"
+        how = name_failure(document.whole.signature, document.whole.process)
+        known = f"{how}, cause not found" if wrong else "inconclusive"
         return f"{known}: {quoted(finding.reason or '')}"
     if kind is FindingKind.FLAKY:
         return title(finding, quoted)
@@ -395,11 +396,17 @@ def _verdict(document: BisectDocument, quoted: Quoted) -> str:
         return f"wrong: {misread}; seen at {region(finding, quoted)}"
     most = "" if finding.certified else "at most "
     nodes = f"{len(finding.nodes)} of {count(_searched(document), 'node')}"
-    refuses = all(f.signature is Signature.REFUSED for f in document.findings)
     return (
-        f"{'refused' if refuses else 'wrong'}{since(document)}: {most}{nodes}:"
+        f"{_name_failures(document.findings)}{since(document)}: {most}{nodes}:"
         f" {_place(finding, quoted)}"
     )
+
+
+def _name_failures(findings: Sequence[FindingDocument]) -> str:
+    """How all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they fail differently."""
+    ends = [finding.verdict.process if finding.verdict else {} for finding in findings]
+    words = {name_failure(f.signature, end) for f, end in zip(findings, ends, strict=True)}
+    return words.pop() if len(words) == 1 else "wrong"
 
 
 def since(document: BisectDocument) -> str:

@@ -26,6 +26,7 @@ from subgraph.errors import (
     WorkerDied,
 )
 from subgraph.runtime.protocol import process_end
+from subgraph.runtime.stretches.model import lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
@@ -320,7 +321,7 @@ def can_write(folder: Path) -> bool:
 def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdict:
     """The verdict on a candidate that raised an error.
 
-    Refused is not a failure of its own (a lone Shape is refused by many); a crash or a timeout is.
+    Refused is not a failure of its own (a lone Shape is refused by many); any other one is.
 
     Raises:
         BackendError: the candidate cannot be used at all. UsageError: it has no such option.
@@ -332,7 +333,8 @@ def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdic
     process = process_end(worker.last_lines())
     if isinstance(e, Refused):
         return Verdict(Status.UNRESOLVED, Signature.REFUSED, e.what, (), process, build, run)
-    return Verdict(Status.FAIL, Signature.CRASH, e.what, (), process, build, run)
+    signature = Signature.MEMORY if lacks_memory(e) else Signature.THROWS
+    return Verdict(Status.FAIL, signature, e.what, (), process, build, run)
 
 
 def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:

@@ -364,7 +364,7 @@ class Worker:
     def _check_memory(self) -> None:
         if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
             how = f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}"
-            error = self._died(how, code="worker.died")
+            error = self._died(how, code="worker.died", signature="memory")
             error.process["memory"] = self.memory
             raise error
 

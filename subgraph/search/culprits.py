@@ -23,9 +23,9 @@ from subgraph.search.passes.confirm import confirmed, resolve_contradiction
 from subgraph.search.passes.everywhere import everywhere
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import shrink
-from subgraph.search.predicate import NO_OUTPUT, RegionOutcome
+from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import SearchState
-from subgraph.verdict import NUMBERS, Signature, Status
+from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
 
 MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
 MAX_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else

@@ -10,10 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from subgraph.search.oracle import Answer
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import NO_OUTPUT, Signature, Status
 
-# The candidate gives no output: there is no error to explain, and no intermediate tensor to read.
-NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
 # It gives outputs that have no difference to the reference's: there is no error to explain.
 NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from subgraph.search.driver import Driver, Search, SearchStopped, Settings
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Items, Query, QueryKind
-from subgraph.search.predicate import NO_OUTPUT, NOT_HERE, RegionOutcome, outcome_of
-from subgraph.verdict import Signature, Status
+from subgraph.search.predicate import NOT_HERE, RegionOutcome, outcome_of
+from subgraph.verdict import NO_OUTPUT, Signature, Status
 
 STILL_REPETITION = (
     1000  # from this repetition on, the whole is run only to see whether it still gives output

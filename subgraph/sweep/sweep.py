@@ -34,7 +34,7 @@ from subgraph.sweep.expected import (
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.session import STORE
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import ENDED, Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
@@ -184,7 +184,7 @@ def outcome_of(verdict: Verdict) -> SweepOutcome:
         return SweepOutcome.TIMEOUT
     if verdict.signature is Signature.REFUSED:
         return SweepOutcome.REFUSED
-    if verdict.signature is Signature.CRASH:
+    if verdict.signature in ENDED:
         return SweepOutcome.CRASHED if is_dead(verdict) else SweepOutcome.REFUSED
     return OF_STATUS[verdict.status]
 

@@ -27,7 +27,7 @@ from subgraph.trials.propagation import propagated, region_of
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
-from subgraph.verdict import Signature, Verdict
+from subgraph.verdict import ENDED, Verdict
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial
 # ones 0.43, of two int8 ones 0.28; regions that were not culprits at most 0.251.
@@ -116,7 +116,7 @@ def attribute(
     target = target or whole_target(trials)
     error = error_of(trials.judge, target.values)
     result = result or trials.run(region)
-    died = result.failure is not None and result.failure.signature is Signature.CRASH
+    died = result.failure is not None and result.failure.signature in ENDED
     if (
         error is None
         or (result.failure and not died)

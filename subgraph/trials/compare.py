@@ -81,6 +81,7 @@ from subgraph.verdict import (
     gravity,
     is_mute,
     iter_mute_notes,
+    name_failure,
 )
 
 log = logging.getLogger("subcut")
@@ -228,7 +229,8 @@ class Comparison:
             return f"wrong: {self.wrong_input}; {tensors} wrong"
         if whole is Status.FAIL:
             since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
-            what = f"wrong{since}: the model's outputs"
+            how = name_failure(self.whole.signature, self.whole.process)
+            what = f"{how}{since}: the model's outputs"
             if self.precise:
                 what = f"wrong only in {self.precise.computes_in}: {clean(self.precise.says)}"
             return f"{what}; {tensors if bad else 'no tensor'} in place or alone"

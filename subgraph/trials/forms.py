@@ -24,7 +24,7 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 
 class Form(StrEnum):
@@ -51,7 +51,7 @@ class FormsTried:
         )
 
     def _silent(self, form: Form) -> bool:
-        return self.verdicts[form].signature in (Signature.REFUSED, Signature.CRASH)
+        return self.verdicts[form].signature in NO_OUTPUT - {Signature.TIMEOUT}
 
     def sentences(self) -> Iterator[str]:
         """Where the two forms were not treated alike, a line for the reader."""

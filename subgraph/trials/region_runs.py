@@ -26,7 +26,7 @@ from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime
 from subgraph.trials.forms import Form
 from subgraph.trials.model_writer import ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.verdict import Signature, Verdict
+from subgraph.verdict import Verdict
 
 PASSES = 3  # of all samples, in which the full model is run in one session
 
@@ -126,7 +126,7 @@ class MemoryLimit:
         limit = self.runtime.candidate.memory
         if limit is None or limit != self.model.reference.limit:
             return None
-        if failure.signature is not Signature.CRASH or "memory" not in failure.process:
+        if "memory" not in failure.process:
             return None
         self.outgrown[region.nodes] = f"at --memory, {failure.why}"
         return unresolved(self.outgrown[region.nodes])

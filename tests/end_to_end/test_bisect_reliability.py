@@ -515,7 +515,7 @@ def test_unusable_command_ends_the_search_and_repaired_continues_it(most: int, h
     ("code", "signature"),
     [
         (125, "refused"),
-        pytest.param(7, "crash", marks=pytest.mark.rare),
+        pytest.param(7, "throws", marks=pytest.mark.rare),
         (128 + signal.SIGSEGV, "crash"),
     ],
 )

@@ -157,7 +157,7 @@ def test_memory_limit_covers_child_processes(here: Path, mark: dict[str, str]) -
     done = compare(*words, "--memory-limit", "400M", "--at", "a", "--json", cwd=here, env=mark)
     found = done.document
     assert (done.code, found["whole"]["status"]) == (1, "agree")
-    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "crash")
+    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "memory")
     assert "above 400" in found["in_place"]["why"]
 
 
@@ -180,7 +180,7 @@ def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> 
     [
         ("found.clear()", "missing"),
         ("found = {n: v + 1 for n, v in found.items()}", "mismatch"),
-        ("found = 'nonsense'", "crash"),
+        ("found = 'nonsense'", "throws"),
     ],
 )
 def test_wrong_outputs_have_their_signature(body: str, signature: str, here: Path) -> None:

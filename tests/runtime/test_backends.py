@@ -880,7 +880,8 @@ def test_exit_codes(
         if e is not None:
             assert step in e.what
         if isinstance(e, WorkerDied):
-            assert (e.signature, e.process) == ("crash", process)
+            signature = "throws" if "exit_code" in process else "crash"
+            assert (e.signature, e.process) == (signature, process)
 
 
 @pytest.mark.parametrize(("lost", "tries"), [(0, 1), (1, 2), (2, 3), (9, 3)])

@@ -366,7 +366,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
 ) -> None:
     eater = "EATER = 'import time; hold = bytes([1]) * (400 << 20); time.sleep(600)'"
     e = died(start(top=eater, run=body, memory=250 * MIB), tmp_path)
-    assert e.signature == "crash"
+    assert e.signature == "memory"
     assert e.what.endswith("above 250"), e.what
     assert e.process["memory"] == 250 * MIB
     all_gone(mark)

@@ -182,7 +182,7 @@ def test_process_that_may_write_no_file_is_a_result_of_the_candidate(
     """It is ended, because its next run would fail as well."""
     with pool(run=NO_FILES).borrow() as one:
         result = run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
-    assert result.failure and result.failure.signature is Signature.CRASH
+    assert result.failure and result.failure.signature is Signature.THROWS
     assert has_line(result.failure.why, "its values")
     assert not one.alive
 

@@ -264,7 +264,8 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
         )
     if step == "convert":
         return Refused(f"the {what}", code="command.convert-failed")
-    return WorkerDied(f"the {what}", process={"exit_code": code}, code="command.failed")
+    process = {"exit_code": code}
+    return WorkerDied(f"the {what}", signature="throws", process=process, code="command.failed")
 
 
 # ------------------------------------------------------------ folders

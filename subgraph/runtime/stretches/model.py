@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from subgraph.errors import BackendError, ModelError, OutOfMemory, WorkerDied
+from subgraph.errors import BackendError, ModelError, OutOfMemory, SubcutError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types, build_model
@@ -330,7 +330,7 @@ class _Nodes:
         return live
 
 
-def lacks_memory(e: ModelError | BackendError) -> bool:
+def lacks_memory(e: SubcutError) -> bool:
     """Return whether the process lacked memory; the system may have killed it for that, too."""
     if isinstance(e, WorkerDied):
         return (
