@@ -17,8 +17,9 @@ from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.inner_search import InnerSearch
 from subgraph.bisection.inside import InnerRuns
+from subgraph.bisection.items import items_of
 from subgraph.bisection.options import BisectionOptions
-from subgraph.bisection.oracle import NodeOracle, items_of
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.bisection.stages import STAGES, Interim, search_unless_precision
 from subgraph.bisection.stretches import capture, search_stretches

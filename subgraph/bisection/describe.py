@@ -101,7 +101,7 @@ def describe(
         samples=trials.model.values.labels,
         whole=ranked(whole, ranking(trials.model, result)),
         **vars(trials.model.choice.document()),
-        flaky_tensors=sorted(set().union(*oracle.nondeterministic.values())) or None,
+        flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
@@ -241,9 +241,9 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
     whole = oracle.trials.model.whole()
-    yield from iter_flaky_notes(oracle.nondeterministic.get(whole.nodes, ()), whole)
+    yield from iter_flaky_notes(oracle.seen.nondeterministic.get(whole.nodes, ()), whole)
     for finding in findings.findings:
-        if finding.items and oracle.nondeterministic.get(oracle.region(finding.items).nodes):
+        if finding.items and oracle.seen.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
             yield f"not deterministic: {labels} alone gives other values from run to run"
 

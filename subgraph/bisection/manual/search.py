@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from subgraph.bisection.bisection import Bisection
+from subgraph.bisection.items import items_of
 from subgraph.bisection.manual.person import Pending, Person
 from subgraph.bisection.manual.session import RecordedEvidence
 from subgraph.bisection.manual.tasks import Task
 from subgraph.bisection.options import BisectionOptions
-from subgraph.bisection.oracle import NodeOracle, items_of
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
