@@ -31,6 +31,7 @@ from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.devices import DEVICES, Device, of_package
 from subgraph.runtime.executors import check as check_executor
+from subgraph.runtime.field_names import FIELD_NAMES
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
@@ -333,6 +334,8 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         return _in_environment(
             Candidate(spec, backend, _options(spec, rest, folder), release=known)
         )
+    if answer := FIELD_NAMES.get(backend.lower()):
+        raise UsageError(f"no candidate '{clean(head)}'", answer, code="candidate.other-name")
     if found := _device(backend):
         return _of_device(spec, found, release if equals else None, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):

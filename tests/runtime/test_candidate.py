@@ -280,7 +280,7 @@ def test_the_form_of_a_commands_tensors_is_declared(home: Path) -> None:
         ('npu = {run = "a", timeout = nan}', UsageError),
         ('npu = {run = "a {modle}"}', UnknownName),
         ('npu = {runn = "a"}', UnknownName),
-        ('npu = {spec = "npu"}', UnknownName),
+        ('npu = {spec = "npx"}', UnknownName),
     ],
 )
 def test_slip_in_a_table_is_refused(table: str, error: type[UsageError]) -> None:
