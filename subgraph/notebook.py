@@ -1,5 +1,4 @@
-"""Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a
-line.
+"""Results -> HTML for notebooks: drawings of graphs and cuts, reports as in a terminal.
 
 The HTML has no scripts and loads nothing. It takes the notebook's own colors, so that it is
 readable in dark ones too; words tell what colors do. `subgraph` names `html` and `drawing` to
@@ -9,12 +8,12 @@ IPython for the types that are registered here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import singledispatch
 from html import escape
+from itertools import chain
 from typing import Any
 
-from subgraph import reports
 from subgraph.bisection.bisection import Bisection
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.svg import Marks, svg
@@ -25,10 +24,9 @@ from subgraph.inspection.network import network
 from subgraph.reports import text as text_report
 from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
-from subgraph.storage.tensors import shape_text
-from subgraph.text import clean, count
+from subgraph.text import clean, clean_lines, count
 from subgraph.trials.compare import Comparison
-from subgraph.verdict import Judgement, Verdict
+from subgraph.verdict import Judgement, Status, Verdict
 
 WIDTH = 900.0  # pixels of a drawing
 HEIGHT = 600  # pixels of what scrolls
@@ -98,68 +96,30 @@ def _(graph: Graph) -> str:
 
 @html.register
 def _(cut: Cut) -> str:
-    rows = []
-    for way, names in (("in", cut.inputs), ("out", cut.outputs)):
-        for name in names:
-            declared = cut.declared(name)
-            shapes = ", ".join(shape_text(shape) for shape in declared.shapes or ())
-            rows.append((way, _safe(name), _safe(declared.dtype), _safe(shapes or "?")))
-    table = _table(("", "tensor", "type", "shape"), rows)
-    return f"{html(cut.region)}{table}{_scrolling(drawing(cut))}"
+    return f"{html(cut.region)}{_scrolling(drawing(cut))}"
 
 
 @html.register
 def _(region: Region) -> str:
     ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
-    enters = count(len(region.inputs) + len(region.shapes), "input")
-    size = f"{count(len(region.nodes), 'node')}, {enters}, {count(len(region.outputs), 'output')}"
-    return (
-        f"<p>{ends}{size}</p><p>in {_words((*region.inputs, *region.shapes))}; out"
-        f" {_words(region.outputs)}</p>"
-    )
+    inputs = (*region.inputs, *region.shapes)
+    size = f"{count(len(region.nodes), 'node')}, in {_words(inputs)}; out {_words(region.outputs)}"
+    return f"<p>{ends}{size}</p>"
 
 
 @html.register
 def _(verdict: Verdict) -> str:
-    rows = [
-        (_safe(j.name), _safe(j.sample), _status(j.status.value), _error(j), _safe(j.why))
-        for j in verdict.outputs
-    ]
-    why = f": {_safe(verdict.why)}" if verdict.why else ""
-    table = _table(("output", "sample", "", "relative error", "why"), rows) if rows else ""
-    return f"<p>{_status(verdict.status.value)}{why}</p>{table}"
+    return _judged(verdict.status, verdict.why) + "".join(map(html, verdict.outputs))
 
 
 @html.register
 def _(judgement: Judgement) -> str:
-    return (
-        f"<p>{_words([judgement.name])}: {_status(judgement.status.value)}:"
-        f" {_safe(judgement.why)}</p>"
-    )
+    return _judged(judgement.status, f"{judgement.name} {judgement.sample}: {judgement.why}")
 
 
 @html.register
 def _(comparison: Comparison) -> str:
-    first = comparison.first_bad
-    says = (
-        f"first wrong tensor: <code>{_safe(first.tensor)}</code> of {_safe(first.node)}"
-        f" ({_safe(first.op)})"
-        if first
-        else ""
-    )
-    hints = "".join(
-        f"<p>{_safe(line)}</p>" for line in (comparison.wrong_input, *comparison.looks_like) if line
-    )
-    rows = [
-        (_safe(r.node), _safe(r.op), _safe(r.tensor), *(_judged(j) for j in (r.in_place, r.alone)))
-        for r in comparison.rows
-    ]
-    table = _table(("node", "op", "tensor", "in place", "alone"), rows)
-    whole = (
-        f"<p>whole model: {_status(comparison.whole.status.value)}:"
-        f" {_safe(comparison.whole.why)}</p>"
-    )
-    return f"{whole}<p>{says}</p>{hints}{_scrolling(table)}"
+    return _scrolling(_plain(text_report.render_compared(comparison.result)))
 
 
 @html.register
@@ -167,18 +127,10 @@ def _(plan: PlanDocument) -> str:
     """The answer, and where a score judged it, the curve of the score over what is kept."""
     from subgraph.reports.html import plan_curve  # jinja2, which few results need
 
-    kept = [
-        (_safe(p.name), _safe(", ".join(p.ops)), _safe(p.gear), _safe(reports.error(p.error)))
-        for p in plan.kept or ()
-    ]
-    table = (
-        _table(("stays in float", "op", "gear", "error with it alone lowered"), kept)
-        if kept
-        else ""
-    )
+    kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
-    return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(table) if table else ''}"
+    return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(_plain(kept))}"
 
 
 @html.register
@@ -192,21 +144,12 @@ def _(step: Step) -> str:
 
 @html.register
 def _(findings: Findings) -> str:
-    rows = [
-        (
-            _safe(f.kind.value),
-            _words(n for k in f.items for n in (findings.names[k] if findings.names else [str(k)])),
-            "" if f.share_of_model is None else f"{f.share_of_model:.0%}",
-            "yes" if f.certified else _safe(f.why or "no"),
-        )
-        for f in findings.findings
-    ]
-    table = (
-        _table(("kind", "nodes" if findings.names else "items", "explains", "certified"), rows)
-        if rows
-        else ""
-    )
-    return f"<p>{_safe(findings.outcome.value)}{': ' + _safe(findings.stopped) if findings.stopped else ''}</p>{table}"  # noqa: E501
+    """The outcome, and a line per finding with its nodes, or its items where they have no names."""
+    lines = [f"{findings.outcome.value} {findings.stopped}"]
+    for finding in findings.findings:
+        names = (findings.names[k] if findings.names else [f"#{k}"] for k in finding.items)
+        lines.append(f"{finding.kind.value}: {', '.join(chain.from_iterable(names))}")
+    return _plain("\n".join(lines))
 
 
 @html.register
@@ -216,9 +159,7 @@ def _(bisection: Bisection) -> str:
         return _progress(bisection)
     findings = bisection.result.findings
     first = _around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
-    report = (
-        f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.result))}</pre>"
-    )
+    report = _plain(text_report.render(bisection.result))
     return report + (_scrolling(first) if first else "")
 
 
@@ -268,6 +209,10 @@ def _safe(name: object) -> str:
     return escape(clean(str(name)))
 
 
+def _plain(text: str) -> str:
+    return f"<pre style='white-space:pre-wrap'>{escape(clean_lines(text))}</pre>"
+
+
 def _words(names: Iterable[str], most: int = 4) -> str:
     names = list(names)
     shown = ", ".join(f"<code>{_safe(name)}</code>" for name in names[:most])
@@ -278,20 +223,8 @@ def _status(word: str) -> str:
     return f'<b style="color:{COLORS.get(word, "inherit")}">{_safe(word)}</b>'
 
 
-def _error(judgement: Judgement) -> str:
-    return _safe(reports.error(judgement.errors.get("max_rel")))
-
-
-def _judged(judgement: Judgement | None) -> str:
-    return "" if judgement is None else f"{_error(judgement)} {_status(judgement.status.value)}"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are HTML already."""
-    head = "".join(f'<th style="text-align:left">{title}</th>' for title in titles)
-    lines = ("".join(f'<td style="text-align:left">{cell}</td>' for cell in row) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _judged(status: Status, why: str) -> str:
+    return f"<p>{_status(status.value)}: {_safe(why)}</p>"
 
 
 def _scrolling(inner: str) -> str:

@@ -86,7 +86,7 @@ def test_graph_cut_and_region_are_drawn(odd: subgraph.Graph) -> None:
     assert checked(odd).startswith("odd.onnx: ")
     piece = subgraph.cut(odd, end="<b>&")
     shown = checked(piece)
-    assert "float32 1×3" in shown and "<b>&" in shown
+    assert "1 node" in shown and "<b>&" in shown
     assert "\x1b" not in notebook.html(odd) and checked(piece.region) in shown
     for item in (odd, piece):
         assert ElementTree.fromstring(notebook.drawing(item)).tag.endswith("svg")
@@ -96,7 +96,7 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
     verdict = subgraph.Verdict(
         subgraph.Status.FAIL, subgraph.Signature.REFUSED, "no operator <LSTM>"
     )
-    assert checked(verdict).endswith("<LSTM>")
+    assert checked(verdict).strip().endswith("<LSTM>")
     with pytest.raises(TypeError, match="int"):
         notebook.html(3)
 
@@ -124,7 +124,7 @@ def test_plan_shows_its_curve() -> None:
     )
     shown = checked(plan)
     assert shown.startswith(plan.says)
-    assert "<conv>Convfloat322.5e-01" in shown and notebook.html(plan).count("<svg") == 1
+    assert "<conv> Conv float32" in shown and notebook.html(plan).count("<svg") == 1
     assert "<svg" not in notebook.html(replace(plan, tried=tried[:1], kept=[]))
     again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))
     assert notebook.html(again) == notebook.html(plan)
@@ -172,7 +172,7 @@ def test_the_example_is_what_its_cells_give(
         for cell in made["cells"]
         if "outputs" in cell
     ]
-    assert has_line(text[2], "wrong tensor") and "stem/pool:0" in text[2]
+    assert has_line(text[2], "first bad tensor") and "stem/pool:0" in text[2]
     assert has_line(text[4], "wrong: 2 of 28", "stem/pad, stem/pool") and "<svg" in text[4]
     assert made["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["['stem/pad', 'stem/pool']"]
 
@@ -189,9 +189,9 @@ def test_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) ->
 def test_findings_are_called_by_the_nodes_names() -> None:
     finding = Finding(FindingKind.CULPRIT, (0, 1), None, certified=True)
     findings = Findings(Outcome.DISAGREE, Counts(), findings=(finding,))
-    assert "items" in checked(findings) and "culprit0, 1" in checked(findings)
+    assert has_line(checked(findings), "culprit", "#0, #1")
     named = replace(findings, names=(("conv1",), ("<pad>", "pool")))
-    assert "nodes" in checked(named) and has_line(checked(named), "conv1, <pad>, pool")
+    assert has_line(checked(named), "conv1, <pad>, pool")
 
 
 def test_progress_is_one_line_that_is_updated(
