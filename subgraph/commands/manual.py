@@ -67,14 +67,6 @@ def start(
         ),
     ] = "npy,bin",
     batch: Annotated[int, option("--batch", "N", "Tasks to hand out at a time; default 1.")] = 1,
-    repeat: Annotated[
-        int,
-        option(
-            "--repeat",
-            "N",
-            "Runs of each piece; where they contradict each other, nothing is concluded.",
-        ),
-    ] = 1,
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -102,10 +94,6 @@ def start(
     model_path = asked.model_path
     criterion = asked.criterion
     _check_batch(batch)
-    if not 1 <= repeat <= session.MAX_REPEAT:
-        raise UsageError(
-            f"--repeat {repeat}: expected 1 to {session.MAX_REPEAT}", code="option.out-of-range"
-        )
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
@@ -123,7 +111,6 @@ def start(
         command=command_line(),
         notes=(),
         force=result.force,
-        repeat=repeat,
     )
     folder = sessions.folder_of(asked.output, name)
     sessions.require_none(folder, result.force)

@@ -67,7 +67,6 @@ def next_steps(
     if manual.recorded and not manual.log:
         told = "known from the recording, which only guides the search:"
         lines = [told, *(f"  {clean(line)}" for line in manual.recorded.lines), *lines]
-    lines[:0] = [f"! {clean(line)}" for line in bisection.contradictions]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (optional now; may save a round)"

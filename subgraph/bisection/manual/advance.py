@@ -159,8 +159,6 @@ def setup_of(session: Session) -> Setup:
 def _notes(session: Session) -> Iterator[str]:
     answers = count(len(session.log), "answer")
     repeated = "nothing was repeated, so intermittent faults go unnoticed"
-    if session.request.repeat > 1:
-        repeated = f"each piece was run {session.request.repeat} times"
     yield f"run by hand: {answers} in {count(session.rounds, 'round')}; {repeated}"
     if session.recorded:
         yield (
@@ -223,10 +221,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
     """
     results = session.results()
     session = session.restricted_to(results)
-    request = session.request
-    bisection = ManualBisection(
-        trials, options_of(session), results, _evidence(session), request.repeat
-    )
+    bisection = ManualBisection(trials, options_of(session), results, _evidence(session))
     shown = session.shown
     has_ended = True
     try:
@@ -235,7 +230,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
         session = replace(session, open=[])
     except Pending as pending:
         has_ended = False
-        next_tasks = bisection.oracle.next_tasks(pending, request.batch * request.repeat)
+        next_tasks = bisection.oracle.next_tasks(pending, session.request.batch)
         needed = {task.key for task in pending.tasks}
         session = _prepare(session, bisection.oracle.trials.model, next_tasks, needed)
     session = replace(session, shown=len(bisection.steps), settled=True).save()
@@ -266,7 +261,6 @@ def _prepare(
     next_round = 1 + max((session.task(a.number).round for a in session.log), default=0)
     next_number = 1 + max((task.number for task in session.tasks), default=0)
     task_format = TaskFormat.parse(session.request.export)
-    repeat = session.request.repeat
     opened = []
     session.todo.mkdir(exist_ok=True)
     for task in next_tasks:
@@ -276,8 +270,6 @@ def _prepare(
         if not tasks.is_complete(session.todo, number, task.key):
             tasks.write_task(model, task, number, session.todo, task_format, session.feeding)
         what = _what(task, session.todo / str(number), model)
-        if repeat > 1:
-            what += f" (run {task.run + 1} of {repeat})"
         own_round = logged.round if logged and number in session.open else next_round
         opened.append(LoggedTask(number, task.key, what, own_round, task.key in needed))
     numbers = [task.number for task in opened]

@@ -1,8 +1,7 @@
 """A person who runs the candidate, as an `Asker`: it returns the recorded results, and raises
 `Pending` for one that is missing.
 
-Manual runs are expensive: nothing is repeated unless the user says so, and a region is run with
-pinned shapes only.
+Manual runs are expensive: nothing is repeated, and a region is run with pinned shapes only.
 """
 
 from __future__ import annotations
@@ -30,34 +29,21 @@ class Pending(Exception):
         self.tasks = tuple(tasks)
 
 
-@dataclass
-class PersonLog(RunLog):
-    """Recorded results that a search used.
-
-    Attributes:
-        contradictory: how the runs of a region contradict each other, by its nodes.
-    """
-
-    contradictory: dict[tuple[int, ...], str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Person(JudgeProperties):
     """Asks a person, who runs the candidate.
 
     Attributes:
-        judge: decides whether several runs of a region contradict each other.
+        judge: judges the results.
         results: the recorded results by key of the task.
-        repeat: how often each region is run.
         may_ask: whether a missing result raises `Pending`; otherwise it is unresolved.
         log: the results that were used.
     """
 
     judge: Judge
     results: Mapping[str, RunResult]
-    repeat: int = 1
     may_ask: bool = False
-    log: PersonLog = field(default_factory=PersonLog)
+    log: RunLog = field(default_factory=RunLog)
 
     takes_merged_cuts = False
 
@@ -72,11 +58,11 @@ class Person(JudgeProperties):
 
     def with_result(self, region: Region, result: RunResult) -> Person:
         """The same results, and one of a region that the person did not run."""
-        return replace(self, results={**self.results, **dict.fromkeys(self.keys(region), result)})
+        return replace(self, results={**self.results, self.key(region): result})
 
     def restarted(self) -> Person:
         """The same results, none of which was used so far."""
-        return replace(self, log=PersonLog())
+        return replace(self, log=RunLog())
 
     def form_of(self, region: Region) -> Form:
         """The form in which a person is given a region."""
@@ -101,58 +87,33 @@ class Person(JudgeProperties):
             ModelError: the region cannot be cut, so nobody can run it.
         """
         self.model.capture(region)
-        keys = self.keys(region, feeds)
-        known = [self.results[key] for key in keys if key in self.results]
-        skipped = [r for r in known if r.failure and r.failure.status is Status.UNRESOLVED]
-        if len(known) < len(keys) and not skipped:
+        key = self.key(region, feeds)
+        if key not in self.results:
             if not self.may_ask:
                 return unresolved("not run by hand")
-            raise Pending([t for t in self.tasks(region, feeds) if t.key not in self.results])
-        result = skipped[0] if skipped else self._settled(region, feeds, known)
-        self.log.made.update(dict.fromkeys(keys, result.made))
+            raise Pending([self.task(region, feeds)])
+        result = self.results[key]
+        self.log.made[key] = result.made
         agrees = result.failure is not None and result.failure.status is Status.AGREE
         if agrees and feeds is not None:
             # the region is good, so that the reference has the values for these feeds
             return RunResult(tuple(self.model.run_on_reference(region, feeds)))
         return result
 
-    def _settled(self, region: Region, feeds: Feeds | None, runs: Sequence[RunResult]) -> RunResult:
-        """The result of several runs: the first; nothing is known if they contradict each
-        other."""
-        first, *others = runs
-        if not others:
-            return first
-        if feeds is None:
-            said = [self._status_in_words(region, run) for run in runs]
-        else:  # the reference's values say nothing here
-            pairs = [run for run in others if not (first.failure or run.failure)]
-            said = ["same", *("other values" if first.differing(r) else "same" for r in pairs)]
-        if len(set(said)) == 1:
-            return first
-        words = ", ".join(f"run {k} {word}" for k, word in enumerate(said, 1))
-        why = f"its runs contradict each other: {words}"
-        self.log.contradictory[region.nodes] = why
-        return unresolved(why)
-
-    def _status_in_words(self, region: Region, run: RunResult) -> str:
-        verdict = self.judge.verdict(region, run)
-        signature = f" ({verdict.signature})" if verdict.signature else ""
-        return f"{verdict.status.value}{signature}"
-
-    def tasks(self, region: Region, feeds: Feeds | None = None) -> list[Task]:
-        """The tasks of running a region, one for each time.
+    def task(self, region: Region, feeds: Feeds | None = None) -> Task:
+        """The task of running a region.
 
         Raises:
             ModelError: the region cannot be cut.
         """
         for _, records in self.model.sample_groups(region, feeds):
             self.model.cut(region, records)
-        return [Task(key, region, feeds, run) for run, key in enumerate(self.keys(region, feeds))]
+        return Task(self.key(region, feeds), region, feeds)
 
-    def keys(self, region: Region, feeds: Feeds | None = None) -> list[str]:
-        """The keys of the tasks of running a region.
+    def key(self, region: Region, feeds: Feeds | None = None) -> str:
+        """The key of the task of running a region.
 
-        They are digests of the nodes, the boundary, and the values fed instead of reference values.
+        It is a digest of the nodes, the boundary, and the values fed instead of reference values.
         The latter are those of the session's first command: another version, or another machine,
         may give other last bits.
         """
@@ -160,5 +121,4 @@ class Person(JudgeProperties):
         fed = [self.model.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
         freeze = self.model.freeze and bool(region.shapes)
         fed = fed if any(fed) else []
-        key = digest("hand/1", list(region.nodes), entering, list(region.outputs), freeze, fed)
-        return [key, *(digest("again", key, run) for run in range(1, self.repeat))]
+        return digest("hand/1", list(region.nodes), entering, list(region.outputs), freeze, fed)

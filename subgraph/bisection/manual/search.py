@@ -143,7 +143,7 @@ class ManualOracle(NodeOracle):
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MAX_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
-                raise Pending(self.person.tasks(self.trials.model.whole()))
+                raise Pending([self.person.task(self.trials.model.whole())])
         return super()._answer(query)
 
     def _with_share(
@@ -250,10 +250,9 @@ class ManualBisection(Bisection):
         options: BisectionOptions,
         results: Mapping[str, RunResult],
         evidence: RecordedEvidence | None = None,
-        repeat: int = 1,
     ) -> None:
         judge = replace(trials.judge, runtime=replace(trials.runtime, is_manual=True))
-        super().__init__(Trials(Person(judge, results, repeat), judge), options)
+        super().__init__(Trials(Person(judge, results), judge), options)
         self._evidence = evidence
         self._results = results
 
@@ -279,7 +278,7 @@ class ManualBisection(Bisection):
         person = trials.ask
         assert isinstance(person, Person)
         whole = person.model.whole()
-        recorded = None if self._results.keys() & person.keys(whole) else self._recorded_whole()
+        recorded = None if person.key(whole) in self._results else self._recorded_whole()
         if recorded:
             person.model.capture(whole)
             if trials.judge.verdict(whole, recorded).status is not Status.FAIL:
@@ -318,17 +317,5 @@ class ManualBisection(Bisection):
         return replace(findings, counts=Counts(counts, nodes))
 
     def further_notes(self) -> list[str]:
-        """Notes about the answers: the recording's, and those that contradict each other."""
-        notes = [RECORDED_WHOLE] if WHOLE in self.oracle.from_recording else []
-        return [*notes, *self.contradictions]
-
-    @property
-    def contradictions(self) -> list[str]:
-        """Regions whose runs contradict each other, in words: no answer rests on them."""
-        model = self.oracle.trials.model
-        notes = []
-        for nodes, why in self.oracle.person.log.contradictory.items():
-            ends = dict.fromkeys(map(model.graph.label, (nodes[0], nodes[-1])))
-            name = "the whole model" if nodes == model.whole().nodes else " … ".join(ends)
-            notes.append(f"{name}: {why}; no conclusion rests on these runs")
-        return notes
+        """A note if the recording answered for the full model."""
+        return [RECORDED_WHOLE] if WHOLE in self.oracle.from_recording else []

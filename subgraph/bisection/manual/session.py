@@ -55,7 +55,6 @@ WORDS = {
 }
 TAKEN = "taken"  # the word of an answer with outputs
 MAX_BATCH = 64  # tasks at once
-MAX_REPEAT = 16  # runs of each
 OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 
@@ -75,7 +74,6 @@ class ManualRequest:
 
     Attributes:
         export: the form of the inputs, as `TaskFormat.parse` reads it.
-        repeat: how often each task is run.
     """
 
     name: str
@@ -91,7 +89,6 @@ class ManualRequest:
     command: str
     notes: Sequence[str]
     force: bool
-    repeat: int = 1
 
 
 @dataclass(frozen=True)
@@ -244,8 +241,8 @@ class Session(SavedSession):
             ValueError, KeyError, UsageError: they do not.
         """
         request = self.request
-        if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
-            raise ValueError("batch or repeat is out of bounds")
+        if not 1 <= request.batch <= MAX_BATCH:
+            raise ValueError("batch is out of bounds")
         for sample in self.samples:
             values = {record.name for record in sample.tensors}
             if missing := [r.name for r in sample.fed if r.name not in values & {*sample.origins}]:

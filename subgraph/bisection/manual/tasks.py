@@ -87,13 +87,11 @@ class Task:
         key: digest of everything that the result depends on.
         region: the region.
         feeds: values fed instead of reference values; None for reference values.
-        run: the number of the run, from 0, if the region is run several times.
     """
 
     key: str
     region: Region
     feeds: Feeds | None
-    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ def write_task(
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                text = _todo_text(written.manifest, number, task.run)
+                text = _todo_text(written.manifest, number)
                 (work / TODO_TXT).write_text(text, encoding="utf-8")
                 case.write_manifest(WrittenTask(**vars(written.manifest), by_hand=entry), work)
                 (work / FROM_DEVICE).mkdir()
@@ -244,12 +242,9 @@ def remove(folder: Path) -> bool:
 # ------------------------------------------------------------ text
 
 
-def _todo_text(manifest: case.CaseManifest, number: int, run: int) -> str:
+def _todo_text(manifest: case.CaseManifest, number: int) -> str:
     """Write instructions for somebody who has only this folder."""
     lines = [f"{number}: {span_of(manifest.region)}", ""]
-    if run:
-        again = f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run."
-        lines += [again, ""]
     lines += ["Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _file_lines(manifest.inputs)]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]

@@ -614,64 +614,6 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     assert notes.exists()
 
 
-# ------------------------------------------------------------------------------------------------
-# several runs
-
-
-@pytest.mark.slow
-def test_each_piece_is_run_as_often_as_wanted_in_as_many_trips(here: Path, manual: Manual) -> None:
-    begun = manual(*START, "--repeat", "2")
-    first, second = [t["what"] for t in begun.document["open"]]
-    assert has_line(first, "run 1 of 2")
-    assert has_line(second, "run 2 of 2")
-    assert all(t["needed"] for t in begun.document["open"])
-    assert has_line((TODO / "2" / "TODO.txt").read_text(), "Run 2")
-    done = to_the_end(manual, begun, nodes="n7")
-    assert named(done["result"]) == [["n7"]] and done["result"]["findings"][0]["certified"]
-    assert (done["trips"], done["answers"]) == (4, 8)
-    assert has_line(done["result"]["notes"], "2 times")
-
-
-def test_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manual) -> None:
-    manual(*START, "--repeat", "2")
-    manual("good", "1")
-    result = manual("bad", "2")
-    assert result.exit_code == 5 and not result.document["result"]["agree"]
-    says = (
-        "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); no"
-        " conclusion rests on"
-    )
-    assert any(says in note for note in result.document["result"]["notes"])
-    with raises(UsageError, "option.out-of-range", "--repeat 0", "16"):
-        manual(*START, "--force", "--repeat", "0")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shaky", ["n7, 1 node", "all but n7"])
-def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: Manual) -> None:
-    result = manual(*START, "--repeat", "2")
-    for _ in range(MAX):
-        if result.document["ended"]:
-            break
-        for task in list(result.document["open"]):
-            wavers = task["what"].startswith(shaky) and "intermediate" not in task["what"]
-            board(
-                Path(task["folders"][0]),
-                **({} if wavers and "run 1" in task["what"] else {"nodes": "n7"}),
-            )
-            if wavers and task["what"].startswith("all but") and "run 2" in task["what"]:
-                board(Path(task["folders"][0]), nodes="n3")
-        result = manual("take")
-    else:
-        raise AssertionError("it does not end")
-    document = result.document["result"]
-    assert has_line(document["notes"], "contradict")
-    certified = [f["nodes"] for f in document["findings"] if f["certified"]]
-    assert certified == ([["n7"]] if shaky == "all but n7" else [])
-    known = any("the whole model agrees" in note for note in document["notes"])
-    assert known is (shaky != "all but n7")
-
-
 # ------------------------------------------------------------ a
 # recording
 
