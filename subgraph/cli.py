@@ -292,7 +292,8 @@ def _set_up_log(*, verbose: bool, quiet: bool, live: bool) -> None:
         handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
-    log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    level = logging.WARNING if quiet else logging.INFO
+    log.setLevel(logging.DEBUG if verbose else level)
 
 
 def _log_heartbeat() -> None:

@@ -283,7 +283,11 @@ def _reader_of(option: Any) -> Reader:
             )
         if plain in (int, float):
             _require_numbers(value)
-        return float(value) if is_number else made(value) if made else value
+        if is_number:
+            return float(value)
+        if made:
+            return made(value)
+        return value
 
     return read
 

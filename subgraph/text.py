@@ -151,11 +151,9 @@ def columns(text: str) -> int:
     >>> columns("a卷")
     3
     """
-    return (
-        len(text)
-        if text.isascii()
-        else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-    )
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def from_run(number: int | None) -> str:

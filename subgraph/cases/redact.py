@@ -221,13 +221,11 @@ class Redactor:
         if self._is_script(word):
             return word
         name = PurePath(word.replace("\\", "/")).name
-        return (
-            name
-            if _NAME.fullmatch(name) and not self._is_private(name)
-            else REMOVED
-            if word
-            else ""
-        )
+        if _NAME.fullmatch(name) and not self._is_private(name):
+            return name
+        if word:
+            return REMOVED
+        return ""
 
     def _is_private(self, word: str) -> bool:
         return any(
@@ -287,16 +285,10 @@ class Redactor:
             if key in ("source", "sources") and "module" in value:
                 if not self.metadata:
                     return None
-                left = {
-                    "module": value["module"],
-                    "class": "",
-                    "file": None,
-                    "line": None,
-                    "code": None,
-                }
-                return (
-                    value if self.source else left if self.metadata else None
-                )  # an empty class: not a module that a name alone tells
+                if self.source:
+                    return value
+                nothing = dict.fromkeys(("file", "line", "code"))
+                return {"module": value["module"], "class": "", **nothing}
             owner = (
                 str(value.get("backend") or value.get("name") or key) if key in SPEC_KEYS else ""
             )
@@ -325,7 +317,11 @@ class Redactor:
         is_judged = self.own_criterion and (
             value.get("status") == Status.AGREE or value.get("signature") in JUDGED
         )
-        ours = ("why", "label") if is_judged else ("label",) if "status" not in value else ()
+        ours: set[str] = set()
+        if is_judged or "status" not in value:
+            ours.add("label")
+        if is_judged:
+            ours.add("why")
         return {
             k if is_map or k in self.names or self._is_known_key(k) else REMOVED: (
                 v

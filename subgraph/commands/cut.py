@@ -299,7 +299,12 @@ def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> st
 def _result(cases: list[Case]) -> Result:
     statuses = {case.manifest.check.status for case in cases}
     is_unsure = not statuses.isdisjoint(("different", "unrepeatable"))
-    code = 1 if "refused" in statuses else INCONCLUSIVE if is_unsure else 0
+    if "refused" in statuses:
+        code = 1
+    elif is_unsure:
+        code = INCONCLUSIVE
+    else:
+        code = 0
     results = [case.document() for case in cases]
     document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:

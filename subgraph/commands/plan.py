@@ -289,8 +289,11 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: t.kept)
     own_model = not planner.twin.by_command
+    code = 5 if found is None or unsure else 0
+    if planner.is_wrong:
+        code = 1
     document = PlanDocument(
-        exit_code=1 if planner.is_wrong else 5 if found is None or unsure else 0,
+        exit_code=code,
         says="",
         precision=planner.twin.precision,
         unit=planner.unit,
@@ -316,12 +319,10 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         notes=_notes(planner, found),
         command=command_line(),
     )
-    problem = (
-        f"{'wrong' if planner.is_wrong else 'inconclusive'}: {planner.problem}"
-        if planner.problem
-        else ""
-    )
-    return replace(document, says=problem or _says(document))
+    if not planner.problem:
+        return replace(document, says=_says(document))
+    word = "wrong" if planner.is_wrong else "inconclusive"
+    return replace(document, says=f"{word}: {planner.problem}")
 
 
 def _notes(planner: Planner, found: Found | None) -> list[str]:

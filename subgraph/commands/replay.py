@@ -75,7 +75,12 @@ def replay(
         for label, verdict in zip(labels, verdicts, strict=True)
     ]
     statuses = {verdict.status for verdict in verdicts}
-    code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
+    if Status.FAIL in statuses:
+        code = 1
+    elif statuses == {Status.AGREE}:
+        code = 0
+    else:
+        code = 5
     document = ReplayResult(
         exit_code=code, case=str(case.place), candidate=chosen.name, samples=rows
     )

@@ -340,11 +340,8 @@ def _totals(document: SweepDocument) -> Iterator[str]:
     candidate."""
     tests = document.tests
     operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
-    networks = (
-        f"{' and' if operators else ' of'} {count(tests.networks, 'network')}"
-        if tests.networks
-        else ""
-    )
+    joint = " and" if operators else " of"
+    networks = f"{joint} {count(tests.networks, 'network')}" if tests.networks else ""
     number = f"{tests.count:,} {'test' if tests.count == 1 else 'tests'}{operators}{networks}"
     for k, candidate in enumerate(document.candidates):
         totals = _by_word(candidate.totals)

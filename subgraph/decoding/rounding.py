@@ -60,4 +60,8 @@ def relative_error(expected: Any, actual: Any) -> float:
     found = distance(expected, actual)
     if found is None:
         return math.inf
-    return found[0] / found[1] if found[1] else (math.inf if found[0] else 0.0)
+    if found[1]:
+        return found[0] / found[1]
+    if found[0]:
+        return math.inf
+    return 0.0

@@ -426,9 +426,10 @@ class LoopSearch:
 
 def _said(seen: StepSeen, error: SubcutError | None) -> str:
     """`1.2e-06  agree`; or why there is no output."""
-    size = (
-        f"no output: {error.what if error else 'none was given'}"
-        if seen.error is None
-        else f"{seen.error:.1e}"
-    )
-    return f"{size}  {'FAIL' if seen.status == Status.FAIL else 'agree'}"
+    if seen.error is None:
+        why = error.what if error else "none was given"
+        size = f"no output: {why}"
+    else:
+        size = f"{seen.error:.1e}"
+    word = "FAIL" if seen.status == Status.FAIL else "agree"
+    return f"{size}  {word}"

@@ -135,7 +135,12 @@ def chart(
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
     zeros = 0.0 in numbers
     below = any(0 < n < 10.0**low for n in numbers)
-    floor = f"≤1e{low}" if below else "0" if zeros else ""
+    if below:
+        floor = f"≤1e{low}"
+    elif zeros:
+        floor = "0"
+    else:
+        floor = ""
     low -= bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
     edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]

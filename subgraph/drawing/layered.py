@@ -338,7 +338,12 @@ class _Rows:
         middles = []
         for k, layer in enumerate(self.layers):
             boxes = (self.items[i].height for i in layer if i < len(self.items))
-            tall = max(boxes, default=0.0) if k % 2 == 0 else TEXT if k in texts else 0.0
+            if k % 2 == 0:
+                tall = max(boxes, default=0.0)
+            elif k in texts:
+                tall = TEXT
+            else:
+                tall = 0.0
             at += min(CURVE + far[k] / 12, CURVE_MOST) if k else 0.0
             middles.append(at + tall / 2)
             self.tall.append(tall)

@@ -355,15 +355,14 @@ class Drawer:
                 for n in range(b.first, b.first + b.size)
             ]
         )
-        kind = (
-            "open"
-            if inner
-            else "group"
-            if group
-            else "node"
-            if nodes
-            else self.key(cell.member).partition(":")[0]
-        )
+        if inner:
+            kind = "open"
+        elif group:
+            kind = "group"
+        elif nodes:
+            kind = "node"
+        else:
+            kind = self.key(cell.member).partition(":")[0]
         return Box(
             key=self.key(cell.member),
             kind=kind,

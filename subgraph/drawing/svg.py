@@ -225,8 +225,13 @@ def _box(box: Box, marks: Marks) -> str:
 def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """A tag at the box's upper right corner: its badges, else ✗ or ?."""
     badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
-    sign = "✗" if "found" in classes else "?" if "suspect" in classes else ""
-    said = badges[0] + (f" … {badges[-1]}" if len(badges) > 1 else "") if badges else ""
+    if "found" in classes:
+        sign = "✗"
+    elif "suspect" in classes:
+        sign = "?"
+    else:
+        sign = ""
+    said = " … ".join((*badges[:1], *badges[1:][-1:]))
     if not (text := " ".join(filter(None, (sign, said)))):
         return []
     wide = len(text) * LETTER + 6

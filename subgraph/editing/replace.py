@@ -158,11 +158,10 @@ def _fits(one: DeclaredType, other: DeclaredType) -> bool:
 
 
 def _shown(t: DeclaredType) -> str:
-    return (
-        t.dtype
-        if t.dims is None
-        else f"{t.dtype} {clean('×'.join('?' if d is None else str(d) for d in t.dims))}"
-    )
+    if t.dims is None:
+        return t.dtype
+    sizes = ("?" if d is None else str(d) for d in t.dims)
+    return f"{t.dtype} {clean('×'.join(sizes))}"
 
 
 def _declare(graph: Any, inputs: Sequence[Any], infos: Sequence[Any]) -> None:

@@ -92,11 +92,10 @@ def release(
     needs = tuple(
         need.format(date=known.micro) if known else need.partition("<")[0] for need in needs
     )
-    numpy = (
-        ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",)
-        if numpy_2
-        else ()
-    )
+    numpy: tuple[str, ...] = ()
+    if numpy_2:
+        is_older = known is not None and known < parse(numpy_2)
+        numpy = ("numpy<2",) if is_older and not beside else ("numpy",)
     wanted = f"{variant or name}=={known}" if known else variant or name
     if processor:  # what is built for this machine cannot be lent
         beside = (*beside, *(() if numpy else ("numpy",)), *emulated.BESIDE)

@@ -54,13 +54,12 @@ def misfit(
         ("output", node.output, known.min_output, known.max_output),
     ):
         if not low <= len(names) <= high:
-            limits = (
-                f"{low}"
-                if low == high
-                else f"{low} or more"
-                if high > UNLIMITED
-                else f"{low} to {high}"
-            )
+            if low == high:
+                limits = f"{low}"
+            elif high > UNLIMITED:
+                limits = f"{low} or more"
+            else:
+                limits = f"{low} to {high}"
             return f"has {count(len(names), role)}; at opset {version} it has {limits}"
     pairs = ((name, formal, types.get(name)) for name, formal in _paired(node.input, known.inputs))
     wrong = (
@@ -134,7 +133,8 @@ def type_text(proto: protobuf.TypeProto) -> str:
         return f"map({key[7:-1]},{value})" if key and value else ""
     if kind in ("sequence_type", "optional_type"):
         inner = type_text(getattr(proto, kind).elem_type)
-        return f"{'seq' if kind == 'sequence_type' else 'optional'}({inner})" if inner else ""
+        word = "seq" if kind == "sequence_type" else "optional"
+        return f"{word}({inner})" if inner else ""
     return ""
 
 

@@ -392,7 +392,12 @@ class _Facts:
 
     def entering(self, name: str) -> EnteringTensor:
         graph = self.graph
-        kind = "input" if name in graph.inputs else "weight" if graph.is_weight(name) else None
+        if name in graph.inputs:
+            kind = "input"
+        elif graph.is_weight(name):
+            kind = "weight"
+        else:
+            kind = None
         maker = graph.maker.get(name)
         return EnteringTensor(
             **vars(self.tensor(name)), made_by=kind if maker is None else self.node(maker)

@@ -96,10 +96,8 @@ def _text(graph: Graph, name: str, digits: int) -> str:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
-    return (
-        str(value)
-        if isinstance(value, (bool, int))
-        else f"{value:.{digits}g}"
-        if isinstance(value, float)
-        else ""
-    )
+    if isinstance(value, (bool, int)):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return ""

@@ -359,7 +359,12 @@ class Planner:
         for k, (off, size) in zip(
             owners, result.tensors[0][PROBES].array().reshape(-1, 2).tolist(), strict=True
         ):
-            part = 0.0 if not off else off / size if size else math.inf
+            if not off:
+                part = 0.0
+            elif size:
+                part = off / size
+            else:
+                part = math.inf
             errors[k] = math.hypot(errors[k], part if math.isfinite(part) else math.inf)
         return errors
 
@@ -496,4 +501,8 @@ def distance(reference: Array, other: Array) -> float:
         return math.inf
     norm = float(np.linalg.norm(a[finite]))
     off = float(np.linalg.norm(a[finite] - b[finite]))
-    return off / norm if norm else (math.inf if off else 0.0)
+    if norm:
+        return off / norm
+    if off:
+        return math.inf
+    return 0.0

@@ -98,11 +98,10 @@ def sentence(
         for c in comparisons
         if not c.failing and not _fed_otherwise(c) and c.run.name not in unresolved
     ]
-    parts = (
-        [f"{listed(right)} {'agrees' if len(right) == 1 else 'agree'} with the reference"]
-        if right
-        else []
-    )
+    parts = []
+    if right:
+        verb = "agrees" if len(right) == 1 else "agree"
+        parts.append(f"{listed(right)} {verb} with the reference")
     if len(comparisons) == len(wrong) > 1 and len(found) == 1 and all(map(_inherited, wrong[1:])):
         shared = (
             "the model they were converted to"

@@ -92,7 +92,11 @@ def _outcome(run: RunSummary) -> str:
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
     """1 where a recording is wrong; else 5 where one is unresolved; else 0."""
     statuses = {comparison.status for comparison in comparisons}
-    return 1 if Status.FAIL in statuses else 5 if Status.UNRESOLVED in statuses else 0
+    if Status.FAIL in statuses:
+        return 1
+    if Status.UNRESOLVED in statuses:
+        return 5
+    return 0
 
 
 def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:

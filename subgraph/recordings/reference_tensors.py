@@ -97,4 +97,8 @@ def remoteness(reference: Array, before: Array, after: Array) -> float:
     if not np.array_equal(old[~np.isfinite(old)], new[~np.isfinite(old)], equal_nan=True):
         return np.inf
     step, own = (np.sum(np.square(d[finite])) for d in (new - old, old - exact))
-    return float(np.sqrt(step / own)) if own else np.inf if step else 0.0
+    if own:
+        return float(np.sqrt(step / own))
+    if step:
+        return np.inf
+    return 0.0

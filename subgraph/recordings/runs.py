@@ -320,7 +320,8 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
         sides.setdefault(re.sub(r"\d+(?=\D*$)", "#", side), []).append(side)
     runs = []
     for pattern, group in sides.items():
-        run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
+        side = group[0] if len(group) == 1 else pattern
+        run_name = name if len(sides) == 1 else f"{name}:{side}"
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=natural_order))
         runs.append(RecordedRun(run_name, recorded, samples))
     return _with_inputs(runs)

@@ -450,13 +450,12 @@ class Server:
 
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
-            value = (
-                [_array(v) for v in value]
-                if isinstance(value, list)
-                else None
-                if value is None
-                else _array(value)
-            )
+            if isinstance(value, list):
+                value = [_array(v) for v in value]
+            elif value is None:
+                value = None
+            else:
+                value = _array(value)
             text = _type_of(value, declared, form)
             if earlier and tensors.holds(earlier, value, text, folder):
                 return earlier

@@ -320,13 +320,12 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
         BackendError: this machine lacks what it needs, or it cannot be installed.
     """
     lacks = DEVICES[candidate.device].missing() if candidate.device else ""
-    lacks = (
-        f"{candidate.device} {lacks}"
-        if lacks
-        else emulated.missing(candidate.processor)
-        if candidate.processor
-        else ""
-    )
+    if lacks:
+        lacks = f"{candidate.device} {lacks}"
+    elif candidate.processor:
+        lacks = emulated.missing(candidate.processor)
+    else:
+        lacks = ""
     if lacks and not candidate.executor:
         raise BackendError(lacks, "subcut doctor", code="backend.no-device")
     if candidate.python:

@@ -146,7 +146,11 @@ def parse_type(text: str) -> tuple[str, str]:
 
 def arrays_of(value: Value) -> list[Array]:
     """The arrays in a value: one, one per element of a sequence, none of an empty optional."""
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    if value is None:
+        return []
+    return [value]
 
 
 def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
@@ -248,7 +252,7 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     its record."""
     form, dtype = parse_type(type_text)
     many = isinstance(value, list)
-    arrays: list[Any] = [] if value is None else list(value) if many else [value]
+    arrays = arrays_of(value)
     files = tuple(f"{stem}#{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
     for file, array in zip(files, arrays, strict=True):
         np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)

@@ -285,7 +285,12 @@ class ExpectedOutputs:
             if output.judge(self._noise_rule, Precision.FP32).status is not Status.AGREE:
                 tolerated.append(output.judge_by_tolerance())
         wrong = [j for j in tolerated if j.status is not Status.AGREE]
-        outcome = "differs" if wrong else "near" if tolerated else "agrees"
+        if wrong:
+            outcome = "differs"
+        elif tolerated:
+            outcome = "near"
+        else:
+            outcome = "agrees"
         return ReferenceResult(outcome, "".join(f"{j.name}: {j.why}" for j in wrong[:1]))
 
     @contextlib.contextmanager

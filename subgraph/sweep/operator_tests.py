@@ -34,7 +34,7 @@ from subgraph.results.sweep import NamedTest
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
+from subgraph.storage.tensors import Record, Value, arrays_of, load, parse_type, save, type_of
 from subgraph.sweep.renumbered import newest_taken, renumbered
 from subgraph.text import clean, nearest
 from subgraph.types import Array
@@ -330,7 +330,7 @@ def _save(
     records = []
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
         form, dtype, _ = declared_type(info.type)
-        for array in value if isinstance(value, list) else [] if value is None else [value]:
+        for array in arrays_of(value):
             actual = parse_type(type_of(array))[1]
             if actual != dtype:
                 raise InputError(

@@ -72,4 +72,8 @@ def _axis(source: RegionModel, node: protobuf.NodeProto) -> int | None:
     if source.opset < 20:
         return int(attribute(node, "axis", 1))
     value = source.value(argument(node, 2))
-    return -2 if not argument(node, 2) else None if value is None else int(value.reshape(-1)[0])
+    if not argument(node, 2):
+        return -2
+    if value is None:
+        return None
+    return int(value.reshape(-1)[0])

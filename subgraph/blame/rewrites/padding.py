@@ -245,7 +245,11 @@ def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
         zero = source.value(name)
         return float(zero.reshape(-1)[0]) if zero is not None and zero.size == 1 else None
     if op == "MaxPool":
-        return -np.inf if element in FLOATS else -128.0 if element == TensorProto.INT8 else 0.0
+        if element in FLOATS:
+            return -np.inf
+        if element == TensorProto.INT8:
+            return -128.0
+        return 0.0
     return 0.0
 
 

@@ -30,7 +30,6 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
         mine = (a > limit).reshape(-1)
         true = (b > (0.5 if is_label else limit)).reshape(-1)
         either = np.sum(mine | true)
-        shares.append(
-            0.0 if np.isnan(a).any() else float(np.sum(mine & true) / either) if either else 1.0
-        )
+        share = float(np.sum(mine & true) / either) if either else 1.0
+        shares.append(0.0 if np.isnan(a).any() else share)
     return float(np.mean(shares))

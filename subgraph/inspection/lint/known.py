@@ -152,7 +152,9 @@ def _outputs(node: LintNode) -> str:
 def _output(node: LintNode, place: int) -> str:
     name = node.output(place)
     is_read = name in node.scope.read or name in node.scope.outputs
-    return ("read" if is_read else "unread") if name else "none"
+    if not name:
+        return "none"
+    return "read" if is_read else "unread"
 
 
 def _of_maker(node: LintNode, place: int, inner: Callable[[LintNode], str | None]) -> str | None:
@@ -161,7 +163,9 @@ def _of_maker(node: LintNode, place: int, inner: Callable[[LintNode], str | None
 
 
 def _fed(node: LintNode, name: str) -> str:
-    return ("constant" if _is_constant(node, name) else "variable") if name else "none"
+    if not name:
+        return "none"
+    return "constant" if _is_constant(node, name) else "variable"
 
 
 def _type(node: LintNode, name: str) -> str | None:
@@ -175,7 +179,11 @@ def _rank(node: LintNode, name: str) -> str | None:
 
 def _maker(node: LintNode, name: str) -> str | None:
     maker = node.scope.makers.get(name)
-    return maker.op if maker else "input" if name in node.scope.inputs else None
+    if maker:
+        return maker.op
+    if name in node.scope.inputs:
+        return "input"
+    return None
 
 
 def _is_constant(node: LintNode, name: str) -> bool:

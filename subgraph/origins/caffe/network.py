@@ -357,13 +357,12 @@ def _require_arity(layer: CaffeLayer) -> None:
     fewest, most = _BOTTOMS.get(layer.text.type, (1, 1))
     tops = len(layer.tops)
     if not fewest <= len(layer.bottoms) <= most or (tops > 1 and layer.text.type not in _MANY_TOPS):
-        wants = (
-            f"{fewest}"
-            if fewest == most
-            else f"at least {fewest}"
-            if most > 2
-            else f"{fewest} or {most}"
-        )
+        if fewest == most:
+            wants = f"{fewest}"
+        elif most > 2:
+            wants = f"at least {fewest}"
+        else:
+            wants = f"{fewest} or {most}"
         raise layer.refuse(
             f"has {count(len(layer.bottoms), 'bottom')} and {count(tops, 'top')}",
             f"known: {wants}, and one top",

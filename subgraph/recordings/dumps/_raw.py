@@ -171,8 +171,9 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
             code="tensor.unsupported-type",
         )
     aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
-    dims = item.get("shape")
-    shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
+    shape = None
+    if item.get("shape") is not None:
+        shape = tuple(None if d is None else int(d) for d in item["shape"])
     return TensorSpec(
         dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item)
     )

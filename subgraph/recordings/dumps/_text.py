@@ -110,7 +110,9 @@ def _float(word: bytes) -> float:
     """A number; Windows prints `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)`."""
     if b"#" in word or word.lower().startswith((b"nan(", b"-nan(")):
         inf = b"inf" in word.lower()
-        return (float("-inf") if word.startswith(b"-") else float("inf")) if inf else float("nan")
+        if not inf:
+            return math.nan
+        return -math.inf if word.startswith(b"-") else math.inf
     return float(word)
 
 

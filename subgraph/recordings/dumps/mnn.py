@@ -37,7 +37,11 @@ def detect(files: Files) -> int:
     if _lists(files):
         return MARKED
     ops = [m for m in (_op(files, n) for n in files.names) if m]
-    return MARKED if any(m["fed"] for m in ops) else BARE if ops else NONE
+    if any(m["fed"] for m in ops):
+        return MARKED
+    if ops:
+        return BARE
+    return NONE
 
 
 def plain(name: str) -> str:

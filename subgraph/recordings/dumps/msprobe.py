@@ -38,12 +38,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             function = _FUNCTION.fullmatch(name)
             if not isinstance(call, dict) or not (module or function):
                 continue
-            number = int(module["call"]) if module else 0
-            path = (
-                f"{module['path']}{f'_{number}' if number else ''}"
-                if module
-                else name.removesuffix(".forward")
-            )
+            path = name.removesuffix(".forward")
+            if module:
+                number = int(module["call"])
+                path = f"{module['path']}_{number}" if number else module["path"]
             for role, key in (("input", "input_args"), ("output", "output")):
                 for index, file in enumerate(_files(call.get(key))):
                     yield _entry(

@@ -79,7 +79,12 @@ def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
         )
         return DumpEntry(file, unreadable, "", missing=missing)
     whole = _text.is_whole(files, file, skip)
-    dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
+    if spec.dtype in HOLDS:
+        dtype = spec.dtype
+    elif whole:
+        dtype = "int64"
+    else:
+        dtype = "float32"
     if said := _SHAPE.search(files.head(file)):
         spec = TensorSpec(dtype, tuple(map(int, re.findall(rb"\d+", said[0]))))
     elif spec.shape is not None and None in spec.shape:

@@ -300,11 +300,9 @@ class _Page:
                 prefs = OF_FIREFOX if provider.startswith("webgpu") else {}
                 how = {"channel": "moz-firefox", "firefox_user_prefs": prefs}  # by WebDriver BiDi
                 return _driver().firefox.launch(executable_path=place, **how)
-            flags = (
-                [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)]
-                if provider.startswith(GPU)
-                else []
-            )
+            flags = list(WEBGPU) if provider.startswith(GPU) else []
+            if flags and not hardware.has_gpu():
+                flags += IN_SOFTWARE
             root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
             return _driver().chromium.launch(
                 executable_path=place, args=flags, chromium_sandbox=not root
