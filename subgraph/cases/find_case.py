@@ -147,7 +147,7 @@ def require_no_loop(folder: Path) -> None:
         if isinstance(report, str)
         else "it has no case"
     )
-    shown = f"{LOOP_JSON} and steps.svg there are the whole of it"
+    shown = f"{LOOP_JSON} and steps.html there are the whole of it"
     raise UsageError(
         f"{clean(str(folder))} is of a loop, step by step; {shown}", inside, code="case.is-loop"
     )

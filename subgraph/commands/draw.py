@@ -1,4 +1,4 @@
-"""`subcut draw`: a model -> a picture of it, as SVG, PNG or an HTML page."""
+"""`subcut draw`: a model -> a picture of it, as SVG."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from subgraph.commands import Result, inside, options, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
-from subgraph.errors import OutputError, UnknownName, UsageError
+from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, between, of_nodes
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
-from subgraph.version import install
 
 if TYPE_CHECKING:
     from subgraph.bodies.parts import Part
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("subcut")
 
-FORMS = (".svg", ".png", ".html")
 SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
 MAX = 100_000  # pixels, levels, hops
-PNG_ZOOM = 2.0
-PNG_MOST = 30_000.0  # pixels of a PNG's side
 
 
 @dataclass(frozen=True)
@@ -81,9 +77,7 @@ def draw(
     trust: options.Trust = False,
     output: Annotated[
         Text,
-        option(
-            "--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output."
-        ),
+        option("--output -o", "FILE", "The .svg file; default: standard output."),
     ] = None,
     shown: ShownOptions,
     marked: MarkOptions,
@@ -97,13 +91,12 @@ def draw(
     Examples:
       subcut draw model.onnx -o model.svg
       subcut draw model.onnx -o near.svg --around stem/pool --hops 3
-      subcut draw model.onnx -o wrong.html --values subcut_out/bisect-wrong.py
+      subcut draw model.onnx -o wrong.svg --values subcut_out/bisect-wrong.py
     """
-    form = Path(output).suffix.lower() if output else ".svg"
-    if form not in FORMS:
+    if output and Path(output).suffix.lower() != ".svg":
         raise UsageError(
-            f"{output}: a drawing is {', '.join(FORMS)}",
-            "subcut draw MODEL -o model.svg",
+            f"{output}: a drawing is a .svg",
+            "subcut draw MODEL -o model.svg; a browser shows it, and prints it in other forms",
             code="option.unknown-value",
         )
     for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
@@ -113,16 +106,13 @@ def draw(
             )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
-    drawn = _inside(graph, shown, marked, form)
+    drawn = _inside(graph, shown, marked)
     document = replace(drawn.document, file=output)
     if output is None:
         inline = replace(document, svg=drawn.text)
         return Result(to_json(inline), drawn.text.rstrip("\n"))
     path = Path(output)
-    if form == ".png":
-        _write_bytes(path, _png(drawn.text))
-    else:
-        table.write(path, drawn.text, "choose another -o FILE")
+    table.write(path, drawn.text, "choose another -o FILE")
     return Result(to_json(document), "\n".join([*drawn.lines, clean(str(path))]))
 
 
@@ -138,7 +128,7 @@ class _Drawn:
 # ------------------------------------------------------------ one model
 
 
-def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
+def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     """Drawn is the graph that the nodes are in that the options name, which may be a body."""
     from subgraph.bodies.parts import Part, parts
     from subgraph.runtime.inputs import Feeding
@@ -158,12 +148,11 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -
             marked = replace(
                 marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])]
             )
-        return _one(parts(there) if there is graph else Part(there), shown, marked, form)
+        return _one(parts(there) if there is graph else Part(there), shown, marked)
 
 
-def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
+def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
-    from subgraph.drawing.page import page
     from subgraph.drawing.svg import FRAMES, Marks, svg
     from subgraph.inspection.network import inner_networks, labeled
     from subgraph.inspection.weights import small_constants
@@ -220,12 +209,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
     ]
     if marked.values:
         lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
-    name = graph.path.name
-    text = (
-        page(drawer, marks, name, keys, width, lines)
-        if form == ".html"
-        else svg(layout, marks, name)
-    )
+    text = svg(layout, marks, graph.path.name)
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
     return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
 
@@ -324,42 +308,3 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[
             code="result.other-model",
         )
     return values, failed, wrong
-
-
-# ------------------------------------------------------------ PNG
-
-
-def _png(text: str) -> bytes:
-    """Two pixels per pixel of the drawing, fewer where it is very large; on white.
-
-    Raises:
-        BackendError: the library is not installed.
-    """
-    from subgraph.drawing.svg import flattened
-
-    try:
-        import resvg_py
-    except ImportError as e:
-        raise UsageError(
-            "a .png needs the library resvg-py",
-            f"{install('png')}, or write a .svg",
-            code="package.not-installed",
-        ) from e
-    text, longest = flattened(text)
-    return bytes(
-        resvg_py.svg_to_bytes(
-            svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"
-        )
-    )
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {path}: {e.strerror or e}",
-            "choose another -o FILE",
-            code="output.unwritable",
-        ) from e

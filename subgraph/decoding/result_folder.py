@@ -1,4 +1,4 @@
-"""What a loop leaves: loop.json, and steps.svg, a picture of the errors over the steps."""
+"""What a loop leaves: loop.json, and steps.html, a page with the errors over the steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import LOOP_JSON
-from subgraph.decoding.picture import picture
 from subgraph.documents import to_json
 from subgraph.graph.graph import Graph
 from subgraph.results.loop import LoopDocument
@@ -18,7 +17,7 @@ from subgraph.storage import folders
 from subgraph.trials.session import Setup
 
 NAME_LENGTH = 60  # characters of the candidate's name in the folder's
-PICTURE = "steps.svg"
+PAGE = "steps.html"
 DOCUMENT = LOOP_JSON
 
 
@@ -34,14 +33,16 @@ def free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
 
 
 def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str) -> LoopDocument:
-    """Write the folder aside, and rename it; the document with the picture's path.
+    """Write the folder aside, and rename it; the document with the page's path.
 
     Raises:
         OutputError: it cannot be written.
     """
-    document = replace(document, report=(place.path / PICTURE).as_posix())
+    from subgraph.reports.html import render_loop  # jinja2, which few results need
+
+    document = replace(document, report=(place.path / PAGE).as_posix())
     with folders.aside(place.path) as work:
-        Path(work / PICTURE).write_text(picture(document), encoding="utf-8")
+        Path(work / PAGE).write_text(render_loop(document), encoding="utf-8")
         Path(work / DOCUMENT).write_text(
             json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8"
         )

@@ -9,7 +9,6 @@ dashed frame where it is a suspect. Each has a place of its own, so that all can
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -139,21 +138,6 @@ def _drawn(layout: Layout, marks: Marks) -> list[str]:
     parts += [_type(line, marks) for line in layout.lines if line.text or marks.boundary]
     parts += [_stub(stub, marks) for stub in layout.stubs]
     return list(filter(None, parts))
-
-
-def flattened(text: str) -> tuple[str, float]:
-    """An SVG of ours in light colors without variables and media queries, and its longer side in
-    pixels.
-
-    For renderers that know neither.
-    """
-    light = STYLE.partition("@media")[0]
-    rules = STYLE[STYLE.index(".subcut text") :]
-    for name, color in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
-        rules = rules.replace(f"var({name})", color)
-    rules = f".subcut text {{ font-family: {FONTS}; font-size: 11px; }}\n{rules}"
-    sides = re.findall(r' (?:width|height)="([\d.e+]+)"', text[: text.index(">")])
-    return text.replace(STYLE, rules), max(map(float, sides))
 
 
 def _open(

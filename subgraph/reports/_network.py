@@ -1,9 +1,8 @@
-"""The whole network of a document as a drawing: the findings' groups open, each error, and what
-every step showed."""
+"""The whole network of a document as a drawing: the findings' groups open, and each error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from subgraph.drawing.layout import Drawer, Layout
@@ -13,31 +12,20 @@ from subgraph.reports import is_proven
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.recorded import IntervalDocument, IntervalFinding
-from subgraph.search.oracle import QueryKind
-from subgraph.search.predicate import RegionOutcome
 from subgraph.verdict import Status
 
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
-UNKNOWN, AGREED, ALONE, IN_PLACE = (
-    ".",
-    "a",
-    "f",
-    "p",
-)  # what is known of a node; a capital, or o, where it is asked
-ASKED = {UNKNOWN: "o"}
-FAILS = (RegionOutcome.FAIL, RegionOutcome.MINOR)
 FOUND = "found"
 SUSPECT = "suspect"
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One width: the SVG, and per step a character per box, in the SVG's order."""
+    """The SVG for a page of this width, in pixels."""
 
     width: float
     svg: str
-    steps: Sequence[str]
 
 
 def whole_drawn(
@@ -45,7 +33,7 @@ def whole_drawn(
 ) -> list[Drawing]:
     """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to
     `#tensor-INDEX` if they have a row, else to `#finding-NUMBER`, if they are in one. Complexity:
-    that of `layered`, and steps × nodes."""
+    that of `layered`."""
     network = document.model.network
     if network is None or not _is_whole(network):
         return []
@@ -68,14 +56,13 @@ def whole_drawn(
         i: f"#tensor-{i}" for i in nodes if i in in_table
     }
     bad = {row.index for row in rows if row.status is Status.FAIL}
-    states = list(_states(document, len(nodes))) if isinstance(document, BisectDocument) else []
     keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
     drawings = []
     for width in WIDTHS:
         layout = drawer.layout(keys, width, tall=bool(marks.values))
         marks = Marks(**vars(marks) | {"links": _links(layout, to, bad)})
         text = svg(layout, marks, document.model.file, style=False)
-        drawings.append(Drawing(layout.width, text, [_painted(layout, *state) for state in states]))
+        drawings.append(Drawing(layout.width, text))
     return drawings
 
 
@@ -118,50 +105,8 @@ def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, st
     return links
 
 
-# ------------------------------------------------------------ the search
-
-
-def _states(
-    document: BisectDocument, nodes: int
-) -> Iterable[tuple[frozenset[int], dict[int, str]]]:
-    """Per step: the nodes it is about, and what is known of each node then.
-
-    The smallest regions that failed alone, what agreed alone, and what is wrong in place. A piece
-    that agrees in a pool, or at the model's outputs, may still fail alone: nothing is known of it.
-    """
-    alone: list[frozenset[int]] = []
-    agreed: set[int] = set()
-    wrong: set[int] = set()
-    for step in document.steps:
-        asked = frozenset(i for i in step.indices if 0 <= i < nodes)
-        query = step.query
-        status = step.status
-        if query == QueryKind.PROFILE:
-            wrong = {row.index for row in document.profile or () if row.status is Status.FAIL}
-        elif status in FAILS and asked and query in (QueryKind.ISOLATED, QueryKind.REST):
-            if not any(part <= asked for part in alone):
-                alone = [part for part in alone if not asked <= part] + [asked]
-        elif status is RegionOutcome.AGREE and query == QueryKind.ISOLATED:
-            agreed |= asked
-        known = dict.fromkeys(wrong, IN_PLACE) | dict.fromkeys(agreed, AGREED)
-        yield asked, known | {i: ALONE for part in alone for i in part}
-
-
 def _at(places: Mapping[int, int], node: int | None) -> int | None:
     return None if node is None else places.get(node)
-
-
-def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) -> str:
-    """A character per box, open ones first, as the SVG has them."""
-    text = []
-    for box in sorted(layout.boxes, key=lambda box: box.kind != "open"):
-        states = {known.get(i, UNKNOWN) for i in box.nodes}
-        found = next(
-            (s for s in (ALONE, IN_PLACE) if s in states), AGREED if states == {AGREED} else UNKNOWN
-        )
-        is_asked = any(i in asked for i in box.nodes)
-        text.append(ASKED.get(found, found.upper()) if is_asked else found)
-    return "".join(text)
 
 
 # ------------------------------------------------------------ the region
@@ -197,6 +142,6 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
     return [
-        Drawing(one.width, svg(one, marks, "The region and its neighbors", style=False), ())
+        Drawing(one.width, svg(one, marks, "The region and its neighbors", style=False))
         for one in layouts
     ]

@@ -41,7 +41,6 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
-from subgraph.view.dropped import looked_at
 from subgraph.view.opened import OpenedModel
 from subgraph.view.runs import Runs
 from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
@@ -491,11 +490,10 @@ class ViewSession:
     # ------------------------------------------------------------ files
 
     def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
-        """Store a file that was dropped onto the page in the output folder; returns its name there,
-        and what it holds.
+        """Store a file that was dropped onto the page in the output folder; returns its name there.
 
         Raises:
-            InputError: it is of another kind, ends too soon, or cannot be read.
+            InputError: it is of another kind, or ends too soon.
         """
         suffix = Path(name).suffix.lower()
         if suffix not in FILE_KINDS:
@@ -521,13 +519,8 @@ class ViewSession:
                 code="view.upload-cut-short",
             )
         stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
-        try:
-            holds = looked_at(Path(out.name), suffix)
-        except InputError as e:
-            Path(out.name).unlink()
-            raise InputError(f"{clean(name)}: {e.what}", e.hint, code=e.code) from e
         Path(out.name).replace(folder / stored)
-        return {"file": stored, "holds": holds}
+        return {"file": stored}
 
     def file(self, name: str) -> Path:
         """A file or folder in the output folder.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 from tests.helpers import text_models
-from tests.helpers.facts import has_line
-from tests.helpers.run_command import in_process, subcut
+from tests.helpers.run_command import subcut
 
 TEXT = """g (float[1,4] x) => (float[1,4] y) <float[4] s = {1,1,1,1}> {
     [norm] a = LayerNormalization(x, s) [relu] b = Relu(a) [last] y = Neg(b)
@@ -80,47 +76,3 @@ def test_impossible_opset_is_refused(version: str, model: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert "--target-opset" in done.err
     assert not (model.parent / "subcut_out").exists()
-
-
-# ------------------------------------------------------------------------------------------------
-# repro.py -i
-
-
-def repro(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "repro.py", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_another_input_is_run(model: Path, tmp_path: Path) -> None:
-    in_process("cut", model, "--start", "relu", "--end", "last", "-o", tmp_path / "out")
-    (folder,) = (p for p in (tmp_path / "out").iterdir() if p.name.startswith("relu"))
-    value = np.array([[-1, 2, -3, 4]], np.float32)
-    np.save(tmp_path / "v.npy", value)
-    done = repro(folder, "-i", tmp_path / "v.npy")
-    assert (done.returncode, done.stdout) == (0, "y: float32 [1, 4] from -4 to -0\n")
-    np.save(tmp_path / "two.npy", np.ones((2, 4), np.float32))
-    done = repro(folder, "-i", tmp_path / "two.npy")
-    assert done.returncode == 1
-    assert has_line(done.stdout, "not run")
-    assert "--dynamic" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-i", "nothing.npy"], ("nothing.npy",)),
-        (
-            ["-i", "double.npy"],
-            ("double.npy", "float64", "'a'", "float32"),
-        ),
-    ],
-)
-def test_another_input_that_does_not_fit(
-    words: list[str], said: tuple[str, ...], model: Path, tmp_path: Path
-) -> None:
-    in_process("cut", model, "--start", "relu", "--end", "last", "-o", tmp_path / "out")
-    (folder,) = (p for p in (tmp_path / "out").iterdir() if p.name.startswith("relu"))
-    np.save(folder / "double.npy", np.ones((1, 4)))
-    done = repro(folder, *words)
-    assert done.returncode == 2
-    assert has_line(done.stderr, *said)

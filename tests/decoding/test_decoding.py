@@ -2,14 +2,13 @@
 step.
 
 Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `results.loop`, `decoding.answer`,
-`decoding.result_folder`, `decoding.picture` and `commands.loop`.
+`decoding.result_folder` and `commands.loop`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import pytest
 
 from fixtures import decoders
 from subgraph.decoding.answer import text
-from subgraph.decoding.picture import picture
 from subgraph.documents import schema, to_json
+from subgraph.reports.html import render_loop
 from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -68,13 +67,13 @@ def test_errors_that_add_up_are_told() -> None:
         first_wrong=4,
         since=1,
         why="they add up",
-        report="steps.svg",
+        report="steps.html",
         seen=[StepSeen(4, math.inf, "fail")],
     )
     jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
     shown = text(document)
     assert has_line(shown, "4 of 9") and has_line(shown, "add up")
-    ET.fromstring(picture(document))
+    assert "<svg" in render_loop(document)
 
 
 @pytest.mark.slow
@@ -96,7 +95,7 @@ def test_fault_at_one_token_comes_down_to_its_node(
     (finding,) = document["bisection"]["findings"]
     assert finding["nodes"] == [node] and finding["certified"]
     assert document["walks"] <= 12
-    ET.fromstring((here / document["report"]).read_text())
+    assert "<svg" in (here / document["report"]).read_text(encoding="utf-8")
     again, same = looped(
         here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy"
     )

@@ -7,7 +7,6 @@ Covers `drawing.layered`, `drawing.level`, `drawing.network`, `drawing.groups`, 
 from __future__ import annotations
 
 import itertools
-import re
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -19,7 +18,6 @@ from subgraph.drawing.groups import MAX_FLAT, Tree, topological
 from subgraph.drawing.layered import Edge, Item, layered
 from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
-from subgraph.drawing.page import page
 from subgraph.drawing.svg import Marks, svg
 from tests.helpers.examples import examples
 from tests.helpers.random_networks import networks
@@ -109,19 +107,6 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
     assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {
         *"svg style g rect text title path".split()
     }
-
-
-@settings(max_examples=examples(15))
-@given(networks())
-def test_page_has_a_section_per_group_and_asks_nobody(network: Network) -> None:
-    drawer = Drawer(network)
-    text = page(drawer, Marks(), "<title>", None, 400.0, ["<in>"])
-    assert text.count("<details") == len(drawer.tree.groups) - 1 and text.count("<script>") == 1
-    assert (
-        "http" not in re.sub('xmlns="[^"]*"|http-equiv', "", text) and "<title></title>" not in text
-    )
-    links = set(re.findall('href="#([^"]*)"', text))
-    assert links <= set(re.findall('id="([^"]*)"', text))
 
 
 @given(

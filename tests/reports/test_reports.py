@@ -286,30 +286,6 @@ def test_the_whole_network_is_drawn_and_leads_to_its_tensors(name: str) -> None:
     assert 'id="network"' not in render("html", document), "lists that do not belong together"
 
 
-def test_the_search_is_replayed_in_the_drawing() -> None:
-    """A character per box and step: asked (a capital), failed alone, agreed alone, wrong in
-    place."""
-    document = RUNS["culprit"]()
-    text = render("html", document)
-    steps = re.findall('data-steps="([^"]+)"', text)
-    assert len(steps) == 2
-    boxes = [
-        re.findall('class="box [^"]*" data-key="([^"]*)"', part)
-        for part in text.split("data-steps=")[1:]
-    ]
-    for states, keys in zip(steps, boxes, strict=True):
-        rows = states.split(" ")
-        assert len(rows) == len(document["steps"])
-        shown = [{k: row[keys.index(k)] for k in ("#4", "#5")} for row in rows]
-        assert [shown[k] for k in (1, 2, 3, 4, 6)] == [
-            {"#4": "o", "#5": "o"},
-            {"#4": "o", "#5": "P"},
-            {"#4": ".", "#5": "A"},
-            {"#4": "F", "#5": "F"},
-            {"#4": "F", "#5": "f"},
-        ]
-
-
 def test_fault_that_reading_hides_is_said_in_the_chart() -> None:
     document = RUNS["culprit"]()
     before = render("html", document)

@@ -658,21 +658,6 @@ def test_model_that_is_exported_again_is_said_before_anything_runs(
     assert not list((tmp_path / "d").glob("subcut_out/stem*"))
 
 
-def test_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) -> None:
-    odd = np.zeros((1, 3, 4), np.float32)
-    odd[0, 0, 0] = np.nan
-    np.save(tmp_path / "odd.npy", odd)
-    (tmp_path / "no.npy").write_bytes(b"no")
-    page = tab.page
-    page.set_input_files("#files", tmp_path / "no.npy")
-    page.wait_for_selector("#failed:not([hidden])")
-    assert tab.text("#failed code") == "tensor.unreadable"
-    page.set_input_files("#files", tmp_path / "odd.npy")
-    page.wait_for_selector("#dropped li")
-    assert "float32 1×3×4, 0 … 0, 1 NaN" in tab.text("#dropped")
-    assert page.locator("#failed").is_hidden() and page.locator("#sent").is_hidden()
-
-
 def test_narrow_and_dark(browser: Any, url: str) -> None:
     page = browser.new_page()
     page.set_viewport_size({"width": 400, "height": 800})

@@ -419,8 +419,8 @@ async function storeAll(files) {
   told("failed", null);
   for (const file of files) {
     try {
-      const { file: stored, holds } = await send(file);
-      dropped.push({ name: file.name, file: stored, holds, input: model.inputs.length === 1 ? model.inputs[0] : "" });
+      const { file: stored } = await send(file);
+      dropped.push({ name: file.name, file: stored, input: model.inputs.length === 1 ? model.inputs[0] : "" });
     } catch (e) { all = false; told("failed", e); }
   }
   showDropped();
@@ -430,7 +430,7 @@ async function storeAll(files) {
 function showDropped() {
   $("dropped").replaceChildren(...dropped.map((d, k) => el("li", {}, d.name, " → ",
     el("select", { "aria-label": `Input that ${d.name} is for`, onchange: e => { d.input = e.target.value; } }, ...["", ...model.inputs].map(n => el("option", { value: n, selected: n === d.input }, n || "(by its name)"))),
-    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); $("files").focus(); } }, "×"), el("br"), el("small", { class: /NaN|Inf/.test(d.holds) ? "odd" : "" }, d.holds))));
+    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); $("files").focus(); } }, "×"))));
 }
 
 // ------------------------------------------------------------------------------------------------ mouse and keys
