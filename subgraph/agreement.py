@@ -32,7 +32,7 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
-from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
+from subgraph.trials.doubt import Doubt, find_doubt
 from subgraph.trials.forms import Form
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_trials
@@ -163,7 +163,7 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
         processes = trials.processes.with_store(store)
         anew = Trials(processes, processes.judge)
         verdict = anew.verdict(anew.model.whole())  # in a process that has loaded nothing before
-        is_settled = not find_doubt(anew, ROUNDING_DOUBTS)
+        is_settled = not find_doubt(anew, tuple(Doubt))
         if verdict.status is Status.AGREE:
             require_usable(anew, anew.run(anew.model.whole()))
     return anew.ask.forms.verdicts[

@@ -187,8 +187,8 @@ def _scope_notes(
         return
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
         yield (
-            f"the outputs agree ({outputs}): with these inputs, the error inside does not reach"
-            " them"
+            f"the outputs agree ({outputs}): with these inputs, the error inside stays within their"
+            " limits"
         )
     elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         more = [f"{looked_at.within} alone"] if looked_at.within else []

@@ -175,14 +175,15 @@ def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Int
     """Settle a doubt about quantization steps; search in the first region between quantizers that
     deviates."""
     findings = interim.findings
-    if findings.outcome is not Outcome.UNRESOLVED or findings.stopped or searcher.options.within:
+    is_open = findings.outcome in (Outcome.UNRESOLVED, Outcome.AGREE)
+    if not is_open or findings.stopped or searcher.options.within:
         return interim
     settlement = settle_quantization(interim.trials)
     if settlement.decision is Decision.PIECES_AGREE:
         return interim.agreeing(settlement)
     if not settlement.wrong_pieces:
         return replace(interim, settlement=settlement)
-    log.info("off by more than a step: searching in the first of such pieces")
+    log.info("not the nearest codes: searching in the first of such pieces")
     oracle = searcher.new_oracle(interim.trials)
     inside = set(settlement.wrong_pieces[0].nodes)
     scope = [k for k, group in enumerate(oracle.groups) if inside.intersection(group)]

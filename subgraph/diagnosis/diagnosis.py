@@ -21,6 +21,7 @@ from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.noise.analysis import rounds
+from subgraph.comparison.noise.noise import OutputNoise
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.precision import FLOATS
@@ -242,7 +243,7 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     yield Evidence(
         "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
     )
-    if fact is not Fact.WITHIN:
+    if fact is not Fact.WITHIN and not _noise_of(output).quantized_values():
         yield from _lower_precision(output, pair, claim)
 
 
@@ -287,9 +288,12 @@ def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
 
 def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     """The ruling of the default criterion, with its noise, whatever criterion judged."""
-    name = output.judgement.name
-    noise = output.trials.model.noise(output.region, output.sample).of(name)
-    return rule("floor=0")(pair, OutputContext(name, precision, noise))
+    context = OutputContext(output.judgement.name, precision, _noise_of(output))
+    return rule("floor=0")(pair, context)
+
+
+def _noise_of(output: WrongOutput) -> OutputNoise:
+    return output.trials.model.noise(output.region, output.sample).of(output.judgement.name)
 
 
 def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:

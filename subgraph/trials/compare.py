@@ -241,7 +241,7 @@ class Comparison:
             )
         if self.deviating_pieces:
             return (
-                "wrong: off by more than a step, alone:"
+                "wrong: not the nearest codes, alone:"
                 f" {', '.join(map(clean, self.deviating_pieces))}"
             )
         if self.settlement.explanation:

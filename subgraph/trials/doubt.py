@@ -10,7 +10,8 @@ are two ways to settle one:
   tensors are judged by rounding alone.
 - *Quantization steps.* The model quantizes itself, and one step changes its outputs so much that
   two correct runtimes may differ as much. The regions between its quantizers decide: nothing
-  amplifies an error there, and no value may deviate by more than one step.
+  amplifies an error there, and each code must be the nearest to what is quantized. So they are
+  asked as well if the outputs agree by such steps.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from enum import StrEnum
 from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import APPROXIMATED
+from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
@@ -33,6 +35,7 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, is_mute
 
 DEFAULT_CRITERION = "noise"
+MIN_STEP = 1e-5  # of an output's scale: what differs by less shows no step
 
 
 class Decision(StrEnum):
@@ -83,9 +86,7 @@ class Settlement:
         """Further information about the pieces: the wrong ones after the first, or how many are
         unknown."""
         if more := self.labels(graph)[1:]:
-            return (
-                f"off by more than a step as well, each between two quantizers: {', '.join(more)}"
-            )
+            return f"not the nearest codes either, each between two quantizers: {', '.join(more)}"
         if self.unknown_pieces:
             return f"{count(self.unknown_pieces, 'piece')} between quantizers could not be judged"
         return ""
@@ -208,7 +209,7 @@ class Doubt(StrEnum):
 
     KERNELS = "kernels"  # it agrees, but not by rounding alone
     JUMPS = "jumps"  # it agrees only because single elements may jump; so they would after a fault
-    STEPS = "steps"  # it is unresolved, and the model's own quantization steps explain that
+    STEPS = "steps"  # the model's own quantization steps explain the error, as many others
 
 
 ROUNDING_DOUBTS = (Doubt.KERNELS, Doubt.JUMPS)  # an agreement that the nodes alone confirm
@@ -220,7 +221,10 @@ def _can_hide_in_rounding(judge: Judge) -> bool:
 
 
 def _has_own_steps(judge: Judge) -> bool:
-    return not judge.runtime.is_manual  # a person runs only regions that the search needs
+    runtime = judge.runtime
+    return (
+        not runtime.is_manual and not runtime.own_model and not judge.score
+    )  # a person runs only regions that the search needs
 
 
 def _agrees_beyond_rounding(judge: Judge, region: Region, result: RunResult) -> bool:
@@ -238,6 +242,9 @@ def _agrees_despite_jumps(judge: Judge, region: Region, result: RunResult) -> bo
 
 def _is_within_steps(judge: Judge, region: Region, result: RunResult) -> bool:
     verdict = judge.verdict(region, result)
+    if verdict.status is Status.AGREE:  # by its own steps, as it would after many faults
+        is_excused = any(error_of(output) > MIN_STEP for output in verdict.outputs)
+        return is_excused and quantizes_itself(judge.model.graph)
     unknown = _unknown_outputs(verdict)
     are_steps = bool(unknown) and all(j.label == STEPS for j in unknown)
     return verdict.status is Status.UNRESOLVED and are_steps
@@ -298,10 +305,10 @@ def error_of(judgement: Judgement | None) -> float:
 
 def settle_quantization(trials: Trials) -> Settlement:
     """Run the regions between quantizers, if the model's own steps are the only reason why it is
-    unresolved.
+    not wrong.
 
-    That is: no output is wrong, and for each output that is not known to be right the model's own
-    quantization steps explain the error, as they would explain many others.
+    That is: no output is wrong, and for each output that differs the model's own quantization steps
+    explain the error, as they would explain many others.
     """
     if not find_doubt(trials, [Doubt.STEPS]):
         return UNDOUBTED
@@ -315,9 +322,11 @@ def settle_quantization(trials: Trials) -> Settlement:
     )
     if wrong:
         return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
+    unknown = _unknown_outputs(trials.verdict(trials.model.whole()))
+    if not unknown:
+        return UNDOUBTED
     if Status.UNRESOLVED in statuses:
         return Settlement(Decision.PIECES_UNKNOWN, unknown_pieces=statuses.count(Status.UNRESOLVED))
-    unknown = _unknown_outputs(trials.verdict(trials.model.whole()))
     amplified = min(max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown), 1.0)
     step = f"the model turns one quantization step into {100 * amplified:.0f} % of its output"
     return Settlement(

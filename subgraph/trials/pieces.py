@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from subgraph.errors import ModelError, OutOfTime
-from subgraph.graph.graph import VALUE
+from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, above_until
 from subgraph.runtime.run_result import RunResult
@@ -78,12 +78,36 @@ def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | N
 
 def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     """For each quantizer and each model output, the region that computes it from the quantized
-    values before it."""
+    values before it.
+
+    A region ends with the nodes that dequantize its codes, as runtimes fuse them. Codes that are
+    only quantized again have no region: the second quantizer's has both.
+    """
     graph = model.graph
     whole = model.whole()
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
     kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
     names = {name for some in quantized for name in some}
-    ends = [*quantized, *((name,) for name in whole.outputs if name not in names)]
-    return [region for some in ends if (region := above_until(graph, some, names.__contains__))]
+    ends = [(_dequantized(graph, some), names - _requantized(graph, some)) for some in quantized]
+    ends += [((name,), names) for name in whole.outputs if name not in names]
+    regions = [above_until(graph, some, stops.__contains__) for some, stops in ends]
+    return [region for region in regions if region]
+
+
+def _dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
+    """What all readers of codes dequantize; the codes themselves if others read them."""
+    readers = [i for name in codes for i in graph.readers.get(name, ())]
+    are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
+    if not are_undone or not {*codes}.isdisjoint(graph.outputs):
+        return codes
+    return [name for i in readers for name in graph.makes[i]]
+
+
+def _requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
+    """The codes themselves, and those that are dequantized to make them: a runtime may drop one of
+    the two quantizers."""
+    source = graph.maker.get(graph.reads[graph.maker[codes[0]]][0])
+    if source is None or graph.ops[source] != "DequantizeLinear":
+        return {*codes}
+    return {*codes, graph.reads[source][0]}

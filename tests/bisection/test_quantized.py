@@ -42,20 +42,14 @@ PADDED = """g (float[1,4,8,8] x) => (float[1,6] y) {
     [q2] d = QuantizeLinear (c, s, z) [d2] e = DequantizeLinear (d, s, z) [dw] v = DequantizeLinear (w, ws, zero)
     [conv] f = Conv (e, v) [q3] h = QuantizeLinear (f, t, zero) [d3] i = DequantizeLinear (h, t, zero)
     [mean] y = ReduceMean <axes = [2, 3], keepdims = 0> (i) }"""  # noqa: E501
-# Its quantizer gives every 16th value a code that is higher by `steps`.
+# It adds a part of a step to what it quantizes: right codes are the nearest ones, or as near.
 SHIFTS = planted("""
-shift = np.zeros((1, 64), np.int32)
-shift[:, ::16] = int(options["steps"])
-model.graph.initializer.append(numpy_helper.from_array(shift, "shift"))
+model.graph.initializer.append(numpy_helper.from_array(np.float32(0.02 * float(options["steps"])), "shift"))
 for node in nodes:
     if node.op_type == "QuantizeLinear":
-        right, node.output[0] = node.output[0], "right"
-        place = list(model.graph.node).index(node) + 1
-        for k, (op, reads, name) in enumerate((
-            ("Cast", ["right"], "wide"), ("Add", ["wide", "shift"], "sum"), ("Cast", ["sum"], right)
-        )):
-            types = {"to": onnx.TensorProto.INT8 if k else onnx.TensorProto.INT32} if op == "Cast" else {}
-            model.graph.node.insert(place + k, helper.make_node(op, reads, [name], **types))
+        shifted = helper.make_node("Add", [node.input[0], "shift"], ["shifted"])
+        model.graph.node.insert(list(model.graph.node).index(node), shifted)
+        node.input[0] = "shifted"
 """)  # noqa: E501
 WILD = """g (float[1,64] x) => (float[1,64] y) {
     [q] a = QuantizeLinear (x, s, z) [d] b = DequantizeLinear (a, s, z) [far] c = Mul (b, large) [wave] y = Sin (c) }"""  # noqa: E501
@@ -113,14 +107,30 @@ def test_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded: 
 def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(
     command: str, wild: Path
 ) -> None:
-    right = asked(wild, command, "shifts.py:steps=1")
+    right = asked(wild, command, "shifts.py:steps=0.04")
     assert right.code == 0, right.out
     assert right.document["whole"]["label"] == "steps" and right.document["agree"]
     assert AMPLIFIED in str(right.document.get("pieces", right.document.get("says")))
-    wrong = asked(wild, command, "shifts.py:steps=2")
+    wrong = asked(wild, command, "shifts.py:steps=0.4")
     assert wrong.code == 1, wrong.out
     if command == "bisect":
         assert [f["nodes"] for f in wrong.document["findings"]] == [["q"]]
+
+
+CALM = WILD.replace("Mul (b, large) [wave] y = Sin (c)", "Mul (b, large) [wave] y = Sigmoid (c)")
+
+
+@pytest.mark.parametrize(("steps", "code"), [("0.04", 0), ("0.4", 1)])
+def test_codes_decide_if_the_outputs_agree_by_their_steps(
+    steps: str, code: int, wild: Path
+) -> None:
+    """A quarter of the codes move one way, each by one step: that the output allows it excuses
+    nothing."""
+    text_models.save(wild / "m.onnx", CALM, s=np.float32(0.02), z=np.int8(0), large=np.float32(0.1))
+    done = asked(wild, "bisect", f"shifts.py:steps={steps}")
+    assert done.code == code, done.out
+    assert done.document["whole"]["status"] == "agree"
+    assert [f["nodes"] for f in done.document["findings"]] == [["q"]] * code
 
 
 def test_exact_candidate_costs_no_look(wild: Path) -> None:

@@ -33,6 +33,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.precision import Precision
@@ -57,6 +59,28 @@ class Ranking:
     values: Array
     noise: Array
     axis: int
+
+
+@dataclass(frozen=True)
+class QuantizedValues:
+    """What a quantizer rounds to make an output of codes, or one that was just dequantized.
+
+    Attributes:
+        exact: what is rounded, in steps, within the range of the codes; float64.
+        step: of the quantizer. zero: its zero point.
+        is_coarse: whether integer kernels of an operator before it may be off by one step more.
+    """
+
+    exact: Array
+    step: float
+    zero: int
+    is_coarse: bool = False
+
+    def distances(self, values: Array) -> Array:
+        """How far the output's values are from the exact ones, in steps."""
+        wide = values.astype(np.float64)
+        codes = wide if values.dtype.kind in "iu" else wide / self.step + self.zero
+        return np.asarray(codes - self.exact)
 
 
 class Noise(Protocol):
@@ -101,6 +125,9 @@ class Noise(Protocol):
 
     def half_step(self) -> float:
         """Half a step of such an output that was just dequantized; 0 of others."""
+
+    def quantized_values(self) -> QuantizedValues | None:
+        """What the only quantizer before the output rounds; None for other outputs."""
 
     def are_codes(self) -> bool:
         """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be

@@ -76,8 +76,11 @@ set the scale. NaN and infinities of the reference alone are never excused.
 
 Other values: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i − v_j| ≤ 3·(noise_i +
 noise_j) (equal values never: ONNX fixes their order; but behind quantization, if a perturbed run
-breaks that tie). Quantized values may be off by one step, or twice what perturbed runs show, in
-twice the share of the worst of 8 runs plus one element. Booleans and classes: the same share; the
+breaks that tie). Quantized values behind no other quantizer of the region, and such that were just
+dequantized, may be 0.55 of a step from what is quantized, or 0.5 + k·eps of the largest of these;
+1.5 behind operators whose integer kernels are tables (`properties.COARSE`); farther in twice as
+many elements as in the worst of 8 runs. Others may be off by one step, or twice what perturbed runs
+show, in twice that share plus one element. Booleans and classes: the same share; the
 one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
@@ -108,6 +111,7 @@ from subgraph.comparison import STEPS
 from subgraph.comparison.criteria import (
     Noise,
     OutputContext,
+    QuantizedValues,
     Ranking,
     Rule,
     Ruling,
@@ -123,6 +127,7 @@ from subgraph.comparison.criteria._floats import (
     MAX_SHARE,
     PRECISION_LOST,
     Floats,
+    K,
     shape_varies,
 )
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
@@ -132,6 +137,7 @@ from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.graph.quantization import CARRIERS, QUANTIZERS
 from subgraph.precision import Precision
 from subgraph.text import clean, count
+from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
@@ -140,6 +146,7 @@ MAX_DISTANCE = 1.5
 MAX_GAP = 3.0
 MAX_STEPS = 2.0
 MAX_CODES = 0.5  # of a type's range: so far roundings of several operators may add up
+TIE = 0.05  # of a step: a value this near to the middle of two codes may become either
 MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
 
@@ -198,6 +205,8 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return agree(all_equal(pair))
     if noise and pair.kind == "integer" and noise.are_codes():
         return _codes(pair, context, noise)
+    if noise and (quantized := noise.quantized_values()):
+        return _nearest_codes(pair, context.claim, noise, quantized)
     if (
         noise
         and (not pair.floating or noise.behind_choice())
@@ -325,6 +334,34 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
         if pair.error > steps:
             return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}")
     return agree(f"{_changed(pair)}, allowed {allowed}")
+
+
+def _nearest_codes(
+    pair: Pair, claim: Precision, noise: Noise, quantized: QuantizedValues
+) -> Ruling:
+    """Codes beside what their quantizer rounds: each must be the nearest one, or as near."""
+    largest = float(np.abs(quantized.exact - quantized.zero).max(initial=0.0))
+    allowed = 0.5 + max(TIE, K[claim] * claim.eps * largest, float(quantized.is_coarse))
+
+    def is_far(values: Array) -> Array:
+        return np.asarray(np.abs(quantized.distances(values)) > allowed)
+
+    far = is_far(pair.candidate)
+    changed = _changed(pair)
+    if not far.any():
+        return agree(f"{changed}, each to a code as near to what is quantized")
+    runs = noise.perturbed(claim, JUMP_RUNS)
+    most = int(MAX_SHARE * max(np.count_nonzero(is_far(values)) for values in runs))
+    found = int(np.count_nonzero(far))
+    distances = quantized.distances(pair.candidate)[far]
+    high = int(np.count_nonzero(distances > 0))
+    furthest = float(np.abs(distances).max())
+    why = (
+        f"{changed}, {found} of them to a code that is not the nearest to what is quantized"
+        f" ({high} too high, {found - high} too low), up to {furthest:.2g} steps away; allowed"
+        f" {most}"
+    )
+    return agree(why) if found <= most else fail(why)
 
 
 def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:

@@ -77,6 +77,9 @@ class BatchNoise(Noise):
     def half_step(self) -> float:
         return self.samples[0].half_step()
 
+    def quantized_values(self) -> None:
+        return None
+
     def are_codes(self) -> bool:
         return self.samples[0].are_codes()
 

@@ -21,17 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.comparison.criteria import Noise, Ranking
+from subgraph.comparison.criteria import Noise, QuantizedValues, Ranking
 from subgraph.comparison.noise.analysis import find_ranked_tensor
 from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunDocument, NoiseSampler, load_array
 from subgraph.comparison.pair import differences
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
-from subgraph.graph.quantization import TFLITE, step_of
+from subgraph.graph.properties import COARSE
+from subgraph.graph.quantization import TFLITE, constant_scale, makes_steps, step_of
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
+from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
 from subgraph.types import Array
@@ -41,6 +43,7 @@ Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 
 # part of each label; change it with the perturbation, or results of the old one are used again
 METHOD = "noise-4"
+CODES = frozenset(("int8", "uint8", "int16", "uint16"))
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 
@@ -98,6 +101,7 @@ class RegionNoise:
         self._other_program = other_program
         self._lock = threading.RLock()
         self._offsets: dict[str, Array] = {}
+        self._quantized: dict[str, QuantizedValues | None] = {}
         self._runs: dict[str, _StoredRun] = {}
         self._failures: dict[str, ModelError] = {}
 
@@ -154,6 +158,50 @@ class RegionNoise:
         if values.shape != offset.shape:
             raise ModelError(f"'{output}' changes its shape by rounding", code="noise.undefined")
         return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
+
+    def quantized_values(self, output: str) -> QuantizedValues | None:
+        """What the quantizer of an output rounds, on the reference. None for an output that no
+        quantizer makes, or one behind other quantizers of the region: their steps add up."""
+        with self._lock:
+            if output not in self._quantized:
+                self._quantized[output] = self._values_before(output)
+            return self._quantized[output]
+
+    def _values_before(self, output: str) -> QuantizedValues | None:
+        graph = self.graph
+        last = graph.maker[output]
+        i = last
+        if graph.ops[i] == "DequantizeLinear":
+            i = graph.maker.get(graph.reads[i][0], -1)
+        if i not in self.region.nodes or graph.ops[i] != "QuantizeLinear" or self._other_program:
+            return None
+        scale = constant_scale(graph, graph.nodes[last], 1, 2)
+        codes = graph.constant(graph.nodes[i].input[2]) if len(graph.nodes[i].input) > 2 else None
+        dtype = name_of(codes.data_type) if codes else "uint8"
+        source = graph.nodes[i].input[0]
+        before = self._before(source)
+        if scale is None or len(scale.step) > 1 or dtype not in CODES or before is None:
+            return None
+        is_inside = source in graph.maker and source not in self.region.inputs
+        real = self.sampler.plain(source) if is_inside else load_array(self.tensors[source])
+        limits = np.iinfo(dtype)
+        (step,), (zero,) = scale.step, scale.zero
+        exact = np.clip(real.astype(np.float64) / step + zero, limits.min, limits.max)
+        is_coarse = not COARSE.isdisjoint(graph.ops[k] for k in before)
+        return QuantizedValues(exact, step, zero, is_coarse)
+
+    def _before(self, source: str) -> set[int] | None:
+        """The nodes of the region that compute a tensor; None if some of them quantize, other than
+        right before it: a requantization."""
+        graph = self.graph
+        i = graph.maker.get(source, -1)
+        if i in self.region.nodes and graph.ops[i] == "DequantizeLinear":
+            i = graph.maker.get(graph.reads[i][0], -1)
+            source = graph.reads[i][0] if graph.ops[i] == "QuantizeLinear" else source
+        makers = [graph.maker[source]] if source in graph.maker else []
+        nodes = graph.ancestors_until(makers, self.region.inputs.__contains__)
+        nodes &= {*self.region.nodes}
+        return None if any(makes_steps(graph.nodes[k]) for k in nodes) else nodes
 
     def _stored(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
         """The results under these labels, or new ones."""
@@ -221,6 +269,9 @@ class OutputNoise(Noise):
 
     def quantizes(self) -> bool:
         return self.output in self.region.sampler.sites.quantized
+
+    def quantized_values(self) -> QuantizedValues | None:
+        return self.region.quantized_values(self.output)
 
     def are_codes(self) -> bool:
         node = self.region.graph.nodes[self.region.graph.maker[self.output]]
