@@ -230,7 +230,7 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     """The error in units of rounding noise: at the claimed precision, and at lower ones that may be
     undeclared."""
-    claim = output.trials.judge.precision
+    claim = output.trials.judge.claim(output.region)
     ruling = _ruling(output, pair, claim)
     if ruling.status is Status.UNRESOLVED:
         yield Evidence("noise", ruling.why)

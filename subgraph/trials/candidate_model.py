@@ -8,7 +8,7 @@ the way out, so that judging, attribution and search see tensors of the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,11 +31,13 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
+from subgraph.graph.walk import attribute
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
+from subgraph.storage.dtypes import name_of
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, written
 from subgraph.trials.matching.matched_tensor import MatchedTensor
@@ -91,13 +93,28 @@ class CandidateModel:
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is
         the reference's.
         """
-        types = [m.dtype for m in self.matches.values() if m.dtype]
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
-        return next(
-            (p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None
-        )
+        return self._narrow_type(range(len(self.graph.nodes)))
+
+    def precision_of(self, region: Region) -> Precision | None:
+        """The same of a region: where only a part of the model is in float16, its own element
+        types."""
+        if not self.precision or not self.precision.narrow or self.problem(region):
+            return self.precision
+        own = self.region(region)
+        return self._narrow_type((*own.nodes, *own.pulled))
+
+    def _narrow_type(self, nodes: Collection[int]) -> Precision | None:
+        """The coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
+        graph = self.graph
+        names = {n for i in nodes for n in (*graph.reads[i], *graph.makes[i])}
+        types = {m.dtype for m in self.matches.values() if m.name in names}
+        types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
+        casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
+        types |= {name_of(int(attribute(node, "to", 0)), "") for node in casts}
+        return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
 
     def half_step(self, name: str) -> float:
         """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of

@@ -88,6 +88,14 @@ class Judge:
         is_quantized_itself = not other and quantizes_itself(self.model.graph)
         return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
 
+    def claim(self, region: Region) -> Precision:
+        """The precision that the candidate claims in a region: that of its own model's element
+        types there, unless the user declared one."""
+        other = self.runtime.own_model
+        if not other or self.runtime.candidate.precision or not other.precision:
+            return self.precision
+        return Precision(other.precision_of(region) or self.runtime.about.precision)
+
     # ------------------------------------------------------------ verdicts
 
     def verdict(self, region: Region, result: RunResult) -> Verdict:
@@ -228,7 +236,7 @@ class Judge:
         other = self.runtime.own_model
         if other is None or region == self.model.whole() or other.problem(region):
             return records
-        coarser = other.coarser_inputs(region, records, self.precision, self.model.new_folder)
+        coarser = other.coarser_inputs(region, records, self.claim(region), self.model.new_folder)
         if not coarser:
             return records
         try:
@@ -269,7 +277,7 @@ class Judge:
             is_model_output = name in graph.outputs
             context = OutputContext(
                 name,
-                self.precision,
+                self.claim(region),
                 noise.of(name),
                 is_model_output,
                 half_step,

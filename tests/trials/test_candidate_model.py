@@ -120,6 +120,27 @@ def test_right_conversion_agrees(
     assert done.document["candidate"]["precision"] == SAYS.get(form, "fp32")
 
 
+MIXED = """g (float[3,8] x) => (float[3,4] y) { [c0] a = Cast <to = 10> (x)
+    [mm] b = MatMul (a, w) [c1] c = Cast <to = 1> (b) [last] y = %s (c) }"""
+PLAIN = "g (float[3,8] x) => (float[3,4] y) { [mm] c = MatMul (x, w) [last] y = Sigmoid (c) }"
+
+
+@pytest.mark.parametrize(("last", "wrong"), [("Sigmoid", []), ("Softsign", ["last"])])
+def test_precision_is_that_of_the_pieces_own_types(
+    last: str, wrong: list[str], tmp_path: Path
+) -> None:
+    """A part of the model is in float16: that excuses its rounding, and no other fault."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(8, 4)).astype(np.float32)
+    text_models.save(tmp_path / "model.onnx", PLAIN, w=values)
+    text_models.save(tmp_path / "other.onnx", MIXED % last, w=values.astype(np.float16))
+    np.save(tmp_path / "x.npy", rng.normal(size=(3, 8)).astype(np.float32))
+    words = ("bisect", "model.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*words, cwd=tmp_path)
+    assert done.code == len(wrong), done.out
+    assert [f["nodes"] for f in done.document["findings"]] == ([wrong] if wrong else [])
+
+
 @pytest.mark.slow
 def test_two_models_of_one_candidate_have_two_folders(
     models: Callable[[str, str], Path], tmp_path: Path

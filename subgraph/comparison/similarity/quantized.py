@@ -44,7 +44,12 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
         return None
     for claim in (Precision.BF16, Precision.FP16):
         own = _on_grid(x, claim).mean() <= MAX_OWN
-        if own and _on_grid(y, claim).all() and _on_grid(_nonzero(candidate), claim).all():
+        if (
+            own
+            and _needs_floats(y)
+            and _on_grid(y, claim).all()
+            and _on_grid(_nonzero(candidate), claim).all()
+        ):
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = (
         _describe_levels(_nonzero(reference), _nonzero(candidate))
@@ -58,6 +63,13 @@ def _nonzero(values: Array) -> Array:
     """The finite values without 0, which is on every grid."""
     flat = values.reshape(-1)
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
+
+
+def _needs_floats(values: Array) -> bool:
+    """Whether there are many different values that 8 bits cannot hold: every type holds a constant,
+    a mask or small integers."""
+    step = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 8)
+    return bool(np.unique(values).size >= MIN_LEVELS and (values % step).any())
 
 
 def _on_grid(values: Array, claim: Precision) -> Array:

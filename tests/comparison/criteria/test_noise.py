@@ -6,6 +6,7 @@ Covers `comparison.criteria.noise` and `comparison.criteria._indices`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.criteria import OutputContext, Ranking, Ruling, _floats
+from subgraph.comparison.criteria import OutputContext, QuantizedValues, Ranking, Ruling, _floats
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
@@ -64,6 +65,7 @@ class FakeNoise:
     foreign: bool = False
     own_steps: bool = False
     step: float = 0.0
+    quantized: QuantizedValues | None = None
 
     def perturbed(self, claim: Precision, count: int) -> list[Array]:
         self.calls += 1
@@ -94,6 +96,9 @@ class FakeNoise:
 
     def half_step(self) -> float:
         return self.step / 2
+
+    def quantized_values(self) -> QuantizedValues | None:
+        return self.quantized
 
     def are_codes(self) -> bool:
         return self.codes
@@ -144,6 +149,57 @@ def test_where_an_error_fails_a_larger_one_does(
     noise = FakeNoise([X + np.float32(1e-4)], rounded_values=X)
     ratings = [judged(X, X + np.float32(e), noise, claim).status for e in (error, error * times)]
     assert ratings != [FAIL, AGREE]
+
+
+# ------------------------------------------------------------ codes beside what is quantized
+
+MIDDLES = np.arange(-100, 100) + 0.5
+CODES = np.ceil(MIDDLES).astype(np.int8)
+
+
+def quantized(exact: Any, *, is_coarse: bool = False, runs: Sequence[Array] = ()) -> FakeNoise:
+    values = QuantizedValues(np.asarray(exact, np.float64), 0.5, 3, is_coarse)
+    return FakeNoise(list(runs), quantized=values)
+
+
+def test_codes_at_ties_agree_however_many_move_one_way() -> None:
+    assert judged(CODES, CODES - 1, quantized(MIDDLES)).status is AGREE
+
+
+@pytest.mark.parametrize(("away", "status"), [(0.54, AGREE), (0.56, FAIL)])
+def test_code_is_right_within_half_a_step_and_a_tie(away: float, status: Status) -> None:
+    exact = CODES - 1 + away
+    assert judged(CODES, CODES - 1, quantized(exact, runs=[CODES])).status is status
+
+
+def test_dequantized_codes_are_judged_in_steps() -> None:
+    real = (CODES.astype(np.float32) - 3) * 0.5
+    assert judged(real, real - 0.5, quantized(MIDDLES)).status is AGREE
+    assert judged(real, real - 0.75, quantized(MIDDLES, runs=[real])).status is FAIL
+
+
+@pytest.mark.parametrize(("is_coarse", "status"), [(True, AGREE), (False, FAIL)])
+def test_operators_whose_kernels_are_tables_have_a_step_more(
+    is_coarse: bool, status: Status
+) -> None:
+    noise = quantized(MIDDLES, is_coarse=is_coarse, runs=[CODES])
+    assert judged(CODES, CODES + 1, noise).status is status
+
+
+def test_lower_precision_allows_the_rounding_of_what_is_quantized() -> None:
+    noise = quantized(MIDDLES + 0.2, runs=[CODES])
+    assert judged(CODES, CODES - 1, noise, BF16).status is AGREE
+    assert judged(CODES, CODES - 1, noise, FP32).status is FAIL
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(20, AGREE), (21, FAIL)])
+def test_codes_may_be_wrong_in_twice_as_many_elements_as_in_perturbed_runs(
+    wrong: int, status: Status
+) -> None:
+    run, found = CODES.copy(), CODES.copy()
+    run[:10] += 2
+    found[:wrong] += 2
+    assert judged(CODES, found, quantized(MIDDLES, runs=[run])).status is status
 
 
 SCORES = np.random.default_rng(0).standard_normal((2, 8, 8)).astype(np.float32) * 4

@@ -180,6 +180,16 @@ def test_eight_bits_are_recognized(x: Array) -> None:
         assert found and found[0] == "int8"
 
 
+@pytest.mark.parametrize(
+    "values",
+    [np.ones(64), np.arange(64) % 2 + 1.0, np.arange(1, 201) / 128, np.repeat([1.5, 3.0], 40)],
+    ids=["constant", "mask", "exact in 8 bits", "few"],
+)
+def test_values_that_every_type_holds_tell_no_precision(values: Any) -> None:
+    reference = np.random.default_rng(0).normal(size=values.size).astype(np.float32)
+    assert find_grid(reference, values.astype(np.float32)) is None
+
+
 def test_overflow_of_float16_is_named() -> None:
     x = (np.random.default_rng(0).normal(size=(8, 8)) * 5e4).astype(np.float32)
     with np.errstate(over="ignore"):
