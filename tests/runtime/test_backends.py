@@ -377,6 +377,15 @@ def test_real_library_of_custom_operators(tmp_path: Path) -> None:
 # onnx-reference
 
 
+def test_onnx_reference_runs_quantizers_of_older_opsets(tmp_path: Path) -> None:
+    """It has them in opset 19 only; what quantize_static writes has an older one."""
+    quantizers = "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)"
+    text = f"g (float[4] x) => (float[4] y) {{ {quantizers} }}"
+    path = text_models.save(tmp_path / "m.onnx", text, opset=13, s=np.float32(0.5), z=np.uint8(2))
+    found: Any = onnx_reference.load(path, {})({"x": np.array([-9, 0.3, 1, 9], np.float32)})
+    assert found["y"].tolist() == [-1, 0.5, 1, 9]
+
+
 def test_values_of_onnx_reference(tmp_path: Path) -> None:
     text = """g (float[1,1,4,4] x, int64[2] at) =>
      (float[1,1,2,2] pool, float[1,1,3,3] conv, float[1,1,2,4] rows, float[1,1,4,4] soft) {

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
+from subgraph.graph.opsets import opset_of
 from subgraph.storage.tensors import Value
 
 MULTI = True
+QUANTIZERS_OPSET = 19  # the first in which the evaluator has QuantizeLinear and DequantizeLinear
 
 
 def version() -> str:
@@ -32,18 +34,35 @@ def load(
     Raises:
         UsageError: an option is given.
     """
-    from onnx.reference import ReferenceEvaluator
-
     if options:
         raise UsageError(
             f"onnx-reference has no option '{next(iter(options))}'",
             "leave it out",
             code="backend.unknown-option",
         )
-    evaluator = ReferenceEvaluator(str(model))
+    evaluator = _evaluator(model)
     names = list(evaluator.output_names)
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         return dict(zip(names, evaluator.run(names, dict(feeds)), strict=True))
 
     return run
+
+
+def _evaluator(path: Path) -> Any:
+    """The evaluator of a model; of one in an older opset, some of whose operators it has in opset
+    19 only (DequantizeLinear), the evaluator of the same model in that opset."""
+    import onnx.version_converter
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        return ReferenceEvaluator(str(path))
+    except RuntimeError as missing:
+        model = onnx.load(path)
+        if opset_of(model) >= QUANTIZERS_OPSET or model.functions:
+            raise
+        try:
+            converted = onnx.version_converter.convert_version(model, QUANTIZERS_OPSET)
+            return ReferenceEvaluator(converted)
+        except (onnx.version_converter.ConvertError, RuntimeError, ValueError):
+            raise missing from None
