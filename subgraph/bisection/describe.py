@@ -29,6 +29,7 @@ from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, St
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
 from subgraph.trials.compare import compared_model, iter_flaky_notes, ranked, ranking
+from subgraph.trials.constant_side import find_needed_makers
 from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
@@ -350,6 +351,12 @@ def _finding(
     region = oracle.region(finding.items) if finding.items else None
     verdict = _isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
+    makers: list[int] = []
+    if region and verdict and kind is FindingKind.CULPRIT and not findings.stopped:
+        makers = find_needed_makers(oracle.trials, region, verdict)
+        nodes = oracle.graph.in_order([*nodes, *makers])
+        labels = [oracle.graph.label(i) for i in nodes]
+        ops = [oracle.graph.ops[i] for i in nodes]
     off, histogram = _differences(oracle, region, worst)
     differences = find_differences(oracle.trials, region) if region else []
     evidence = _evidence(oracle, findings, rank, steps, differences)
@@ -362,6 +369,7 @@ def _finding(
         indices=nodes,
         ops=ops,
         sources=sources(oracle.graph, nodes),
+        constants=[oracle.graph.label(i) for i in makers] or None,
         certified=finding.certified,
         explains=finding.share_of_model,
         reproduces=finding.reproduces,

@@ -23,6 +23,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import load
 from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.graph.opsets import canonical_domain, imported, schema
+from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
 from subgraph.graph.walk import bodies
@@ -181,7 +182,7 @@ def _tells(model: ReferenceModel) -> bool:
 
 def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
     """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at
-    its default."""
+    its default; or it is the axis of a scale per channel, which may be another one."""
     versions = imported(model)
     for i, node in enumerate(model.graph.node):
         domain = canonical_domain(node.domain)
@@ -193,8 +194,19 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
         )
         for k, attribute in enumerate(node.attribute):
             is_default = _value(attribute) == _value(defaults.get(attribute.name))
-            if node.op_type != "Constant" and not any(bodies(node)) and not is_default:
+            changes = not is_default or _other_axis(model, node, attribute) is not None
+            if node.op_type != "Constant" and not any(bodies(node)) and changes:
                 yield i, k
+
+
+def _other_axis(model: protobuf.ModelProto, node: protobuf.NodeProto, attribute: Any) -> int | None:
+    """Another axis along which the constant scales of a constant fit; None if there is none."""
+    dims = {t.name: list(t.dims) for t in model.graph.initializer if t.name in node.input[:2]}
+    if node.op_type not in AXIS or attribute.name != "axis" or len(dims) < 2:
+        return None
+    sizes, scales = (dims[name] for name in node.input[:2])
+    fits = (k for k, size in enumerate(sizes) if [size] == scales and k != attribute.i % len(sizes))
+    return next(fits, None)
 
 
 def _value(attribute: Any) -> object:
@@ -238,7 +250,12 @@ def _with_own_shapes(
     made.CopyFrom(model)
     del made.graph.value_info[:]
     for i, k in sorted(without, reverse=True):  # from behind: places before stay
-        del made.graph.node[i].attribute[k]
+        attribute = made.graph.node[i].attribute[k]
+        axis = _other_axis(made, made.graph.node[i], attribute)
+        if axis is None:
+            del made.graph.node[i].attribute[k]
+        else:
+            attribute.i = axis
     for output in made.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")

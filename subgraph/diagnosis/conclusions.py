@@ -78,7 +78,7 @@ CONCLUSIONS = (
             " --precision fp16"
         ),
     ),
-    ((Fact.SWITCH,), "one option of the candidate is the reason: right with that option off"),
+    ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
     (
         (Fact.WITHIN,),
         "rounding, not a bug: the criterion asks for more than the claimed precision can give",
@@ -168,6 +168,7 @@ QUOTED = (
     Fact.EXPORT,
     Fact.MODEL,
     Fact.ALIKE,
+    Fact.SWITCH,
     Fact.KNOWN,
     Fact.APPROXIMATE,
     Fact.SOMEWHERE,

@@ -95,7 +95,8 @@ def diagnose(
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
         evidence += _passes(trials, region)
-    elif Fact.RIGHT_FINER not in facts:
+    # an optimized kernel of a lower precision may be an option
+    if Fact.RIGHT_FINER not in facts and (Fact.RIGHT not in facts or Fact.FITS in facts):
         evidence += _switches(trials, region, withheld)
     if Fact.FITS in facts and not others:
         evidence += _each_alone(trials, region, withheld)
@@ -446,7 +447,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
             continue
         other = _run_with(trials, region, options, f"switch{k}")
         if other.verdict.status is Status.AGREE:
-            yield Evidence("switch", f"right with {words}", Fact.SWITCH)
+            yield Evidence("switch", f"right with {words}", Fact.SWITCH, quoted=words)
             return
         refused = "refused" if other.verdict.signature is Signature.REFUSED else "not known"
         known = "wrong" if other.verdict.status is Status.FAIL else refused

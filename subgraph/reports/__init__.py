@@ -428,7 +428,9 @@ def _place(finding: FindingDocument, quoted: Quoted) -> str:
 
 def _searched(document: BisectDocument) -> int:
     """Number of nodes among which was searched: those that carry values; of the model, where no
-    step tells it."""
+    step tells it, or a finding has others."""
+    if any(finding.constants for finding in document.findings):
+        return document.model.nodes
     return next(
         (s.count for s in document.steps if not s.indices),
         document.model.nodes,

@@ -323,6 +323,7 @@ class FindingDocument:
         nodes, edge: for "unresolved" the smallest region in doubt; for "accumulated" they may be
             empty.
         sources: of each of `nodes`; left out where none is known.
+        constants: of `nodes` those that make constants of the others; the fault needs them.
         certified: it failed alone, and without any one of its sources and sinks it agreed.
         reproduces: share of its runs that failed. case: its folder, with `repro.py`.
         worst: alone: the element that is furthest off, in the output that decides. off, histogram:
@@ -347,6 +348,7 @@ class FindingDocument:
     indices: Sequence[int]
     ops: Sequence[Name]
     sources: Sequence[Source | None] | None = absent()
+    constants: Sequence[Name] | None = absent()
     certified: bool
     explains: Number | None
     reproduces: float | None

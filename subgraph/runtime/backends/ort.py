@@ -92,8 +92,10 @@ def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up in another order."""  # noqa: E501
+    """Activations in int8 beside 4-bit weights, weights packed ahead, memory that tensors share,
+    kernels for int8, and threads, which add up in another order."""
     found = {
+        "int8 activations beside 4-bit weights": {"session.qdq_matmulnbits_accuracy_level": "1"},
         "packed weights": {"session.disable_prepacking": "1"},
         "shared memory": {"reuse": "0"},
         "int8 kernels for QDQ": {"session.disable_quant_qdq": "1"},
