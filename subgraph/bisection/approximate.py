@@ -89,16 +89,17 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
         return NodeEvidence()
     deviations = list[Deviation]()
     for finding in findings.findings:
-        region = oracle.region(finding.items)
-        result = oracle.run_result(region)
-        error = error_of(oracle.trials.judge.verdict(region, result).worst)
         is_single = (
             finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
         )
-        agrees_usually = is_single and agrees(usual, region, result)
-        deviations.append(
-            Deviation.of(operators_of(oracle, finding.items), error, agrees_usually=agrees_usually)
-        )
+        for items in finding.regions:
+            region = oracle.region(items)
+            result = oracle.run_result(region)
+            error = error_of(oracle.trials.judge.verdict(region, result).worst)
+            agrees_usually = is_single and agrees(usual, region, result)
+            deviations.append(
+                Deviation.of(operators_of(oracle, items), error, agrees_usually=agrees_usually)
+            )
     return NodeEvidence(deviations)
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -228,8 +229,9 @@ def _notes(
     elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
         yield f"all other nodes in {within} were tested and agree"
     elif findings.outcome is Outcome.DISAGREE and findings.complete and findings.signature:
-        regions = "this region" if len(findings.findings) == 1 else "these regions"
-        yield f"with {regions} on the reference, the whole model agrees"
+        regions = list(chain.from_iterable(f.regions for f in findings.findings))
+        these = "this region" if len(regions) == 1 else "these regions"
+        yield f"with {these} on the reference, the whole model agrees"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
         yield (
             f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}:"
@@ -291,6 +293,7 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
     answer = step.answer
     form = _form(oracle, step)
     words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
+    words += ["in one model with others"] if step.query.pool else []
     return document.StepDocument(
         number=step.number,
         kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
@@ -387,6 +390,8 @@ def _finding(
         rate=finding.reproduces if flaky else None,
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
+        repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
+        of_kind=oracle.graph.ops.count(ops[0]) if finding.repeats and len(ops) == 1 else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         differences=differences[:MAX_DIFFERENCES] or None,
@@ -423,7 +428,7 @@ def _evidence(
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
     region = trials.model.whole() if whole else oracle.region(finding.items)
     try:
-        others = [oracle.region([k]) for k in finding.alike] if finding.everywhere else []
+        others = [oracle.region([k]) for k in finding.alike]
         return diagnose(trials, region, verdict, withheld, others, differences)
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}")]
@@ -433,12 +438,6 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     def labels(items: Sequence[int]) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
-    if finding.alike and not finding.everywhere:
-        kind = oracle.graph.ops[oracle.groups[finding.items[0]][-1]]
-        return (
-            f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was"
-            " tested and is refused too"
-        )
     if finding.doubtful:
         return (
             "perhaps not the smallest: the candidate does not run it without"

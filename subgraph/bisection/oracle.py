@@ -25,6 +25,7 @@ from subgraph.search.driver import BudgetSpent, Steps
 from subgraph.search.oracle import Ahead, ClaimedAgreement
 from subgraph.text import count
 from subgraph.trials.compare import measure_disturbance
+from subgraph.trials.pooled_runs import pooled_results
 from subgraph.trials.preflight import require_usable
 from subgraph.verdict import ENDED, Status
 
@@ -68,7 +69,8 @@ class NodeOracle(NodeItems):
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        settings = replace(settings or Settings(), expect=self.expect)
+        pools = self.trials.ask.takes_merged_cuts
+        settings = replace(settings or Settings(), expect=self.expect, pools=pools)
         with self.ahead:
             return (
                 yield from search(
@@ -99,7 +101,8 @@ class NodeOracle(NodeItems):
         try:
             if self.seen.first:  # the first answer tells how the whole is run
                 self.ahead.wait_for(queries)
-            answers = list(map(self._answer, queries))
+            is_pool = any(query.pool for query in queries)
+            answers = self._pooled(queries) if is_pool else list(map(self._answer, queries))
             if any(q.kind is QueryKind.WHOLE and not q.repetition for q in queries):
                 whole = self.trials.model.whole().nodes
                 if first := self.seen.first.get((QueryKind.WHOLE, whole)):
@@ -166,6 +169,20 @@ class NodeOracle(NodeItems):
             NoRegion,
         ) as e:  # of the reference or of cutting: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
+
+    def _pooled(self, queries: Sequence[Query]) -> list[Answer]:
+        """One answer per region, of which all run side by side in one model; without shares."""
+        try:
+            regions = [self.region(query.items) for query in queries]
+            results = pooled_results(self.trials, regions, is_extra=False)
+        except (ModelError, NoRegion) as e:
+            return [Answer(Status.UNRESOLVED, why=e.what)] * len(queries)
+        not_run = Answer(Status.UNRESOLVED, why="it does not run next to other regions")
+        judge = self.trials.judge
+        return [
+            answer_of(replace(judge.verdict(region, result), pooled=True)) if result else not_run
+            for region, result in zip(regions, results, strict=True)
+        ]
 
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer

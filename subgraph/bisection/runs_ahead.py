@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel
-from subgraph.search.driver import WITHOUT_RUN
 from subgraph.search.lookahead import plan
 from subgraph.search.oracle import Ahead, Query
 from subgraph.verdict import Status
@@ -51,7 +50,7 @@ class RunsAhead:
 
     def wait_for(self, queries: Sequence[Query]) -> None:
         """Return when all of these have run; others go on."""
-        needed = {q.run for q in queries if q.kind not in WITHOUT_RUN}
+        needed = {q.run for q in queries if q.runs_alone}
         while self._executor:
             self._collect()
             self._plan()

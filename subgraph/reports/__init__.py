@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast
 
@@ -230,7 +231,23 @@ def title(finding: FindingDocument, quoted: Quoted = str) -> str:
         if finding.certified
         else "failing region, perhaps not the smallest"
     )
-    return f"{claim}: {region(finding, quoted)}"
+    return f"{claim}: {region(finding, quoted)}{again(finding)}"
+
+
+def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
+    """Positions of the nodes of a finding, and of the regions that it stands for."""
+    repeats = finding.repeats if isinstance(finding, FindingDocument) else None
+    return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
+
+
+def again(finding: FindingDocument) -> str:
+    """`, × 7 (each of 7 Conv)`: how many regions a finding stands for; "" for one."""
+    repeats = finding.repeats or ()
+    if not repeats:
+        return ""
+    number = 1 + len(repeats)
+    each = f" (each of {number} {finding.ops[0]})" if finding.of_kind == number else ""
+    return f", × {number}{each}"
 
 
 def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
@@ -329,7 +346,7 @@ def _outcome(document: BisectDocument, quoted: Quoted) -> str:
         f.kind is FindingKind.CULPRIT and f.certified and not wrong_input(f) for f in findings
     )
     if places and 1 < len(findings) <= MAX_PIECES:
-        wrong = len({i for f in findings for i in f.indices})
+        wrong = len(set(chain.from_iterable(map(all_indices, findings))))
         what = _name_failures(findings)
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
         return (
@@ -395,7 +412,7 @@ def _verdict(document: BisectDocument, quoted: Quoted) -> str:
     if misread := wrong_input(finding, quoted):
         return f"wrong: {misread}; seen at {region(finding, quoted)}"
     most = "" if finding.certified else "at most "
-    nodes = f"{len(finding.nodes)} of {count(_searched(document), 'node')}"
+    nodes = f"{len(all_indices(finding))} of {count(_searched(document), 'node')}"
     return (
         f"{_name_failures(document.findings)}{since(document)}: {most}{nodes}:"
         f" {_place(finding, quoted)}"
@@ -423,7 +440,7 @@ def _place(finding: FindingDocument, quoted: Quoted) -> str:
         if inner[0] is finding
         else f", in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
     )
-    return region(finding, quoted) + more
+    return region(finding, quoted) + again(finding) + more
 
 
 def _searched(document: BisectDocument) -> int:
@@ -532,6 +549,11 @@ def sentences(finding: FindingDocument, quoted: Quoted = str) -> list[str]:
     elif finding.reproduces is not None and finding.reproduces < 1:
         lines.append(f"fails in {percent(finding.reproduces)} of its runs")
     incomplete = is_proven(finding) and finding.why  # the proof that it is the culprit
+    if repeats := finding.repeats:
+        names = listed(
+            [" … ".join(dict.fromkeys((r.nodes[0], r.nodes[-1]))) for r in repeats], quoted
+        )
+        lines.append(f"so {'does' if len(repeats) == 1 else 'do'} {names}")
     return [
         *lines,
         *_certificate(finding, quoted),

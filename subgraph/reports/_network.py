@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
-from subgraph.reports import is_proven
+from subgraph.reports import all_indices, is_proven
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.recorded import IntervalDocument, IntervalFinding
@@ -42,7 +42,7 @@ def whole_drawn(
     if isinstance(document, (BisectDocument, IntervalDocument)):
         findings = document.findings
     nodes = range(len(network.ops))
-    inside = {i: k for k, f in enumerate(findings, 1) for i in f.indices if i in nodes}
+    inside = {i: k for k, f in enumerate(findings, 1) for i in all_indices(f) if i in nodes}
     in_table = {row.index for row in rows}
     marks = Marks(
         found={i for i, k in inside.items() if called(findings[k - 1]) == FOUND},

@@ -23,6 +23,7 @@ from subgraph.reports import (
     ComparedDocument,
     JudgedTensor,
     View,
+    all_indices,
     cleaned,
     common_cause,
     error,
@@ -268,7 +269,7 @@ def _first_places(findings: Sequence[FindingDocument]) -> dict[int, dict[str, ob
     """By node, the first finding that it is in."""
     places: dict[int, dict[str, object]] = {}
     for number, finding in enumerate(findings, 1):
-        for i in finding.indices:
+        for i in all_indices(finding):
             places.setdefault(i, {"number": number, "called": called(finding)})
     return places
 
@@ -358,7 +359,7 @@ def _depth(document: BisectDocument) -> chart.Chart | None:
         "x": "nodes, in topological order",
         "label": "Error of every tensor in place, along the model",
     }
-    drawn = chart.chart(points, [f.indices for f in document.findings], words)
+    drawn = chart.chart(points, list(map(all_indices, document.findings)), words)
     return replace(drawn, said=_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 

@@ -315,6 +315,12 @@ class RunCounts:
     of: int
 
 
+@dataclass(frozen=True)
+class RegionNodes:
+    nodes: Sequence[Name]
+    indices: Sequence[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FindingDocument:
     """A place that goes wrong.
@@ -333,8 +339,10 @@ class FindingDocument:
         verdict: of the region alone, in a fresh process.
         growth: the model's first nodes run on its own inputs. contributors: largest share first.
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
-        alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of
-            which is off alone.
+        alike: nodes of all kinds, each of which is off alone.
+        repeats: other regions with the same operators, which fail in the same way: this finding
+            stands for them, too. of_kind: nodes of the model with the operator of a finding that is
+            one node; left out without `repeats`.
         differences: between the two models, if the candidate runs another one; at most 12.
         more_differences: how many are left out.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not
@@ -367,6 +375,8 @@ class FindingDocument:
     runs: RunCounts | None = absent(of_kind="flaky")
     reason: str | None = absent(of_kind="unresolved")
     alike: Sequence[str] | None = absent()
+    repeats: Sequence[RegionNodes] | None = absent()
+    of_kind: int | None = absent()
     inside: InsideDocument | None = absent()
     blame: Sequence[str] | None = absent()
     evidence: Sequence[EvidenceLine] = ()

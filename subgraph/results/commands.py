@@ -151,10 +151,11 @@ class ConvertResult:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownResult:
-    """Entries of what runtimes compute wrongly."""
+    """Entries of what runtimes compute wrongly; tried ones say so in `here`."""
 
     schema: Literal["subcut.known/1"] = "subcut.known/1"
     exit_code: int = 0
+    version: str | None = absent()
     entries: Sequence[Mapping[str, object]]
 
 

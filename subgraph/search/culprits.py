@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 from typing import TypeAlias
 
 from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Outcome, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.passes import accumulated, gallop, halve, minor, profile
+from subgraph.search.passes import accumulated, alike, gallop, halve, minor, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
 from subgraph.search.passes.everywhere import everywhere
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
@@ -30,7 +31,7 @@ from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
 MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
 MAX_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
 MAX_SHARED = 3  # items of a culprit, each of which may belong to another one too
-MIN_ALIKE = 2  # further items of a kind, of which one is asked for all
+MAX_TRIED = 2  # regions of the kind of a culprit, before others are looked for
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
 NOTHING_LEFT: Items = ()
@@ -124,11 +125,14 @@ def find_culprits(progress: Progress) -> Search[None]:
                 yield from resolve_contradiction(state, region)
             return  # the whole fails, but not when its items run on captured values
         smallest, finding = yield from _concluded(progress, region)
-        alike = yield from _refused_alike(progress, smallest)
+        again = yield from alike.repeats(
+            state, progress.scope, finding, progress.findings, progress.profile.local
+        )
         _suspect_same_kind(progress, smallest)
-        progress.findings.append(replace(finding, alike=alike))
+        finding = replace(finding, repeats=again)
+        progress.findings.append(finding)
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
-        if left_over or not (yield from _peel(progress, smallest, alike)):
+        if left_over or not (yield from _peel(progress, smallest, finding)):
             return
         if not progress.unconfirmed and (yield from _off_everywhere(progress)):
             return
@@ -141,7 +145,8 @@ def acquit(progress: Progress) -> Search[None]:
     if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
         return
     for finding in [f for f in progress.findings if f.signature in NO_OUTPUT and len(f.items) == 1]:
-        whole = tuple(sorted({*progress.scope, *progress.skipped, *finding.items}))
+        named = chain.from_iterable(finding.regions)
+        whole = tuple(sorted({*progress.scope, *progress.skipped, *named}))
         if (
             len(progress.findings) > 1
             and (yield from state.tail(Purpose.TAIL, whole)).status is Status.AGREE
@@ -155,13 +160,12 @@ def _off_everywhere(progress: Progress) -> Search[bool]:
     for."""
     state = progress.state
     last = progress.findings[-1]
-    culprits = [
-        f.items
-        for f in progress.findings
-        if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS
+    wrong = [
+        f for f in progress.findings if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS
     ]
-    if last.items not in culprits:
+    if last not in wrong:
         return False
+    culprits = list(chain.from_iterable(reversed(f.regions) for f in wrong))
     off = yield from everywhere(state, progress.scope, culprits)
     if off:
         progress.findings = [
@@ -222,6 +226,19 @@ def _from_profile(progress: Progress) -> Search[Found]:
     return region
 
 
+def _of_known_kind(progress: Progress) -> Search[Found]:
+    """A region of the kind of the last culprit, if that is the first of its kind."""
+    state = progress.state
+    last = progress.findings[-1] if progress.findings else None
+    causes = [alike.cause_of(state, finding) for finding in progress.findings]
+    if not last or last.repeats or causes.count(causes[-1]) > 1:
+        return None
+    for region in alike.regions_alike(state, progress.scope, last.items)[:MAX_TRIED]:
+        if (yield from state.fails(Purpose.ALIKE, region)):
+            return region
+    return None
+
+
 def _everywhere(progress: Progress) -> Search[Found]:
     """Is so much wrong that the reason is the precision that the candidate claims, or an error that
     accumulates?"""
@@ -248,7 +265,12 @@ def _by_halving(progress: Progress) -> Search[Found]:
 
 
 # The cheapest first; the last one always finds a region.
-MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (_from_profile, _everywhere, _by_halving)
+MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
+    _from_profile,
+    _of_known_kind,
+    _everywhere,
+    _by_halving,
+)
 
 
 def _follow_profile(progress: Progress) -> Search[Items | None]:
@@ -280,9 +302,9 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
 # ------------------------------------------------------------ the rest
 
 
-def _peel(progress: Progress, region: Items, alike: Items) -> Search[bool]:
-    """Take a culprit, and what is refused like it, out of the scope. Is there another one?"""
-    progress.leave_out((*region, *alike))
+def _peel(progress: Progress, region: Items, finding: Finding) -> Search[bool]:
+    """Take a culprit, and what fails like it, out of the scope. Is there another one?"""
+    progress.leave_out((*region, *chain.from_iterable(finding.repeats)))
     progress.unconfirmed = region
     progress.searched = sum(1 for k in progress.scope if k < region[-1])
     if progress.profile.local and progress.hints:
@@ -370,25 +392,8 @@ def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
     return list(dict.fromkeys([*rests, tuple(k for k in scope if k not in readers)]))
 
 
-def _of_kind(progress: Progress, region: Items) -> list[int]:
-    """Other items of the scope of the same kind as a single one."""
-    labels = progress.state.labels
-    if labels is None or len(region) > 1:
-        return []
-    return [k for k in progress.scope if labels[k] == labels[region[0]] and k != region[0]]
-
-
 def _suspect_same_kind(progress: Progress, region: Items) -> None:
-    for k in _of_kind(progress, region):
-        progress.state.weights[k] *= SAME_KIND
-
-
-def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
-    """The other items of the kind of one that is refused, if there are several and one more is
-    refused: they are not asked one by one."""
     state = progress.state
-    alike = _of_kind(progress, region)
-    if state.aim.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:
-        return ()
-    refused = yield from state.probe(Purpose.CONFIRM, (alike[-1],))
-    return tuple(alike) if refused is RegionOutcome.FAIL else ()
+    others = alike.regions_alike(state, progress.scope, region) if len(region) == 1 else []
+    for k in chain.from_iterable(others):
+        state.weights[k] *= SAME_KIND

@@ -23,8 +23,6 @@ T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
 Steps: TypeAlias = Generator[Step, None, T]
 
-WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
-
 
 def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
     """The same search, each step of which is changed on its way; one that becomes None is left
@@ -69,6 +67,7 @@ class Settings:
         steady: the candidate always gives the same: two runs of the whole and one confirmation are
             enough.
         clock: seconds, rising.
+        pools: several regions may run side by side in one model.
     """
 
     max_trials: int | None = None
@@ -80,6 +79,7 @@ class Settings:
     steady: bool = False
     clock: Callable[[], float] = time.monotonic
     expect: Callable[[Ahead], None] | None = None
+    pools: bool = False
 
     def after(self, runs: int = 0, seconds: float = 0.0) -> Settings:
         """What bounds a search that follows others, which took so many runs and seconds."""
@@ -158,16 +158,18 @@ class Driver:
         """
         self.asking = purpose
         new = [q for q in dict.fromkeys(queries) if self.known(q) is None]
-        runs = {q.run for q in new if q.kind not in WITHOUT_RUN} - self._ran
+        runs = {q.run for q in new if q.kind is not QueryKind.CLAIMED} - self._ran
         limit = self.settings.max_trials
         if new and limit is not None and self.counts.total() + len(runs) > limit:
             raise BudgetSpent("the trials are used up")
         if new and self._deadline is not None and self.settings.clock() >= self._deadline:
             raise BudgetSpent("the time is used up")
         for query, answer in zip(new, (yield new), strict=True):
-            if query.run not in self._ran and query.kind not in WITHOUT_RUN:
-                self._ran.add(query.run)
-                self.counts += Counts({purpose: 1}, {purpose: len(query.items) or self.size})
+            if query.kind is not QueryKind.CLAIMED and (query.pool or query.run not in self._ran):
+                new_runs = {query.run} - self._ran
+                self._ran |= new_runs
+                compiled = len(query.items) or self.size
+                self.counts += Counts({purpose: len(new_runs)}, {purpose: compiled})
             self.memo[query] = answer
             self._unreported.append((purpose, query, answer, outcome(query, answer)))
         return list(filter(None, map(self.known, queries)))

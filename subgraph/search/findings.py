@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from subgraph.search.oracle import Answer, Items, Query
 from subgraph.search.predicate import RegionOutcome
-from subgraph.verdict import NUMBERS, Signature
+from subgraph.verdict import Signature
 
 
 class Purpose(StrEnum):
@@ -26,6 +26,7 @@ class Purpose(StrEnum):
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
     EVERYWHERE = "everywhere"  # single items of all kinds, where none was right so far
+    ALIKE = "alike"  # regions of the kind of two culprits: do they fail as well?
 
 
 CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier ones
@@ -83,8 +84,9 @@ class Finding:
         doubtful: items without which the region could not be run, so that it is not certified.
         minor: items without which the region still fails, though it explains little, so that it is
             not certified.
-        alike: items of the same kind, that are refused as well as far as they were asked about; or
-            items of all kinds, each of which is off alone.
+        alike: items of all kinds, each of which is off alone.
+        repeats: regions of the same kind that fail in the same way; of a kind that is refused, only
+            one of them was asked about.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -99,6 +101,7 @@ class Finding:
     doubtful: Items = ()
     minor: Items = ()
     alike: Items = ()
+    repeats: tuple[Items, ...] = ()
     why: str = ""
     growth: tuple[tuple[int, float], ...] = ()
     contributors: tuple[tuple[Items, float], ...] = ()
@@ -106,7 +109,12 @@ class Finding:
     @property
     def everywhere(self) -> bool:
         """Does it stand for nearly all items, whatever they compute?"""
-        return bool(self.alike) and self.signature in NUMBERS
+        return bool(self.alike)
+
+    @property
+    def regions(self) -> tuple[Items, ...]:
+        """The region, and those that it stands for."""
+        return (self.items, *self.repeats)
 
     @property
     def reproduces(self) -> float:

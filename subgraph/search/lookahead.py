@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from subgraph.search.driver import WITHOUT_RUN, Search, SearchStopped
+from subgraph.search.driver import Search, SearchStopped
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Query, QueryKind
 from subgraph.search.state import SearchState
@@ -27,6 +27,7 @@ PASS_ODDS = {
     Purpose.SHRINK: 0.9,
     Purpose.TAIL: 0.8,
     Purpose.GROWTH: 0.9,
+    Purpose.ALIKE: 0.1,
 }  # that a region passes; else 1/2
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
 MIN_CHANCE = 1 / 64  # of a query that is named
@@ -76,7 +77,7 @@ class Lookahead:
         named: set[Query] = set()
         for future in self._futures(seen, known):
             for run in (query.run for query in future.queries):
-                if run not in named and run.kind not in WITHOUT_RUN:
+                if run not in named and run.runs_alone:
                     named.add(run)
                     yield run
 

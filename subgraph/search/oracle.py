@@ -37,6 +37,8 @@ class Query:
         repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower
             ones.
         fresh: run in a process that has run nothing before; no part of what is asked.
+        pool: ISOLATED: regions with the same number, which is not 0, run side by side in one model;
+            of what fails there, no share is determined.
         explain: determine the share even where the region agrees.
         target: ISOLATED and REST: the items whose error is to be explained; () for the whole
             model's.
@@ -48,12 +50,19 @@ class Query:
     fresh: bool = field(default=False, compare=False)
     explain: bool = False
     target: Items = ()
+    pool: int = 0
 
     @property
     def run(self) -> Query:
         """The query for the run alone: what is judged, and how, is left out."""
         kind = QueryKind.ISOLATED if self.kind is QueryKind.REST else self.kind
-        return replace(self, kind=kind, explain=False, target=())
+        items = () if self.pool else self.items
+        return replace(self, kind=kind, items=items, explain=False, target=())
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether the answer takes a run that no other query of its batch shares."""
+        return self.kind is not QueryKind.CLAIMED and not self.pool
 
     @property
     def once(self) -> Query:

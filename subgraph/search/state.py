@@ -9,7 +9,8 @@ Concepts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from subgraph.search.driver import Driver, Search, SearchStopped, Settings
@@ -181,6 +182,16 @@ class SearchState:
     def prove(self, region: Items, why: str) -> None:
         """Note that a region is a culprit, whatever share it has."""
         self.aim = replace(self.aim, proven={**self.aim.proven, region: why})
+
+    @contextmanager
+    def counting_any_failure(self) -> Iterator[None]:
+        """Count a region that fails at all as failing, whatever it explains, in this block."""
+        aim = self.aim
+        self.aim = replace(aim, any_failure=True)
+        try:
+            yield
+        finally:
+            self.aim = aim
 
     # ------------------------------------------------------------ asking
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from subgraph.search import order
 from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
@@ -31,6 +32,7 @@ from subgraph.search.flaky import MIN_RATE
 from subgraph.search.lookahead import Lookahead
 from subgraph.search.oracle import Answer, Items, Oracle
 from subgraph.search.passes import accumulated
+from subgraph.search.passes.alike import merged
 from subgraph.search.passes.baseline import baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
@@ -196,11 +198,13 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         why = stopped or "no region fails in the way the whole model does"
         signature = state.aim.signature
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, signature, why=why))
-    named = {k for f in findings if f.kind is not FindingKind.UNRESOLVED for k in f.items}
+    findings = merged(state, sorted(findings, key=_rank))
+    blamed = [f.regions for f in findings if f.kind is not FindingKind.UNRESOLVED]
+    named = set(chain.from_iterable(chain.from_iterable(blamed)))
     return ends(
         Outcome.DISAGREE,
         signature=whole.signature,
-        findings=tuple(sorted(findings, key=_rank)),
+        findings=tuple(findings),
         irrelevant=(
             () if any(f.everywhere for f in findings) else _smallest(state.seen.irrelevant, named)
         ),

@@ -47,8 +47,12 @@ def pooled_verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict |
     ]
 
 
-def pooled_results(trials: Trials, regions: Sequence[Region]) -> list[RunResult | None]:
+def pooled_results(
+    trials: Trials, regions: Sequence[Region], *, is_extra: bool = True
+) -> list[RunResult | None]:
     """What the candidate makes of each region in its pool; None for regions that need several cuts.
+
+    `is_extra`: new runs are counted as extra ones; otherwise the caller counts them.
 
     Raises: as `verdicts`.
     """
@@ -58,17 +62,18 @@ def pooled_results(trials: Trials, regions: Sequence[Region]) -> list[RunResult 
     found: dict[tuple[int, ...], RunResult] = {}
     memory = trials.runtime.workers.memory
     for some in partition(cuts, most_bytes=memory and memory // POOL_PART) if cuts else ():
-        for cut, result in zip(some, _run_pool(trials, merge_cuts(some)), strict=True):
+        results = _run_pool(trials, merge_cuts(some), is_extra)
+        for cut, result in zip(some, results, strict=True):
             found[cut.region.nodes] = result
     return [found.get(region.nodes) for region in regions]
 
 
-def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
+def _run_pool(trials: Trials, merged: MergedCut, is_extra: bool) -> list[RunResult]:
     """The result of each cut of a pool; the whole time is divided among them equally."""
     records = trials.model.values.records
     key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
     result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
-    if not result.stored:
+    if is_extra and not result.stored:
         trials.log.add_extra_run()
     if result.failure:
         return [result] * len(merged.pieces)

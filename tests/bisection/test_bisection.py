@@ -121,9 +121,13 @@ def test_two_nodes_that_go_wrong_only_together(here: Path) -> None:
     assert one["certified"]
 
 
-def test_two_culprits_are_both_named(here: Path) -> None:
-    document = found(bisect(here, "--json", add="n4:0.5+n18:0.5"))
-    assert {tuple(f["nodes"]) for f in document["findings"]} == {("n4",), ("n18",)}
+def test_two_culprits_of_one_kind_are_one_finding_that_names_both(here: Path) -> None:
+    """One of them has the case."""
+    done = bisect(here, "--json", add="n4:0.5+n18:0.5")
+    (one,) = found(done)["findings"]
+    (other,) = one["repeats"]
+    assert {*one["nodes"], *other["nodes"]} == {"n4", "n18"} and one["case"]
+    assert one["of_kind"] > 2
 
 
 @pytest.fixture
@@ -208,14 +212,30 @@ def test_values_that_change_while_verdicts_do_not_are_said_to(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("multi", "runs"), [("true", 1), ("false", 3)])
+def test_further_culprits_of_a_kind_run_in_one_model_if_the_candidate_takes_it(
+    multi: str, runs: int, here: Path
+) -> None:
+    guilty = {f"n{k}" for k in range(3, 20, 4)}
+    spec = spec_of(fake_candidate.HERE, add="+".join(f"{name}:0.5" for name in sorted(guilty)))
+    table = f"[candidates.npu]\nspec = {json.dumps(str(spec))}\nmulti = {multi}\n"
+    (here / "subcut.toml").write_text(table, encoding="utf-8")
+    words = "bisect m.onnx -i x.npy -c npu --trust --json".split()
+    document = found(subcut(*words, *QUICK, cwd=here))
+    (one,) = document["findings"]
+    assert {*one["nodes"], *(r["nodes"][0] for r in one["repeats"])} == guilty
+    assert document["runs"]["alike"] == runs
+    assert document["trials"] == sum(document["runs"].values())
+
+
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
-    """Each explains a quarter of the error, and the rest agrees without them."""
+    """Each explains a quarter of the error, and the rest agrees without them. Three have one
+    operator."""
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
-    assert {tuple(f["nodes"]) for f in document["findings"]} == {
-        ("n3",),
-        ("n9",),
+    regions = [[f, *f.get("repeats", ())] for f in document["findings"]]
+    assert {tuple(sorted(r["nodes"][0] for r in some)) for some in regions} == {
         ("n14",),
-        ("n21",),
+        ("n21", "n3", "n9"),
     }
     assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
     (note,) = document["notes"]

@@ -8,6 +8,7 @@ model.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,11 @@ def bisected(folder: Path, *words: str) -> dict[str, Any]:
 
 
 def culprits(document: dict[str, Any]) -> list[list[str]]:
-    """The nodes of each finding, all of which must be culprits."""
-    assert {f["kind"] for f in document["findings"]} == {"culprit"}, document["findings"]
-    return sorted(f["nodes"] for f in document["findings"])
+    """The nodes of each region that is named, in findings all of which must be culprits."""
+    findings = document["findings"]
+    assert {f["kind"] for f in findings} == {"culprit"}, findings
+    repeats = chain.from_iterable(f.get("repeats", ()) for f in findings)
+    return sorted(region["nodes"] for region in (*findings, *repeats))
 
 
 def test_two_faults_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 candidates.
 
 Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`,
-`search.passes.baseline`, `search.passes.confirm`, `search.passes.everywhere`, `search.passes.minor`
-and `search.passes.inside`.
+`search.passes.alike`, `search.passes.baseline`, `search.passes.confirm`,
+`search.passes.everywhere`, `search.passes.minor` and `search.passes.inside`.
 """
 
 from __future__ import annotations
@@ -543,16 +543,18 @@ def test_kind_that_is_refused_is_asked_twice_and_listed() -> None:
     labels = ["LSTM" if i in kind else "Relu" for i in range(64)]
     findings = ended(s.parents, candidate, labels=labels)
     (finding,) = findings.findings
-    assert {*finding.items, *finding.alike} == set(kind) and findings.complete
+    assert sorted(finding.regions) == [(k,) for k in kind] and findings.complete
     alone = {q.items for q in candidate.queries if len(q.items) == 1 and q.items[0] in kind}
     assert len(alone) == 2
 
 
-def labeled(s: Scenario, kinds: Sequence[str]) -> tuple[Findings, Candidate]:
+def labeled(
+    s: Scenario, kinds: Sequence[str], settings: Settings | None = None
+) -> tuple[Findings, Candidate]:
     """The findings of a search among items of these kinds, one after the other."""
     candidate = Candidate(s)
     labels = [kinds[k % len(kinds)] for k in range(s.n)]
-    return ended(s.parents, candidate, labels=labels), candidate
+    return ended(s.parents, candidate, settings, labels), candidate
 
 
 KINDS = ("Conv", "Relu", "Add", "Pad")
@@ -578,12 +580,54 @@ def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(
     assert len(candidate.queries) < 40
 
 
+def of_kind(length: int, signature: Signature = Signature.MISMATCH) -> list[Fault]:
+    """Six faults of so many items, each of which begins with a Conv."""
+    places = range(0, 24, len(KINDS))
+    return [Fault(frozenset(range(k, k + length)), 1 / 6, signature=signature) for k in places]
+
+
 @pytest.mark.parametrize("profile", ["shows", "vanishes"])
-def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
-    convs = [{k} for k in range(0, 32, len(KINDS))]
-    findings, _ = labeled(faulty(chain(32), *convs, share=1 / 8, profile=profile), KINDS)
-    assert sorted(f.items for f in findings.findings) == [(k,) for k in range(0, 32, len(KINDS))]
-    assert not any(f.everywhere for f in findings.findings)
+@pytest.mark.parametrize("length", [1, 2])
+def test_culprits_of_one_kind_are_one_finding(profile: str, length: int) -> None:
+    s = Scenario("by hand", 0, chain(32), tuple(of_kind(length)), profile)
+    findings, _ = labeled(s, KINDS)
+    (finding,) = findings.findings
+    regions = [tuple(range(k, k + length)) for k in range(0, 24, len(KINDS))]
+    assert sorted(finding.regions) == regions and findings.complete
+    assert finding.certified and not finding.everywhere
+
+
+@pytest.mark.parametrize(("length", "pools"), [(1, 1), (2, 3)])
+def test_others_of_a_kind_run_in_one_pool(length: int, pools: int) -> None:
+    """Of a fusion, the same without its first and without its last item as well."""
+    s = Scenario("by hand", 0, chain(32), tuple(of_kind(length)), "shows")
+    findings, candidate = labeled(s, KINDS, Settings(pools=True))
+    assert findings.counts.runs[Purpose.ALIKE] == pools
+    pooled = [q for q in candidate.queries if q.pool]
+    assert len({q.pool for q in pooled}) == pools
+    assert findings.counts.compiled[Purpose.ALIKE] == sum(len(q.items) for q in pooled)
+
+
+def test_others_of_a_kind_that_crashes_run_one_by_one() -> None:
+    s = Scenario("by hand", 0, chain(32), tuple(of_kind(2, Signature.CRASH)))
+    findings, candidate = labeled(s, KINDS, Settings(pools=True))
+    (finding,) = findings.findings
+    assert len(finding.regions) == 6 and not any(q.pool for q in candidate.queries)
+
+
+def test_other_failures_of_a_kind_are_another_finding() -> None:
+    faults = [*of_kind(1)[:3], *of_kind(1, Signature.CRASH)[3:]]
+    findings, _ = labeled(Scenario("by hand", 0, chain(32), tuple(faults)), KINDS)
+    kinds = {f.signature: len(f.regions) for f in findings.findings}
+    assert kinds == {Signature.MISMATCH: 3, Signature.CRASH: 3} and findings.complete
+
+
+def test_fusion_of_a_kind_that_holds_a_smaller_culprit_is_not_alike() -> None:
+    """Add, Pad at 30 is not wrong: Pad is."""
+    faults = (*({k, k + 1} for k in (2, 14, 22)), {31})
+    findings, _ = labeled(faulty(chain(32), *faults, share=0.25, profile="shows"), KINDS)
+    regions = sorted(r for f in findings.findings for r in f.regions)
+    assert regions == [(2, 3), (14, 15), (22, 23), (31,)] and findings.complete
 
 
 @pytest.mark.parametrize("seed", [896, 1591, 101_559, 200_186, 200_717, 200_986])

@@ -26,7 +26,6 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
-from subgraph.search.driver import WITHOUT_RUN
 from subgraph.search.oracle import Ahead, ErrorShare, Items, ItemStatuses
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
@@ -307,7 +306,7 @@ class ManualBisection(Bisection):
         runs = [
             step
             for step in once.values()
-            if step.query.once not in answered and step.query.kind not in WITHOUT_RUN
+            if step.query.once not in answered and step.query.kind is not QueryKind.CLAIMED
         ]
         nodes: Counter[Purpose] = Counter()
         for step in runs:

@@ -12,13 +12,16 @@ from dataclasses import replace
 
 from subgraph.search.culprits import Progress, Rest
 from subgraph.search.driver import Search
-from subgraph.search.findings import Purpose
+from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
+from subgraph.search.passes.alike import cause_of
 from subgraph.search.passes.confirm import confirmed
 from subgraph.search.passes.everywhere import off_alone
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import RegionOutcome
+
+MAX_CONFIRMED = 2  # culprits of a kind, before further ones that fail alike are not confirmed
 
 
 def look_inside(progress: Progress) -> Search[None]:
@@ -59,8 +62,12 @@ def look_inside(progress: Progress) -> Search[None]:
             above = yield from follow(state, scope, last)
             failing += [above] if above else []
     for region in failing:
-        smallest = yield from shrink(state, region)
-        progress.findings.append((yield from confirmed(state, smallest)))
+        signature = state.answer_to(region).signature
+        finding = Finding(FindingKind.CULPRIT, region, signature, certified=True)
+        causes = [cause_of(state, known) for known in progress.findings]
+        if causes.count(cause_of(state, finding)) < MAX_CONFIRMED:
+            finding = yield from confirmed(state, (yield from shrink(state, region)))
+        progress.findings.append(finding)
     progress.rest = Rest.UNKNOWN if RegionOutcome.UNRESOLVED in statuses else Rest.AGREES
     if wrong and not failing:
         state.notes.append(("wrong in place, but not alone: ", seen.wrong))

@@ -6,8 +6,6 @@ what disappears of the error without a piece is what the piece gives alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
@@ -26,12 +24,8 @@ ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
     """A region that fails and explains little -> the smallest one inside that fails at all."""
-    aim = state.aim
-    state.aim = replace(aim, any_failure=True)
-    try:
+    with state.counting_any_failure():
         return (yield from shrink(state, region, gradual=False))
-    finally:
-        state.aim = aim
 
 
 def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
