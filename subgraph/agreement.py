@@ -10,26 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from subgraph import reports
 from subgraph.bisection.bisection import Bisection
 from subgraph.bisection.options import BisectionOptions
 from subgraph.commands import resolve
-from subgraph.commands.bisect import seconds
 from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
-from subgraph.project import Project
+from subgraph.project import Project, parse_seconds
 from subgraph.results.bisect import BisectDocument
+from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
-from subgraph.storage import folders
-from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.doubt import Doubt, find_doubt
@@ -38,8 +33,6 @@ from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
-
-Inputs = str | Path | Sequence[str | Path] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -95,13 +88,13 @@ def disagreement(
         SubcutError: the model, the inputs or the candidate cannot be used.
     """
     sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
-    limits = Settings(max_time=seconds(search.max_time), workers=Asked(settings).jobs(None))
+    limits = Settings(max_time=parse_seconds(search.max_time), workers=Asked(settings).jobs(None))
     with ExitStack() as stack:
         asked = Asked(
             settings,
             model,
             None,
-            InputOptions(_words(inputs, stack), seed, sizes),
+            InputOptions(list(input_arguments(inputs)), seed, sizes),
             CriterionOptions(criterion),
             RuntimeOptions(reference=reference),
             ResultOptions(trust=trust),
@@ -135,22 +128,6 @@ def disagreement(
         if verdict.status is Status.AGREE and bisection.result.agree:
             return None  # what the nodes alone do was in doubt, and they are right
         return _found(bisection, seen)
-
-
-def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
-    """The inputs as words after `-i`; arrays are written into files that live as long as the
-    stack."""
-    if not isinstance(inputs, Mapping):
-        return (
-            [str(inputs)]
-            if isinstance(inputs, (str, Path))
-            else [str(word) for word in inputs or ()]
-        )
-    folder = stack.enter_context(folders.temporary())
-    files = {name: folder / f"{stem}.npy" for name, stem in safe_names(inputs).items()}
-    for name, file in files.items():
-        np.save(file, np.asarray(inputs[name]), allow_pickle=False)
-    return [f"{name}={file}" for name, file in files.items()]
 
 
 def _run_whole(trials: Trials) -> tuple[Verdict, bool]:

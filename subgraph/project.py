@@ -67,6 +67,7 @@ PYTHON_FILE = re.compile(
     r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])"
 )  # in a criterion: its own, or a metric's
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # seconds
 
 
 @dataclass(frozen=True)
@@ -351,3 +352,25 @@ def _existing(path: Path, named_by: str) -> Path:
             f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found"
         )
     return path
+
+
+def parse_seconds(text: str | float | None) -> float | None:
+    """Return a time in seconds: `90s`, `30m`, `2h` or `90`; None for None.
+
+    Raises:
+        UsageError: it is not a time, or 0.
+    """
+    if text is None:
+        return None
+    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip().lower())
+    if m is None:
+        raise UsageError(
+            f"--max-time {text}: expected a time", "90s, 30m, 2h", code="option.malformed"
+        )
+    if not float(m[1]):
+        raise UsageError(
+            f"--max-time {text}: the time must be more than 0",
+            "leave it out for no limit",
+            code="option.out-of-range",
+        )
+    return float(m[1]) * UNITS[m[2]]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from subgraph.agreement import Inputs
     from subgraph.errors import SubcutError
     from subgraph.project import Project
+    from subgraph.runtime.python_inputs import Inputs
 
 PROJECT_FILES = ("subcut.toml", "pyproject.toml")
 OUTPUT = "subcut_out"

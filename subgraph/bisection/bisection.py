@@ -28,10 +28,13 @@ from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, require_graph
+from subgraph.project import parse_seconds
 from subgraph.results.bisect import BisectDocument, OtherModel
-from subgraph.runtime.candidate import Candidate, parse
+from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.python_candidate import Load, make_candidate
+from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
@@ -353,8 +356,8 @@ class _BisectionWithProcesses(Bisection):
 
 def bisect(
     graph: Graph,
-    candidate: str | Candidate = "ort",
-    inputs: Sequence[str] = (),
+    candidate: str | Candidate | Load = "ort",
+    inputs: Inputs = None,
     *,
     seed: int = 0,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -362,14 +365,17 @@ def bisect(
     reference: str | Candidate = "ort",
     within: str = "",
     limits: Settings | None = None,
+    max_time: str | float | None = None,
+    jobs: int = 1,
     freeze: bool = True,
     output: str | Path = "subcut_out",
     force: bool = False,
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: as after `-i`.
-    `within`: `A..B`. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
+    `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
+    `within`: `A..B`. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
 
     >>> from subgraph import load
@@ -382,11 +388,10 @@ def bisect(
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """  # noqa: E501
     require_graph(graph, "bisect")
-    candidate, reference = (
-        parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference)
-    )
-    feeding = Feeding(tuple(map(str, inputs)), shapes or {}, seed)
-    setup = Setup(candidate, feeding, Path(output), criterion, freeze)
-    command = f"subgraph.bisect({graph.path.name!r}, {candidate.name!r})"
-    options = BisectionOptions(setup, limits or Settings(), within, command, force=force)
-    return _BisectionWithProcesses(graph, reference, options)
+    given = make_candidate(candidate)
+    feeding = Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed)
+    setup = Setup(given, feeding, Path(output), criterion, freeze)
+    command = f"subgraph.bisect({graph.path.name!r}, {given.name!r})"
+    limits = limits or Settings(max_time=parse_seconds(max_time), workers=jobs)
+    options = BisectionOptions(setup, limits, within, command, force=force)
+    return _BisectionWithProcesses(graph, make_candidate(reference), options)

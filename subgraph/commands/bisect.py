@@ -4,7 +4,6 @@ a case folder."""
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from subgraph.commands.recorded import (
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
+from subgraph.project import parse_seconds
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
 MIN_SECONDS = 1e-3  # for the search, once the model is read
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @options.with_option_groups()
@@ -240,26 +239,4 @@ def _limits(
         raise UsageError(
             f"--repeat {repeat}: at least one run is needed", code="option.out-of-range"
         )
-    return Settings(max_trials, seconds(max_time), jobs, inside=inside, repeat=repeat)
-
-
-def seconds(text: str | None) -> float | None:
-    """`90s`, `30m`, `2h` or `90` in seconds; None for None.
-
-    Raises:
-        UsageError: it is not a time, or 0.
-    """
-    if text is None:
-        return None
-    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    if m is None:
-        raise UsageError(
-            f"--max-time {text}: expected a time", "90s, 30m, 2h", code="option.malformed"
-        )
-    if not float(m[1]):
-        raise UsageError(
-            f"--max-time {text}: the time must be more than 0",
-            "leave it out for no limit",
-            code="option.out-of-range",
-        )
-    return float(m[1]) * UNITS[m[2]]
+    return Settings(max_trials, parse_seconds(max_time), jobs, inside=inside, repeat=repeat)

@@ -13,13 +13,14 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, command_line, log, options
-from subgraph.commands.bisect import log_steps, opened, seconds
+from subgraph.commands.bisect import log_steps, opened
 from subgraph.commands.options import Text, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
+from subgraph.project import parse_seconds
 from subgraph.results.commands import EnvironmentEntry, EnvironmentsResult
 from subgraph.text import clean, count
 
@@ -87,7 +88,7 @@ def blame(
     if listed or clear:
         return _environments(clear=clear)
     releases = _releases(versions, versions_command, index_url, find_links)
-    limit = seconds(max_time)
+    limit = parse_seconds(max_time)
     began = time.monotonic()
     from subgraph.search import Settings
     from subgraph.trials.session import Setup

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
 from subgraph.commands import Result, command_line, log, options
-from subgraph.commands.bisect import seconds
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, wanted_score
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.project import parse_seconds
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def plan(
     wanted = wanted_score(score)
     chosen = _unit(unit)
     between = _gears(gears)
-    limit = seconds(max_time) or math.inf
+    limit = parse_seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
         raise UsageError(

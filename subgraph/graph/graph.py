@@ -90,6 +90,9 @@ class Graph:
         self._kinds: dict[str, int] | None = None
         self._infos: dict[str, tuple[int, protobuf.ValueInfoProto]] | None = None
 
+    def __repr__(self) -> str:
+        return f"Graph({self.path.name!r}, {len(self.nodes)} nodes)"
+
     def _index(self, graph: protobuf.GraphProto) -> None:
         # The loop is written for speed: 80,000 nodes are indexed in 0.2 s.
         self.nodes: Sequence[protobuf.NodeProto] = graph.node

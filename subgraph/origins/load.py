@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
+from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.text import clean, split_signature
 
@@ -17,6 +19,7 @@ FORMATS = {
     Family.ONNX_TEXT: "onnxtxt",
     Family.ONNX_TEXTPROTO: "textproto",
 }  # of onnx.load
+LARGEST = (1 << 31) - 1  # bytes of a file of protobuf
 
 
 def load(
@@ -30,7 +33,8 @@ def load(
     has several), or PyTorch's `.pt2`. Large weights stay on disk.
 
     `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
-    the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
+    the code that is in it. In place of a path: the file's bytes, an `onnx.ModelProto`, or a `torch.nn.Module` with the
+    `args` that it is exported with.
 
     >>> graph = load("resnet50.onnx")
     >>> len(graph.nodes), graph.outputs
@@ -41,11 +45,33 @@ def load(
         UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without trust.
         BackendError: PyTorch is needed and not installed.
     """  # noqa: E501
-    if not isinstance(path, (str, Path)):
+    if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
+        return graph.load(_write(path))
+    if "torch" in sys.modules and not isinstance(path, (str, Path)):
         from subgraph.origins.torch.export import to_onnx
 
         return graph.load(to_onnx(path, args))
+    if not isinstance(path, (str, Path)):
+        raise UsageError(
+            "a model is a file, its bytes, an onnx.ModelProto or a torch.nn.Module, not"
+            f" {type(path).__name__}",
+            'subgraph.load("model.onnx")',
+            code="api.wrong-type",
+        )
     return graph.load(model_file(Path(path), weights, trust))
+
+
+def _write(model: Any) -> Path:
+    """Write a model in memory into a file that exists until the process ends."""
+    file = folders.lasting("subcut-model") / "model.onnx"
+    if isinstance(model, bytes):
+        file.write_bytes(model)
+        return file
+    import onnx
+
+    is_large = model.ByteSize() > LARGEST
+    onnx.save_model(model, file, save_as_external_data=is_large, location="model.onnx.data")
+    return file
 
 
 def model_file(path: Path, weights: str | None = None, trust: bool = False) -> Path:

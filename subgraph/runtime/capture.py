@@ -27,6 +27,7 @@ from subgraph.runtime.inputs import (
     OriginKind,
     Sample,
 )
+from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
@@ -225,14 +226,15 @@ def loaded_ancestors(
 def capture(
     graph: Graph,
     tensors: Collection[str],
-    inputs: Sequence[str] = (),
+    inputs: Inputs = None,
     *,
     seed: int = 0,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Tensors]:
     """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 
-    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are numpy arrays, lists
+    `inputs`: as of `python_inputs.input_arguments`: files, arrays, name → array, or a list of these; None: seeded
+    random values. Values are numpy arrays, lists
     of arrays for sequences, None for empty optionals.
 
     >>> from subgraph import load
@@ -245,9 +247,8 @@ def capture(
     require_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
-    samples = Feeding(tuple(inputs), shapes or {}, seed).plan(
-        graph, inputs_needed(graph, above, names)
-    )
+    words = input_arguments(inputs, graph.inputs)
+    samples = Feeding(words, shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
     with folders.temporary() as folder, default_for(graph) as reference:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         captured = capture_samples(reference, graph, above, stems, samples, folder)

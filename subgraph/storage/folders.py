@@ -8,6 +8,7 @@ one: the next run puts an old one back where there is no new one, and removes hi
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import hashlib
@@ -143,6 +144,13 @@ def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
     """As `scratch`, in the system's folder for temporary files: what a killed run left there is
     removed with it."""
     return scratch(Path(tempfile.gettempdir()), name)
+
+
+def lasting(name: str) -> Path:
+    """A new temporary folder that exists until this process ends."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary(name))
 
 
 def numbered_folder(parent: Path, stem: str) -> Path:

@@ -41,9 +41,10 @@ from subgraph.results.compare import (
     RowDocument,
     RunOutcome,
 )
-from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.python_candidate import Load, make_candidate
+from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
@@ -320,8 +321,8 @@ def _unresolved(whole: Verdict) -> str:
 
 def compare(
     graph: Graph,
-    candidate: str | Candidate = "ort",
-    inputs: Sequence[str] = (),
+    candidate: str | Candidate | Load = "ort",
+    inputs: Inputs = None,
     *,
     at: Sequence[str] = (),
     seed: int = 0,
@@ -335,8 +336,8 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: words as after
-    `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
+    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
+    `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
 
     >>> from subgraph import load
     >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
@@ -348,17 +349,14 @@ def compare(
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """  # noqa: E501
     require_graph(graph, "compare")
-    candidate, reference = (
-        candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference)
-    )
     setup = Setup(
-        candidate,
-        Feeding(tuple(map(str, inputs)), shapes or {}, seed),
+        make_candidate(candidate),
+        Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
         Path(output),
         criterion,
         freeze,
     )
-    with open_with_processes(graph, setup, reference) as trials:
+    with open_with_processes(graph, setup, make_candidate(reference)) as trials:
         prepared = prepare(trials, chosen(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
         return replace(found, written=document(prepared.trials, found, criterion, command=""))

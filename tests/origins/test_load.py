@@ -19,6 +19,7 @@ from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
+from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
@@ -92,3 +93,15 @@ def test_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
     # what a node says of where it comes from
     own = "['subgraph.origins', 'subgraph.origins.source']\n"
     assert done.stdout.endswith(own), done.stdout + done.stderr
+
+
+def test_model_in_memory_is_loaded(tmp_path: Path) -> None:
+    file = text_models.load(tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }").path
+    for model in (file.read_bytes(), onnx.load(file)):
+        assert subgraph.load(model).outputs == ["y"]
+
+
+@pytest.mark.parametrize("item", [None, 3, ["model.onnx"]])
+def test_other_objects_are_no_model(item: object) -> None:
+    with raises(UsageError, "api.wrong-type"):
+        subgraph.load(item)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +35,7 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
             "load(module, args=(x,))",
             code="torch.no-arguments",
         )
-    lasting = ExitStack()
-    atexit.register(lasting.close)
-    path = (
-        lasting.enter_context(folders.temporary("subcut-torch")) / f"{type(module).__name__}.onnx"
-    )
+    path = folders.lasting("subcut-torch") / f"{type(module).__name__}.onnx"
     log.info("torch.onnx.export(module, args, %r, dynamo=True)", clean(path.name))
     try:
         with quiet():

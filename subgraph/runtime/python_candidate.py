@@ -1,0 +1,194 @@
+"""A function of a Python program -> a candidate.
+
+The candidate is a generated Python file, so that its runs have processes, limits and results as
+those of any other one. A function that can be imported runs there. Any other function runs in the
+program that gave it: the generated file sends it the models and the inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import secrets
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from subgraph.errors import Refused, UsageError
+from subgraph.lazy import np
+from subgraph.runtime.candidate import Candidate, parse
+from subgraph.storage import folders
+from subgraph.storage.digest import file_digest
+from subgraph.storage.tensors import np_dtype
+
+Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Load: TypeAlias = Callable[..., Run]
+
+IMPORTED = """# {digest}
+import sys
+
+sys.path[:0] = {path!r}
+from {module} import {name} as given
+
+
+def load(model, options):
+    return given(model{options})
+"""
+SERVED = """from subgraph.runtime.python_candidate import connect
+
+
+def load(model, options):
+    return connect({address!r}, {key!r}, model)
+"""
+
+
+def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
+    """Return the candidate that a Python program names.
+
+    Args:
+        candidate: A SPEC as after `-c`, a `Candidate`, or a function `load(path)` or
+            `load(path, options)` that returns a function `run(feeds)`; feeds and results map names
+            to arrays.
+
+    Raises:
+        UsageError: The value has another type, or the SPEC is not valid.
+    """
+    if isinstance(candidate, Candidate):
+        return candidate
+    if isinstance(candidate, (str, Path)):
+        return parse(str(candidate))
+    if not inspect.isroutine(candidate):
+        raise UsageError(
+            f"a candidate is a SPEC or a function, not a {type(candidate).__name__}",
+            "def load(path): … return run; run(feeds) returns {name: array}",
+            code="api.wrong-type",
+        )
+    name = candidate.__name__
+    file = folders.lasting("subcut-function") / f"{folders.safe_name(name)}.py"
+    file.write_text(_import_text(candidate) or _serve_text(candidate), encoding="utf-8")
+    return replace(parse(str(file)), name=f"{name}()")
+
+
+def _takes_options(load: Load) -> bool:
+    """Return whether a function takes the options in addition to the model."""
+    return len(inspect.signature(load).parameters) > 1
+
+
+def _import_text(load: Load) -> str:
+    """Return a file that imports a function; "" if no other process can import it."""
+    module = sys.modules.get(load.__module__)
+    file = getattr(module, "__file__", None)
+    is_known = getattr(module, load.__name__, None) is load
+    if load.__module__ == "__main__" or not file or not is_known:
+        return ""
+    return IMPORTED.format(
+        digest=file_digest(Path(file)),
+        path=[str(Path(folder).resolve()) for folder in sys.path if folder],
+        module=load.__module__,
+        name=load.__name__,
+        options=", options" if _takes_options(load) else "",
+    )
+
+
+def _serve_text(load: Load) -> str:
+    """Return a file that runs a function in this process; a thread waits for its calls."""
+    key = secrets.token_bytes(32)
+    listener = Listener(authkey=key)
+    lock = threading.Lock()  # the function need not be safe for threads
+
+    def accept() -> None:
+        while True:
+            connection = listener.accept()
+            serve = threading.Thread(target=_serve, args=(connection, load, lock), daemon=True)
+            serve.start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return SERVED.format(address=listener.address, key=key)
+
+
+# ------------------------------------------------------------ the two ends
+
+
+def connect(address: Any, key: bytes, model: object) -> Run:
+    """Have the program that gave a function load a model; return a function that runs it there.
+
+    Raises:
+        Refused: The function raised it.
+        RuntimeError: The function raised another exception.
+    """
+    connection = Client(address, authkey=key)
+    connection.send_bytes(json.dumps(str(model)).encode())
+    _receive(connection)
+
+    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        _send(connection, feeds)
+        return _receive(connection)
+
+    return run
+
+
+def _serve(connection: Connection[Any, Any], load: Load, lock: threading.Lock) -> None:
+    """Load a model for another process, and run it until that process ends."""
+    with connection, suppress(EOFError, ConnectionError):
+        model = Path(json.loads(connection.recv_bytes()))
+        options: tuple[object, ...] = ({},) if _takes_options(load) else ()
+        with lock:
+            run = _answer(connection, load, model, *options)
+        while run is not None:
+            feeds = _receive(connection)
+            with lock:
+                _answer(connection, run, feeds)
+
+
+def _answer(connection: Connection[Any, Any], function: Callable[..., Any], *values: Any) -> Any:
+    """Call a function of the user's, and send the arrays that it returns or the error that it
+    raises; return its result."""
+    try:
+        result = function(*values)
+        tensors = result if isinstance(result, Mapping) else {}
+        arrays = {str(name): np.asarray(value) for name, value in tensors.items()}
+    except Exception as e:  # noqa: BLE001 - the other end raises it again
+        error = {"refused": isinstance(e, Refused), "why": traceback.format_exc()}
+        connection.send_bytes(json.dumps(error).encode())
+        return None
+    _send(connection, arrays)
+    return result
+
+
+def _send(connection: Connection[Any, Any], tensors: Mapping[str, Any]) -> None:
+    """Send arrays: names, types and shapes as JSON, then the bytes of each one."""
+    arrays = {name: np.ascontiguousarray(_plain(value)) for name, value in tensors.items()}
+    head = [[name, str(array.dtype), array.shape] for name, array in arrays.items()]
+    connection.send_bytes(json.dumps(head).encode())
+    for array in arrays.values():
+        connection.send_bytes(array.tobytes())
+
+
+def _receive(connection: Connection[Any, Any]) -> dict[str, Any]:
+    """Receive arrays as `_send` sends them.
+
+    Raises:
+        Refused, RuntimeError: The other end sent an error.
+    """
+    head = json.loads(connection.recv_bytes())
+    if isinstance(head, dict):
+        why = str(head["why"])
+        if head["refused"]:
+            raise Refused(why, code="candidate.refused")
+        raise RuntimeError(why)
+    tensors = {}
+    for name, dtype, shape in head:
+        flat = np.frombuffer(bytearray(connection.recv_bytes()), np_dtype(dtype))
+        tensors[name] = flat.reshape(shape)
+    return tensors
+
+
+def _plain(array: Any) -> Any:
+    """Return an array whose values are bytes: texts have one length."""
+    return array.astype(str) if array.dtype.hasobject else array

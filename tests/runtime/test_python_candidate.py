@@ -1,0 +1,112 @@
+"""A function of a Python program as a candidate: in a process of its own, or in that program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subgraph
+from subgraph.errors import Refused, UsageError
+from subgraph.runtime.python_candidate import make_candidate
+from tests.helpers import text_models
+from tests.helpers.refusals import raises
+
+Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def has_tanh(model: Path) -> bool:
+    import onnx
+
+    return any(node.op_type == "Tanh" for node in onnx.load(model).graph.node)
+
+
+def run_on_reference(model: Path, factor: float = 1.0) -> Run:
+    """A runtime whose results are multiplied by a factor where a node is a Tanh."""
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    wrong = has_tanh(model)
+
+    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = session.run(names, dict(feeds))
+        return {
+            n: v * np.float32(factor if wrong else 1) for n, v in zip(names, values, strict=True)
+        }
+
+    return run
+
+
+def load_wrong(model: Path) -> Run:
+    """A function that another process can import."""
+    return run_on_reference(model, 1.5)
+
+
+def load_with_options(model: Path, options: Mapping[str, Any]) -> Run:
+    return run_on_reference(model, 1.0 + 0.5 * len(options))
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> subgraph.Graph:
+    monkeypatch.chdir(tmp_path)
+    nodes = "a = Neg(x) b = Tanh(a) y = Abs(b)"
+    return text_models.load(tmp_path, f"g (float[4] x) => (float[4] y) {{ {nodes} }}")
+
+
+def culprits(model: subgraph.Graph, load: Any) -> list[str]:
+    """The operators of the first finding."""
+    search = subgraph.bisect(model, load, np.linspace(-2, 2, 4, dtype=np.float32))
+    for _ in search:
+        pass
+    return [model.ops[i] for i in search.result.findings[0].indices or ()]
+
+
+def test_function_that_can_be_imported_is_searched(model: subgraph.Graph) -> None:
+    assert culprits(model, load_wrong) == ["Tanh"]
+
+
+def test_function_that_cannot_be_imported_runs_in_this_process(model: subgraph.Graph) -> None:
+    processes = set()
+
+    def load(path: Path) -> Run:
+        processes.add(os.getpid())
+        return run_on_reference(path, 1.5)
+
+    assert culprits(model, load) == ["Tanh"]
+    assert processes == {os.getpid()}
+
+
+def test_function_may_take_the_options(model: subgraph.Graph) -> None:
+    found = subgraph.compare(model, load_with_options)
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize("at_load", [True, False])
+@pytest.mark.parametrize("error", [Refused("no Tanh", code="x.y"), OSError("no Tanh")])
+def test_error_of_the_function_is_a_result(
+    model: subgraph.Graph, error: Exception, at_load: bool
+) -> None:
+    def load(path: Path) -> Run:
+        run = run_on_reference(path)
+        fails = has_tanh(path)
+
+        def run_or_raise(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+            if fails:
+                raise error
+            return run(feeds)
+
+        if fails and at_load:
+            raise error
+        return run_or_raise
+
+    assert culprits(model, load) == ["Tanh"]
+
+
+def test_other_objects_are_refused() -> None:
+    with raises(UsageError, "api.wrong-type"):
+        make_candidate(3)  # type: ignore[arg-type]
