@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def load(
     """  # noqa: E501
     if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
         return graph.load(_write(path))
-    if "torch" in sys.modules and not isinstance(path, (str, Path)):
+    if any(kind.__module__.startswith("torch.") for kind in type(path).__mro__):
         from subgraph.origins.torch.export import to_onnx
 
         return graph.load(to_onnx(path, args))
