@@ -18,12 +18,12 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.known_case import examples
 from subgraph import known
 from subgraph.commands.known import release_of
 from subgraph.known import HOME, Entry, numbers
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
-from subgraph.sweep.known_case import examples
 from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent

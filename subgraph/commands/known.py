@@ -1,11 +1,9 @@
-"""`subcut known`: what runtimes are known to compute wrongly -> a list, one entry, or its tests run
-here."""
+"""`subcut known`: what runtimes are known to compute wrongly -> a list, or one entry."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +11,8 @@ import typer
 
 from subgraph import known as entries_of
 from subgraph import project
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, log
 from subgraph.commands.options import Text, option
-from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.known import Entry
@@ -26,21 +23,19 @@ if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.inspection.lint import LintIssue
     from subgraph.project import Project
-    from subgraph.results.sweep import SweepOutcome
     from subgraph.runtime.candidate import Candidate
 
 MAX_HINTS = 3  # nodes that are named before a search
 MAX_SAYS = 90  # characters of a line
 
 
-@options.with_option_groups()
 def known(
     *,
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="An entry; tract/NAME, --runtime or -c if several runtimes have one.",
+            help="An entry; tract/NAME or --runtime if several runtimes have one.",
         ),
     ] = None,
     runtime: Annotated[
@@ -49,43 +44,24 @@ def known(
     operator: Annotated[
         Text, option("--operator", "NAME", "Only entries of this operator.")
     ] = None,
-    try_it: Annotated[
-        bool, option("--try", None, "Run the tests of the entry, or of all of the runtime's, here.")
-    ] = False,
-    candidate: options.CandidateSpec = None,
-    result: options.ResultOptions,
 ) -> Result:
     """List what runtimes are known to compute wrong.
 
-    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and
-    types: a hint. `subcut lint MODEL -c SPEC` holds a model against the entries of a runtime.
+    NAME shows an entry. An entry fits nodes by operator, attributes and types: a hint. `subcut lint
+    MODEL -c SPEC` holds a model against the entries of a runtime, `subcut sweep -c SPEC --only
+    TEST` runs a test that an entry names.
 
     Examples:
       subcut known --runtime tract --operator MaxPool
-      subcut known --try -c tract
+      subcut known tract/lstm-direction-reverse
 
-    Exit code 0: listed, or nothing is wrong here; 1: something is.
+    Exit code 0: listed.
     """
-    asked = Asked(project.load(), result=result)
-    if candidate and not try_it:
-        raise UsageError(
-            "-c goes with --try",
-            "subcut lint MODEL -c SPEC holds a model against the entries",
-            code="option.requires",
-        )
-    tested = asked.candidate(candidate) if candidate else None
-    chosen = _chosen(entries_of.entries(folders_of(asked.settings)), runtime, operator)
+    chosen = _chosen(entries_of.entries(folders_of(project.load())), runtime, operator)
     if name:
-        own = entries_of.runtime_of(tested.backend, tested.device) if tested else ""
-        chosen = [entries_of.find(name, chosen, own)]
-    if not try_it:
-        document = KnownResult(entries=[to_json(e) for e in chosen])
-        return Result(to_json(document), _page(chosen[0]) if name else _list(chosen))
-    if not tested:
-        raise UsageError(
-            "--try on which candidate?", f"-c {chosen[0].runtime}", code="argument.missing"
-        )
-    return _tried(asked, tested, chosen)
+        chosen = [entries_of.find(name, chosen)]
+    document = KnownResult(entries=[to_json(e) for e in chosen])
+    return Result(to_json(document), _page(chosen[0]) if name else _list(chosen))
 
 
 def folders_of(settings: Project) -> list[Path]:
@@ -172,59 +148,10 @@ def _page(entry: Entry) -> str:
         ("tests", ", ".join(entry.tests)),
         ("case", "a model of its own, below" if entry.case else ""),
         ("tried", entry.date),
-        ("here", f"subcut known {entry.path} --try -c {entry.runtime}"),
+        ("here", entry.command),
     ]
     head = f"{entry.runtime}: {entry.operator} {entry.says}"
     model = map(clean, entry.case.model.splitlines()) if entry.case else ()
     return "\n".join(
         [clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model]
     )
-
-
-def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Result:
-    """Run the tests and cases of entries of the candidate's runtime on it."""
-    from subgraph.runtime.candidate import TIMEOUT
-    from subgraph.sweep import known_case
-    from subgraph.sweep.sweep import RUN_TIMEOUT, open_sweep
-
-    runtime = entries_of.runtime_of(candidate.backend, candidate.device)
-    own = [e for e in chosen if e.runtime == runtime]
-    if not own:
-        raise UsageError(
-            f"no entry asked for is of {clean(runtime)}",
-            "-c SPEC of the entries' runtime",
-            code="known.other-runtime",
-        )
-    tests = sorted({test for entry in own for test in entry.tests})
-    if candidate.timeout == TIMEOUT:  # the models are tiny
-        candidate = replace(candidate, timeout=RUN_TIMEOUT)
-    with open_sweep([candidate], asked.output, only=tests or None, stored=asked.stored) as sweep:
-        version = sweep.candidates[0].about.version
-        ended = {row.test.name: row.results[0].outcome for row in sweep.rows()}
-        for entry, example in known_case.examples(own, sweep.scratch):
-            ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
-    states = {entry.name: _state(entry, ended) for entry in own}
-    wrong = sum(word == "wrong" for word, _ in states.values())
-    lines = aligned(
-        [(word, entry.name, said) for entry in own for word, said in [states[entry.name]]]
-    )
-    here = f"{version}, which" if version else "what"
-    total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {here} runs here"
-    entries = [{**to_json(e), "here": states[e.name][0]} for e in own]
-    document = KnownResult(exit_code=int(wrong > 0), version=version, entries=entries)
-    return Result(to_json(document), "\n".join([*map(clean, lines), total]), int(wrong > 0))
-
-
-def _state(entry: Entry, ended: Mapping[str, SweepOutcome]) -> tuple[str, str]:
-    """("wrong", "right" or "not known", how its tests ended). `ended`: by test, or by the path of
-    an entry."""
-    from subgraph.sweep.sweep import BAD
-
-    ends = Counter(ended[name] for name in (*entry.tests, entry.path) if name in ended)
-    words = (
-        ", ".join(f"{n} {outcome}" for outcome, n in ends.items())
-        or "this onnx has none of its tests"
-    )
-    if any(outcome in BAD for outcome in ends):
-        return "wrong", words
-    return ("right" if ends and set(ends) == {"right"} else "not known"), words

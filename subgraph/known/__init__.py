@@ -53,6 +53,7 @@ from subgraph.text import clean, nearest
 log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
+MAX_TESTS = 2  # that a command names
 OPERATOR = re.compile(
     r'^operator *= *"(\w+)"', re.MULTILINE
 )  # what a file is about, without reading all of it
@@ -120,6 +121,12 @@ class Entry:
     def path(self) -> str:
         """`tract/lstm-direction-reverse`."""
         return f"{self.runtime}/{self.name}"
+
+    @property
+    def command(self) -> str:
+        """The command that runs the tests; "" if the entry has only a case."""
+        words = "".join(f" --only {test}" for test in self.tests[:MAX_TESTS])
+        return f"subcut sweep -c {self.runtime}{words}" if words else ""
 
     def releases(self, own: str) -> str:
         """`wrong in 0.23.9`, and what is known of the user's own release."""
@@ -257,20 +264,17 @@ def runtime_of(backend: str, device: str = "") -> str:
     return device or Path(backend).stem
 
 
-def find(name: str, among: Sequence[Entry], runtime: str = "") -> Entry:
+def find(name: str, among: Sequence[Entry]) -> Entry:
     """Return the entry of a name, `NAME` or `RUNTIME/NAME`.
 
     Args:
         name: The entry's name or path.
         among: The entries to search.
-        runtime: The runtime whose entry is returned if several runtimes have this name.
 
     Raises:
         UnknownName: There is no such entry, or several runtimes have one; carries the nearest.
     """
     found = [e for e in among if name in (e.name, e.path)]
-    if len(found) > 1:
-        found = [e for e in found if e.runtime == runtime] or found
     if len(found) == 1:
         return found[0]
     if found:

@@ -151,11 +151,10 @@ class ConvertResult:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownResult:
-    """Entries of what runtimes compute wrongly; tried ones say so in `here`."""
+    """Entries of what runtimes compute wrongly."""
 
     schema: Literal["subcut.known/1"] = "subcut.known/1"
     exit_code: int = 0
-    version: str | None = absent()
     entries: Sequence[Mapping[str, object]]
 
 

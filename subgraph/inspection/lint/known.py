@@ -35,10 +35,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         cure = f"{entry.cure}; " if entry.cure else ""
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
         thread = f"; told of in {entry.thread}" if entry.thread else ""
-        fix = (
-            f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests"
-            f" here{thread}"
-        )
+        fix = f"{cure}`subcut known {entry.path}` tells how it was seen{thread}"
         harmless = (
             {id(node) for node in alike[entry.operator].fitting(entry.unless)}
             if entry.unless

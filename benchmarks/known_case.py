@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import known_case_backend
+from benchmarks.known_case_backend import IN, OUT
 from subgraph.documents import to_json
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.known import Entry, KnownCase
 from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest, file_digest
-from subgraph.sweep import known_case_backend
-from subgraph.sweep.known_case_backend import IN, OUT
 from subgraph.sweep.operator_tests import MODEL, Example
 from subgraph.system import free_memory
 
