@@ -99,7 +99,7 @@ def _cost(model: Path, culprit: str, criterion: str) -> Cost:
     for step in document["steps"]:
         parts[step["purpose"]] = parts.get(step["purpose"], 0.0) + step["seconds"]
     found = document["findings"]
-    answer = sorted(f["nodes"] for f in found)
+    answer = sorted(narrow.regions(found))
     certified = all(f["certified"] for f in found)
     return Cost(culprit, criterion, seconds, parts, answer, certified, full, capture)
 

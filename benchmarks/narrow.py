@@ -14,9 +14,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -134,13 +135,18 @@ def ours(case: Case, *, shy: bool = False) -> Tried:
     words: Words = ["bisect", FOLDER / case.model, "-i", "samples", "-c", spec(**options)]
     words += ["--criterion", CRITERION, "--json"]
     document, seconds = bisected(words, folder)
-    answer = frozenset(frozenset(f["nodes"]) for f in document["findings"])
+    answer = frozenset(map(frozenset, regions(document["findings"])))
     said = document["trials"], document["compiled_nodes"]
     tool = SHY if shy else PLAIN
     sure = spent(document, SURE)
     looks = spent(document, LOOKS)
     certified = all(f["certified"] for f in document["findings"])
     return Tried(tool, case, *logged(folder), seconds, answer, sure, looks, said, certified)
+
+
+def regions(findings: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """The nodes of each region that findings stand for."""
+    return [r["nodes"] for r in chain.from_iterable((f, *f.get("repeats", ())) for f in findings)]
 
 
 def bisected(words: Words, folder: Path) -> tuple[dict[str, Any], float]:

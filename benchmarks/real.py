@@ -117,7 +117,7 @@ def bisect(model: Path, candidate: str, inputs: Sequence[Path] = (), criterion: 
         candidate,
         criterion,
         AGREES.get(document["outcome"], "").format(document["candidate"]["precision"]),
-        [f["nodes"] for f in guilty],
+        narrow.regions(guilty),
         [f["ops"] for f in guilty],
         [f["kind"] for f in found],
         all(f["certified"] for f in guilty),

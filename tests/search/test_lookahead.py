@@ -40,6 +40,18 @@ def test_steps_and_findings_are_those_of_one_worker(family: str) -> None:
     assert workers.most <= 3
 
 
+@pytest.mark.parametrize("pools", [True, False])
+def test_culprits_of_a_kind_are_those_of_one_worker(pools: bool) -> None:
+    faults = tuple(Fault(frozenset({k}), 1 / 6) for k in range(0, 24, 4))
+    s = Scenario("of a kind", 1, chain(48), faults, "vanishes")
+    labels = ["Conv", "Relu", "Add", "Pad"] * 12
+    alone, found, _ = run_with(Workers(s, 1), Settings(pools=pools), labels)
+    workers = Workers(s, 3, lognormal(1.0, 3))
+    steps, findings, _ = run_with(workers, Settings(pools=pools), labels)
+    assert (steps, findings) == (alone, found)
+    assert [len(finding.regions) for finding in findings.findings] == [6]
+
+
 @pytest.mark.parametrize(("sigma", "most"), [(0.0, 4.2), (0.5, 4.2)])
 def test_four_workers_halve_in_half_the_time(sigma: float, most: float) -> None:
     """In mean run times; 8 with one worker. At most three times as many runs begin, and obsolete

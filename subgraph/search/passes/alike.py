@@ -89,7 +89,7 @@ def _fail(
     state: SearchState, regions: Sequence[Items], signature: Signature | None
 ) -> Search[list[bool]]:
     """Whether each region fails in this way, whatever it explains."""
-    pool = len(state.driver.answers_sent)
+    pool = len(state.driver.memo)  # one that no earlier pool has
     if signature in NO_OUTPUT or not state.settings.pools:
         pool = 0
     ask = state.ask if pool else state.one_by_one
