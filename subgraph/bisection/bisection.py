@@ -79,6 +79,13 @@ class BisectionProgress:
         """Time since the pass began."""
         return time.monotonic() - self.began
 
+    def keep(self, step: Step) -> Step:
+        """Take note of a step of the present search."""
+        assert self.oracle
+        self.steps.append(step)
+        self.remaining.add(step, self.oracle.indices(step.items))
+        return step
+
 
 class Bisection:
     """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
@@ -144,7 +151,9 @@ class Bisection:
             )
             raise OutOfTime(what, "the same command with more time", code="time.used-up")
         document = self._describe(
-            interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place)
+            interim,
+            [*prepared.notes, age(interim.trials)],
+            _stale_notes(self.options, interim, place),
         )
         progress.result = self._save(interim, document, place)
 
@@ -238,20 +247,16 @@ class Bisection:
         oracle = interim.oracle
         before = interim.findings.counts
         oracle.hints = self.options.hints
-        self._progress.oracle, self._progress.remaining = oracle, Remaining(oracle.size)
+        progress = self._progress
+        progress.oracle, progress.remaining = oracle, Remaining(oracle.size)
         within = self.options.scope(oracle) if scope is None else scope
         limits = self.options.limits
         if limits.max_time is not None:
             limits = replace(limits, max_time=SEARCH_SHARE * limits.max_time)
-        limits = limits.after(before.total() + interim.looks, self._progress.seconds)
+        limits = limits.after(before.total() + interim.looks, progress.seconds)
         limits = replace(limits, within=within, inside=inside or limits.inside)
-        findings = yield from each(search_stretches(oracle, limits), self._keep)
+        findings = yield from each(search_stretches(oracle, limits), progress.keep)
         return replace(interim, findings=self.sum_up(findings, before))
-
-    def _keep(self, step: Step) -> Step:
-        self._progress.steps.append(step)
-        self.remaining.add(step, self.oracle.indices(step.items))
-        return step
 
     # ------------------------------------------------------------ result
 
@@ -304,14 +309,15 @@ class Bisection:
             interim.oracle, document, place, options.request, options.setup.feeding
         )
 
-    def _stale_notes(self, interim: Interim, place: ResultPlace) -> list[str]:
-        """A note if an earlier result of the same request says otherwise."""
-        source = case.source_of(interim.trials.graph)
-        if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
-            place, self.options.request, source
-        ):
-            return []
-        return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
+
+def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
+    """A note if an earlier result of the same request says otherwise."""
+    source = case.source_of(interim.trials.graph)
+    if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
+        place, options.request, source
+    ):
+        return []
+    return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
 
 
 def _distance_of_whole(trials: Trials) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from subgraph.bisection.in_place import measure_disturbance
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
@@ -80,7 +81,7 @@ def describe(
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
     agreeing = [row.tensor for row in profile or () if row.status is not Status.FAIL]
     inner = len(set(agreeing) - set(graph.outputs)) if profile else None
-    disturbance = oracle.measure_disturbance([step.query for step in steps]) or None
+    disturbance = measure_disturbance(oracle, oracle.seen, [step.query for step in steps]) or None
     looked_at = document.LookedAt(
         len(trials.model.whole().outputs), whole_runs, inner, within, disturbance
     )

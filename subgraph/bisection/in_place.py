@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from subgraph.bisection.items import NodeItems
 from subgraph.bisection.seen_runs import SeenRuns
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
-from subgraph.search.oracle import Items, ItemStatuses
+from subgraph.search.oracle import Items, ItemStatuses, Query, QueryKind
+from subgraph.trials import compare
 from subgraph.trials.attribution import error_of
 from subgraph.trials.judge import Judge
 from subgraph.trials.local_errors import locally_wrong
@@ -85,3 +86,20 @@ def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
     if plain is None or probed is None:
         return whole.failure is None and plain is probed
     return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
+
+
+def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Query]) -> float:
+    """Return how far reading all intermediate tensors moved the outputs, relative to their largest
+    value.
+
+    0 if no query read them, or if the outputs vary from run to run anyway.
+    """
+    trials = nodes.trials
+    whole = trials.model.whole()
+    is_read = any(
+        q.kind is QueryKind.PROFILE and len(q.items) == len(nodes.groups) for q in queries
+    )
+    if not is_read or whole.nodes in seen.nondeterministic:
+        return 0.0
+    tapped = tapped_region(nodes, tuple(range(len(nodes.groups))))
+    return compare.measure_disturbance(seen.result(trials, whole), trials.run(tapped))

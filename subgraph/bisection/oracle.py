@@ -7,7 +7,7 @@ model, `in_place`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,6 @@ from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.driver import BudgetSpent, Steps
 from subgraph.search.oracle import Ahead, ClaimedAgreement
 from subgraph.text import count
-from subgraph.trials.compare import measure_disturbance
 from subgraph.trials.pooled_runs import pooled_results
 from subgraph.trials.preflight import require_usable
 from subgraph.verdict import ENDED, Status
@@ -192,21 +191,6 @@ class NodeOracle(NodeItems):
             return answer
         share = ErrorShares(self, self.seen).of_region(query, region, result, answer)
         return replace(answer, detail=share)
-
-    def measure_disturbance(self, queries: Iterable[Query]) -> float:
-        """Return how far reading all intermediate tensors moved the outputs, relative to their
-        largest value.
-
-        0 if no query read them, or if the outputs vary from run to run anyway.
-        """
-        whole = self.trials.model.whole()
-        for query in queries:
-            reads_all = query.kind is QueryKind.PROFILE and len(query.items) == len(self.groups)
-            if reads_all and whole.nodes not in self.seen.nondeterministic:
-                return measure_disturbance(
-                    self.run_result(whole), self.trials.run(self._region(query))
-                )
-        return 0.0
 
     def _region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):

@@ -90,7 +90,7 @@ class Progress:
 
     def take_profile(self) -> Search[None]:
         """Profile the scope, unless the whole gives no output."""
-        if self.state.no_output:
+        if self.state.aim.no_output:
             return
         self.profile = yield from profile.profile(self.state, self.scope)
         if self.profile.outcome is ProfileOutcome.VANISHED and not self.findings:
@@ -328,7 +328,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
                     return True
             break
         cut_off = (
-            answer.signature in NO_OUTPUT and not state.no_output
+            answer.signature in NO_OUTPUT and not state.aim.no_output
         )  # it is refused because of what was cut out
         if not cut_off and answer.signature is not None:
             if _scattered(progress):
@@ -354,7 +354,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
     """Does what is left fail with all items of a small culprit but one? Another culprit may share
     items with it."""
     state = progress.state
-    if not 1 < len(region) <= MAX_SHARED or state.settings.steady:
+    if not 1 < len(region) <= MAX_SHARED or state.driver.settings.steady:
         return False
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from subgraph.search.driver import Driver, Search, SearchStopped, Settings
+from subgraph.search.driver import Driver, Search, SearchStopped
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Items, Query, QueryKind
 from subgraph.search.predicate import NOT_HERE, RegionOutcome, outcome_of
@@ -74,6 +75,16 @@ class Aim:
     repeats: int = 1
 
     @property
+    def flaky(self) -> bool:
+        """Does the whole, or a region that failed once, not always fail?"""
+        return self.repeats > 1
+
+    @property
+    def no_output(self) -> bool:
+        """Does the target give no output at all?"""
+        return self.signature in NO_OUTPUT
+
+    @property
     def passes(self) -> range:
         """The repetitions that all have to pass."""
         return range(self.first, self.first + self.repeats)
@@ -111,6 +122,21 @@ class Seen:
     irrelevant: dict[Items, Answer] = field(default_factory=dict)
     unresolved: dict[Items, Answer] = field(default_factory=dict)
     without_output: int = 0
+
+    def note(self, aim: Aim, query: Query, answer: Answer) -> RegionOutcome:
+        """Take note of an answer; return what it means."""
+        if query.kind is not QueryKind.ISOLATED:
+            return RegionOutcome(answer.status)
+        outcome = aim.outcome(query.items, answer)
+        dead = answer.signature in NO_OUTPUT and not aim.no_output
+        self.without_output = self.without_output + 1 if dead else 0
+        if outcome is RegionOutcome.AGREE and query.repetition == aim.first:
+            self.agreed.append(query.items)
+        elif outcome is RegionOutcome.MINOR:
+            self.irrelevant[query.items] = answer
+        elif outcome is RegionOutcome.UNRESOLVED:
+            self.unresolved[query.items] = answer
+        return outcome
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
         """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky?
@@ -156,21 +182,6 @@ class SearchState:
         """Number of items."""
         return len(self.parents)
 
-    @property
-    def settings(self) -> Settings:
-        """What bounds the search."""
-        return self.driver.settings
-
-    @property
-    def flaky(self) -> bool:
-        """Does the whole, or a region that failed once, not always fail?"""
-        return self.aim.repeats > 1
-
-    @property
-    def no_output(self) -> bool:
-        """Does the target give no output at all?"""
-        return self.aim.signature in NO_OUTPUT
-
     def expect(self, runs: int, *, only_repeats: bool = False) -> None:
         """Say how many runs are to come, and whether they only repeat the whole."""
         self.driver.estimate = (runs, only_repeats)
@@ -203,7 +214,7 @@ class SearchState:
         """
         if self.seen.without_output >= self.max_without_output:
             yield from self._require_output()
-        return (yield from self.driver.ask(purpose, queries, self._note))
+        return (yield from self.driver.ask(purpose, queries, partial(self.seen.note, self.aim)))
 
     def _require_output(self) -> Search[None]:
         """Run the whole again: does it still give output?"""
@@ -214,22 +225,6 @@ class SearchState:
             raise SearchStopped(
                 f"the candidate has stopped working: {answer.why or answer.signature}"
             )
-
-    def _note(self, query: Query, answer: Answer) -> RegionOutcome:
-        """Take note of an answer; return what it means."""
-        if query.kind is not QueryKind.ISOLATED:
-            return RegionOutcome(answer.status)
-        seen = self.seen
-        outcome = self.aim.outcome(query.items, answer)
-        dead = answer.signature in NO_OUTPUT and not self.no_output
-        seen.without_output = seen.without_output + 1 if dead else 0
-        if outcome is RegionOutcome.AGREE and query.repetition == self.aim.first:
-            seen.agreed.append(query.items)
-        elif outcome is RegionOutcome.MINOR:
-            seen.irrelevant[query.items] = answer
-        elif outcome is RegionOutcome.UNRESOLVED:
-            seen.unresolved[query.items] = answer
-        return outcome
 
     def one_by_one(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
         """As `ask`, so that a budget that ends leaves the answers before it."""

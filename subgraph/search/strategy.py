@@ -89,21 +89,22 @@ def _alike(n: int) -> list[float]:
 def _narrow(state: SearchState) -> Search[Findings]:
     """Search, and search again where an assumption did not hold; what was found before a budget
     ended is kept."""
-    within = range(state.n) if state.settings.within is None else set(state.settings.within)
+    settings = state.driver.settings
+    within = range(state.n) if settings.within is None else set(settings.within)
     scope = tuple(k for k in range(state.n) if k in within)
     progress = Progress(state, scope, scope)
     stopped: SearchStopped | None = None
     try:
         yield from baseline(state)
         whole = state.whole
-        looks_inside = state.settings.inside and whole.agrees
-        if whole.signature is None and state.settings.within is None and not looks_inside:
+        looks_inside = settings.inside and whole.agrees
+        if whole.signature is None and settings.within is None and not looks_inside:
             progress.rest = Rest.AGREES
             return _findings(progress, None)
         if 0 < whole.failed < whole.runs:
             yield from measure_rate(state)
         for _ in range(MAX_STARTS):
-            _require_failures(state.whole, state.flaky)
+            _require_failures(state.whole, state.aim.flaky)
             state.look_for((), whole.signature)
             state.weights = list(state.prior())
             progress = Progress(state, scope, scope)
@@ -137,7 +138,7 @@ def _search_scope(progress: Progress) -> Search[None]:
     scope = progress.scope
     state.seen.suspect = scope
     outcome = yield from _probe_scope(progress)
-    if outcome is RegionOutcome.AGREE and state.settings.inside:
+    if outcome is RegionOutcome.AGREE and state.driver.settings.inside:
         yield from look_inside(progress)
     if outcome not in (RegionOutcome.FAIL, RegionOutcome.MINOR):
         return
@@ -158,7 +159,7 @@ def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
     scope = progress.scope
     if not scope:
         return RegionOutcome.UNRESOLVED
-    if state.settings.within is None:
+    if state.driver.settings.within is None:
         return RegionOutcome.AGREE if state.aim.signature is None else RegionOutcome.FAIL
     outcome = yield from state.probe(Purpose.TAIL, scope)
     if outcome is RegionOutcome.AGREE:
@@ -209,7 +210,7 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
             () if any(f.everywhere for f in findings) else _smallest(state.seen.irrelevant, named)
         ),
         unresolved=unresolved,
-        probe_sensitive=progress.probe_sensitive and not state.flaky,
+        probe_sensitive=progress.probe_sensitive and not state.aim.flaky,
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
 

@@ -72,7 +72,7 @@ def repeats(
         if state.answer_to(regions[-1]).signature is signature:
             return tuple(regions)
     cause = cause_of(state, finding)
-    if state.flaky or not any(cause_of(state, other) == cause for other in others):
+    if state.aim.flaky or not any(cause_of(state, other) == cause for other in others):
         return ()
     if local and finding.items[-1] in local:
         regions = [region for region in regions if region[-1] in local]
@@ -90,7 +90,7 @@ def _fail(
 ) -> Search[list[bool]]:
     """Whether each region fails in this way, whatever it explains."""
     pool = len(state.driver.memo)  # one that no earlier pool has
-    if signature in NO_OUTPUT or not state.settings.pools:
+    if signature in NO_OUTPUT or not state.driver.settings.pools:
         pool = 0
     ask = state.ask if pool else state.one_by_one
     queries = [replace(state.aim.isolated(r, state.aim.first), pool=pool) for r in regions]

@@ -29,9 +29,9 @@ FLAKY_RUNS = 8  # once the whole is known to be flaky
 def baseline(state: SearchState) -> Search[None]:
     """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
-    repeat = RUNS if state.settings.steady else state.settings.repeat
+    repeat = RUNS if state.driver.settings.steady else state.driver.settings.repeat
     of_search, _ = state.driver.estimate
-    looks_further = state.settings.inside or state.settings.within is not None
+    looks_further = state.driver.settings.inside or state.driver.settings.within is not None
     while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])

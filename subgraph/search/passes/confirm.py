@@ -49,12 +49,12 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
             not give.
     """
     state.expect(2)
-    if state.flaky:
+    if state.aim.flaky:
         return (yield from _flaky_finding(state, smallest))
     own, others = next(
         (own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most
     )
-    own, others = STEADY_RUNS if state.settings.steady else (own, others)
+    own, others = STEADY_RUNS if state.driver.settings.steady else (own, others)
     statuses = yield from state.repeat([smallest.items], own)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
@@ -73,7 +73,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
 def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
     """The finding, unless an item of it can be exchanged for a stranger: then the others fail in
     any company, though not alone, and the candidate contradicts itself."""
-    if not 1 < len(smallest.items) <= MAX_EXCHANGED or state.settings.steady:
+    if not 1 < len(smallest.items) <= MAX_EXCHANGED or state.driver.settings.steady:
         return finding
     needed = []
     for item in smallest.items:
@@ -206,7 +206,7 @@ def _finding(
         smallest.items,
         answer.signature or state.aim.signature,  # alone the region may fail in another way
         smallest.certified,
-        None if state.no_output else answer.share.of_model,
+        None if state.aim.no_output else answer.share.of_model,
         runs,
         neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
         doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),

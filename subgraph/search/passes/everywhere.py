@@ -29,7 +29,7 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
     At most `LOOKED_AT` runs, and `MAX_RIGHT` + 1 where it is not so.
     """
     failed = _disjoint([*culprits, *state.seen.irrelevant])
-    if state.seen.agreed or state.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
+    if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from off_alone(
         state, scope, [k for region in culprits if len(region) == 1 for k in region]

@@ -32,7 +32,7 @@ def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     """Is a piece that explains little a culprit nevertheless, of the items `base` that are the
     candidate's? Yes if what disappears of the error without it is what it gives alone: errors of
     several culprits may cancel each other."""
-    if state.no_output or state.aim.signature is Signature.PRECISION:
+    if state.aim.no_output or state.aim.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
     if answer.share.is_culprit:

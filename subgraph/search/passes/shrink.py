@@ -183,7 +183,7 @@ def _in_context(state: SearchState, region: Items, rest: Items) -> Search[Region
     unless masked; else UNRESOLVED."""
     others = [k for k in _around(state, rest) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
-    passes = NOT_HERE if state.no_output else (RegionOutcome.AGREE,)
+    passes = NOT_HERE if state.aim.no_output else (RegionOutcome.AGREE,)
     for context in dict.fromkeys(c for c in contexts if c):
         if (yield from state.probe(Purpose.SHRINK, tuple(sorted({*rest, *context})))) in passes:
             return RegionOutcome.AGREE
