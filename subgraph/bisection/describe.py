@@ -356,7 +356,7 @@ def _finding(
     verdict = _isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
     makers: list[int] = []
-    if region and verdict and kind is FindingKind.CULPRIT and not findings.stopped:
+    if region and verdict and finding.certified and not findings.stopped:
         makers = find_needed_makers(oracle.trials, region, verdict)
         nodes = oracle.graph.in_order([*nodes, *makers])
         labels = [oracle.graph.label(i) for i in nodes]

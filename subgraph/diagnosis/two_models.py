@@ -102,7 +102,8 @@ def _side(graph: Graph, values: ReferenceValues | None, region: Region) -> _Side
     if values and computed:
         with suppress(SubcutError):
             values.need(computed)
-            constants.update({name: values.records[0][name].array() for name in computed})
+            records = {name: values.records[0][name] for name in computed}
+            constants |= {n: r.array() for n, r in records.items() if r.form == "tensor"}
     return _Side(graph, nodes, constants)
 
 

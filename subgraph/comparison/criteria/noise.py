@@ -206,7 +206,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if noise and pair.kind == "integer" and noise.are_codes():
         return _codes(pair, context, noise)
     if noise and (quantized := noise.quantized_values()):
-        return _nearest_codes(pair, context.claim, noise, quantized)
+        return _nearest_codes(pair, context.claim, noise, quantized, k or K[context.claim])
     if (
         noise
         and (not pair.floating or noise.behind_choice())
@@ -337,11 +337,11 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
 
 
 def _nearest_codes(
-    pair: Pair, claim: Precision, noise: Noise, quantized: QuantizedValues
+    pair: Pair, claim: Precision, noise: Noise, quantized: QuantizedValues, k: float
 ) -> Ruling:
     """Codes beside what their quantizer rounds: each must be the nearest one, or as near."""
     largest = float(np.abs(quantized.exact - quantized.zero).max(initial=0.0))
-    allowed = 0.5 + max(TIE, K[claim] * claim.eps * largest, float(quantized.is_coarse))
+    allowed = 0.5 + max(TIE, k * claim.eps * largest, float(quantized.is_coarse))
 
     def is_far(values: Array) -> Array:
         return np.asarray(np.abs(quantized.distances(values)) > allowed)
