@@ -393,13 +393,15 @@ def _of_model(
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
     if found.status is Status.AGREE:
-        yield Evidence("model", f"the reference computes {file} right: what runs it is to blame")
+        yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif found.status is Status.FAIL and is_same:
-        says = f"the reference, with {file}, {'gives the same' if verdict.worst else 'refuses it'}"
+        says = f"the reference refuses this piece of {file} as well"
+        if verdict.worst:
+            says = f"with {file} the reference gives what the candidate gives"
         quoted = differences[0].text if differences else says
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)
     else:
-        yield Evidence("model", f"the reference agrees with neither on {file}: {found.why}")
+        yield Evidence("model", f"with {file} the reference agrees with neither side: {found.why}")
 
 
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
