@@ -4,7 +4,7 @@ taken back."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +14,7 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, command_line, log, manual_tasks, options, resolve, steps
-from subgraph.commands.manual_recorded import evidence_of, precision_of
 from subgraph.commands.options import Number, Text, option
-from subgraph.commands.recorded import recording_options
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from subgraph.bisection.manual.session import Session
-    from subgraph.recordings.runs import RecordedRun
     from subgraph.trials.trial import Trials
 
 HELP = """Find the wrong piece on a device that you operate by hand.
@@ -71,21 +68,19 @@ def start(
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
-    recorded: options.RecordedOptions,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
     """Begin: write the folders to run first.
 
-    Without --precision, the device is assumed to compute in the type of the exported inputs. With
-    --recorded, the first tasks are about the place where the recording goes wrong.
+    Without --precision, the device is assumed to compute in the type of the exported inputs. Where
+    the device has left layer dumps, `subcut bisect --recorded` says what to type here.
 
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
     from subgraph.bisection.manual import advance, session, sessions
     from subgraph.bisection.manual.tasks import TaskFormat
-    from subgraph.recordings.runs import open_runs
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
 
@@ -96,7 +91,6 @@ def start(
     _check_batch(batch)
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
-    recordings = recording_options(recorded, runtime, inputs)
     request = session.ManualRequest(
         name=name,
         export=TaskFormat.parse(export).words,
@@ -117,12 +111,6 @@ def start(
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
         graph = load(model_path)
-        runs: Sequence[RecordedRun] = ()
-        if recordings.folders:
-            found = stack.enter_context(open_runs(graph, recordings, feeding))
-            runs = found.runs
-            feeding = found.feeding
-            request = replace(request, precision=request.precision or _claim(precision_of(found)))
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=session.FedWords(**feeding.options), notes=notes)
         identity = session.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
@@ -140,9 +128,6 @@ def start(
         setup = replace(advance.options_of(manual).setup, feeding=feeding)
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
-        if runs:
-            evidence = evidence_of(trials.judge, runs, criterion, request.command)
-            manual = replace(manual, recorded=evidence)
         advance.make_folder(folder)
         stack.enter_context(sessions.locked(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile

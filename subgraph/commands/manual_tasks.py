@@ -64,9 +64,6 @@ def next_steps(
         else ""
     )
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(device)}:"]
-    if manual.recorded and not manual.log:
-        told = "known from the recording, which only guides the search:"
-        lines = [told, *(f"  {clean(line)}" for line in manual.recorded.lines), *lines]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (optional now; may save a round)"

@@ -11,7 +11,6 @@ from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.recordings.run_comparison import RunComparison
-    from subgraph.recordings.runs import RecordingOptions
     from subgraph.results.recorded import IntervalDocument
     from subgraph.runtime.inputs import Feeding
 
@@ -19,21 +18,17 @@ if TYPE_CHECKING:
 def next_commands(
     document: IntervalDocument,
     compared: RunComparison,
-    recordings: RecordingOptions,
     feeding: Feeding,
 ) -> list[str]:
     """The commands that take the search to this very device: its element type and layout, the
     user's files."""
     dtype, layout = _form_of(compared)
-    case = document.findings[0].case or "CASE"
-    model = str(document.model.path)
-    words = [clean(model)]
-    words += ["--recorded", str(compared.run.recording.folder)] if compared.run.recording else []
+    first = document.findings[0]
+    case = first.case or "CASE"
+    words = [clean(str(document.model.path)), "--within", f"{first.nodes[0]}..{first.nodes[-1]}"]
     words += (
         [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
     )
-    words += ["--dump-format", recordings.format] if recordings.format else []
-    words += ["--dump-layout", recordings.layout] if recordings.layout else []
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
     precision = compared.run.precision or document.precision
     words += ["--precision", precision] if precision != Precision.FP32 else []

@@ -257,7 +257,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
                     place,
                     request,
                     fed,
-                    lambda saved: next_commands(saved, narrowed, recordings, fed),
+                    lambda saved: next_commands(saved, narrowed, fed),
                 )
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)

@@ -18,7 +18,6 @@ from subgraph.bisection.manual.session import (
     WORDS,
     FedSample,
     LoggedTask,
-    RecordedEvidence,
     Session,
 )
 from subgraph.bisection.manual.sessions import clear
@@ -92,10 +91,9 @@ def begin(session: Session, model: ReferenceModel) -> Session:
     clear(session.folder)
     try:
         samples = list(_kept_samples(session.folder, model))
-        recorded = session.recorded and _kept_recording(session.folder, session.recorded)
     except OSError as e:
         raise folders.unwritable(session.folder, e) from e
-    return replace(session, samples=samples, recorded=recorded).save()
+    return replace(session, samples=samples).save()
 
 
 def _kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSample]:
@@ -111,14 +109,6 @@ def _kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSample]:
             [_keep(folder, records[n], stem, k, kind) for n, (kind, stem) in stems.items()],
             {name: origin.kind for name, origin in origins.items()},
         )
-
-
-def _kept_recording(folder: Path, recorded: RecordedEvidence) -> RecordedEvidence:
-    outputs = [
-        [_keep(folder, record, f"output_{i}", k, "recorded") for i, record in enumerate(sample)]
-        for k, sample in enumerate(recorded.outputs)
-    ]
-    return replace(recorded, outputs=outputs)
 
 
 def _keep(folder: Path, record: Record, stem: str, k: int, kind: str) -> Record:
@@ -160,11 +150,6 @@ def _notes(session: Session) -> Iterator[str]:
     answers = count(len(session.log), "answer")
     repeated = "nothing was repeated, so intermittent faults go unnoticed"
     yield f"run by hand: {answers} in {count(session.rounds, 'round')}; {repeated}"
-    if session.recorded:
-        yield (
-            f"the recording {session.recorded.name} only guided the search: every reported node"
-            " was run"
-        )
     for word in WORDS:
         if number := sum(answer.word == word for answer in session.log):
             yield f"{count(number, 'answer')} without outputs: {word}"
@@ -221,7 +206,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
     """
     results = session.results()
     session = session.restricted_to(results)
-    bisection = ManualBisection(trials, options_of(session), results, _evidence(session))
+    bisection = ManualBisection(trials, options_of(session), results)
     shown = session.shown
     has_ended = True
     try:
@@ -239,18 +224,6 @@ def advance(session: Session, trials: Trials) -> Advanced:
         if number.isdigit() and int(number) not in session.open:
             tasks.remove(folder)
     return Advanced(session, bisection, has_ended, shown)
-
-
-def _evidence(session: Session) -> RecordedEvidence | None:
-    """What the recording told, with absolute paths; without its outputs if a file of them is
-    gone."""
-    if session.recorded is None:
-        return None
-    home = str(session.folder.resolve())
-    outputs = [[record.within(home) for record in sample] for sample in session.recorded.outputs]
-    files = [file for sample in outputs for record in sample for file in record.files]
-    are_there = all(Path(file).is_file() for file in files)
-    return replace(session.recorded, outputs=outputs if are_there else ())
 
 
 def _prepare(

@@ -56,10 +56,6 @@ class Person(JudgeProperties):
         """The same results, for another view of the model."""
         return replace(self, judge=replace(self.judge, model=model))
 
-    def with_result(self, region: Region, result: RunResult) -> Person:
-        """The same results, and one of a region that the person did not run."""
-        return replace(self, results={**self.results, self.key(region): result})
-
     def restarted(self) -> Person:
         """The same results, none of which was used so far."""
         return replace(self, log=RunLog())

@@ -28,7 +28,7 @@ from typing import Final, Literal
 from subgraph.bisection.manual import tasks
 from subgraph.bisection.manual.outputs import TaskFolders
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import absent, keyed, read_document, to_json
+from subgraph.documents import keyed, read_document, to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.precision import Precision
 from subgraph.runtime.capture import Captured
@@ -130,30 +130,6 @@ class FedSample:
 
 
 @dataclass(frozen=True)
-class RecordedEvidence:
-    """What a recording of the device tells before anything runs: where to look. It is not a result
-    of any piece.
-
-    Attributes:
-        name: the name of the recording.
-        lines: what it tells, for people.
-        wrong: of each recorded tensor, whether it is wrong in place.
-        own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if
-            unknown.
-        places: the nodes in doubt at each of these, by their indices.
-        outputs: per sample, the model's outputs, with files in the session's folder; empty if one
-            was not recorded.
-    """
-
-    name: str
-    lines: Sequence[str]
-    wrong: Mapping[str, bool]
-    own_errors: Mapping[str, float]
-    places: Sequence[Sequence[int]] = ()
-    outputs: Sequence[Sequence[Record]] = ()
-
-
-@dataclass(frozen=True)
 class LoggedTask:
     """A task that was handed out.
 
@@ -196,7 +172,6 @@ class SavedSession:
         open: numbers of the unanswered ones, the one needed first in front.
         shown: number of steps of the search that were shown.
         settled: whether the search was run over the whole log.
-        recorded: what a recording told when the session began.
     """
 
     schema: Literal["subcut.manual-state/1"] = SCHEMA
@@ -208,7 +183,6 @@ class SavedSession:
     open: Sequence[int]
     shown: int = keyed("told")
     settled: bool
-    recorded: RecordedEvidence | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +233,8 @@ class Session(SavedSession):
 
     def _files(self) -> Iterator[str]:
         """The files of the values that are in the session's folder."""
-        samples = [sample.tensors for sample in self.samples]
-        for records in (*samples, *(self.recorded.outputs if self.recorded else ())):
-            for record in records:
+        for sample in self.samples:
+            for record in sample.tensors:
                 yield from record.files
 
     def save(self) -> Session:

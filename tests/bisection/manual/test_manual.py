@@ -3,7 +3,7 @@ nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.search`, `bisection.manual.person`,
 `bisection.manual.outputs`, `bisection.manual.session`, `bisection.manual.sessions`,
-`bisection.manual.tasks`, `commands.manual_tasks`, `commands.manual_recorded` and
+`bisection.manual.tasks`, `commands.manual_tasks` and
 `commands.next_on_device`.
 """
 
@@ -635,34 +635,6 @@ def recording(every: int, **faults: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("every", "trips"), [(1, 2), pytest.param(3, 3, marks=pytest.mark.slow)])
-def test_recording_says_where_to_look_and_spares_trips(
-    every: int, trips: int, here: Path, manual: Manual
-) -> None:
-    recording(every, nodes="n7")
-    (here / "x.npy").unlink()
-    begun = manual("start", "m.onnx", "--recorded", here / "dump", *QUICK)
-    assert has_line(begun.text, "recording", "guides") and "n7" in begun.text
-    first = begun.document["open"][0]["what"]
-    facts = ("n7, 1 node",) if every == 1 else ("n6 … n8, 3 nodes", "2 intermediate")
-    assert has_line(first, *facts)
-    done = to_the_end(manual, begun, nodes="n7")
-    result = done["result"]
-    assert named(result) == [["n7"]] and result["findings"][0]["certified"]
-    assert done["trips"] == done["answers"] == result["trials"] == trips
-    assert has_line(result["notes"], "dump", "guided")
-
-
-@pytest.mark.slow
-def test_finding_of_a_recording_alone_is_never_certified(here: Path, manual: Manual) -> None:
-    recording(1, nodes="n7")
-    done = to_the_end(manual, manual("start", "m.onnx", "--recorded", here / "dump", *QUICK))
-    assert done["result"]["agree"] and done["trips"] <= 5, (
-        "the device is asked itself, and is right by now"
-    )
-
-
-@pytest.mark.slow
 def test_next_command_is_for_this_device(here: Path, manual: Manual) -> None:
     recording(1, nodes="n7")
     for file in Path("dump").glob("*.npy"):
@@ -671,20 +643,12 @@ def test_next_command_is_for_this_device(here: Path, manual: Manual) -> None:
     export, start = done.document["next"]
     assert export.startswith("subcut export ") and has_line(export, "-o to_device --dtype float16")
     assert has_line(
-        start, "--recorded dump", "-i x.npy", "--export bin:float16", "--precision fp16"
+        start, "--within n7..n7", "-i x.npy", "--export bin:float16", "--precision fp16"
     )
     begun = manual(*shlex.split(start)[2:])
-    assert begun.document["open"][0]["what"] == "n7, 1 node"
+    assert begun.document["open"][0]["what"] == "the whole model"
     (handed,) = (TODO / "1" / "inputs").glob("*.bin")
     assert handed.stat().st_size == 3 * 2, "float16"
-
-
-def test_recording_of_another_input(here: Path, manual: Manual) -> None:
-    recording(1, nodes="n7")
-    np.save("dump/in.npy", np.ones((1, 3), np.float32))
-    with raises(InputError, "recording.other-input", "in differs"):
-        manual(*START, "--recorded", here / "dump")
-    assert not HOME.exists()
 
 
 # ------------------------------------------------------------------------------------------------
