@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subgraph import reports
+from subgraph import reports, system
 from subgraph.bisection.bisection import Bisection
 from subgraph.bisection.options import BisectionOptions
 from subgraph.commands import resolve
@@ -163,11 +163,11 @@ def _found(bisection: Bisection, seen: str) -> Disagreement | None:
     if shown.agree and (shown.whole.status is Status.FAIL or shown.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
-    lines = [flaky if shown.agree else reports.headline(shown), seen, *_explanation(shown)]
+    lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_explanation(shown)]
     case = next((finding.case for finding in shown.findings if finding.case), None)
     places = {name: place for name, place in (("case", case), ("report", shown.report)) if place}
     lines += [f"{name}: {place}" for name, place in places.items()]
-    lines += [f"next: {reports.replay_command(shown, case)}"] if case else []
+    lines += [f"next: {system.join(reports.replay_words(shown, case))}"] if case else []
     return Disagreement(lines, places)
 
 

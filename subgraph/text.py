@@ -53,6 +53,8 @@ PLAIN = {
     "│": "|",
     "└": "`",
     "✗": "x",
+    "✓": "+",
+    "≈": "~",
     "∞": "inf",
     "²": "^2",
     "Σ": "sum",
@@ -177,6 +179,35 @@ def prediction(top1: float, top5: float) -> str:
             "%", " %"
         )
     return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")
+
+
+def agreement(
+    inner: int | None,
+    disturbance: float | None,
+    mute: Iterable[str],
+    within: str = "",
+    where: str = "",
+) -> str:
+    """Return what was compared, all of which agrees: `outputs and 27 intermediate tensors agree`.
+
+    Args:
+        inner: Intermediate tensors that were compared; None if none was.
+        disturbance: How far reading them moved the outputs, relative to their largest value.
+        mute: Outputs about which the input tells nothing.
+        within: The limit within which the outputs agree.
+        where: What else agrees.
+    """
+    agree = f"agree {within}" if within else "agree"
+    tensors = count(inner or 0, "intermediate tensor")
+    if inner is None:
+        parts = [f"outputs {agree}{where}", "intermediate tensors were not checked"]
+    elif disturbance:
+        share = f"{100 * disturbance:.2g} % of their largest value"
+        moved = f"{tensors} agree too, but reading them changed the outputs by {share}{where}"
+        parts = [f"outputs {agree}", moved]
+    else:
+        parts = [f"outputs and {tensors} {agree}{where}"]
+    return "; ".join([*parts, *(f"this input tells nothing about '{name}'" for name in mute)])
 
 
 def source_line(source: Mapping[str, Any]) -> str:

@@ -173,7 +173,7 @@ def test_the_example_is_what_its_cells_give(
         if "outputs" in cell
     ]
     assert has_line(text[2], "first bad tensor") and "stem/pool:0" in text[2]
-    assert has_line(text[4], "wrong: 2 of 28", "stem/pad, stem/pool") and "<svg" in text[4]
+    assert has_line(text[4], "wrong", "stem/pad, stem/pool", "2 of 28") and "<svg" in text[4]
     assert made["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["['stem/pad', 'stem/pool']"]
 
 

@@ -29,6 +29,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, require_graph
 from subgraph.project import parse_seconds
+from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
@@ -295,7 +296,8 @@ class Bisection:
         graph = interim.trials.graph
         if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
             aside = replace(place, name=f"{options.place.name}-report")
-            return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
+            found = with_answer(document)
+            return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
         limit = options.limits.max_trials
         runs = InnerRuns(None if limit is None else limit - document.trials)
         bodies = InnerSearch(

@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -123,12 +122,13 @@ def describe(
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
             *trials.judge.iter_conversions(result),
-            *_scope_notes(findings, looked_at, whole, trials.runtime.is_manual),
+            *_scope_notes(findings, looked_at, whole),
             *notes,
-            *_notes(oracle, findings, whole, within),
+            *_notes(oracle, findings),
         ],
         report=None,
         environment=_environment(oracle),
+        complete=_is_complete(findings, within) or None,
     )
 
 
@@ -177,44 +177,28 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
 
 
 def _scope_notes(
-    findings: Findings, looked_at: document.LookedAt, whole: Verdict | None, by_hand: bool
+    findings: Findings, looked_at: document.LookedAt, whole: Verdict | None
 ) -> Iterator[str]:
-    """Where the outputs agree: what else was looked at. Where they do not: does the region asked
-    about?"""
-    outputs = (
-        f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
-    )
+    """Yield what follows if the outputs and the searched nodes are not alike."""
     if findings.outcome is Outcome.ELSEWHERE:
         yield f"the whole model is wrong, {looked_at.within} alone is right: look outside of it"
     elif whole and whole.status is Status.UNRESOLVED:
         return
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
+        outputs = f"{count(looked_at.outputs, 'output')} in {count(looked_at.runs, 'run')}"
         yield (
             f"the outputs agree ({outputs}): with these inputs, the error inside stays within their"
             " limits"
         )
-    elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
-        more = [f"{looked_at.within} alone"] if looked_at.within else []
-        more += (
-            [f"{count(looked_at.inner, 'intermediate tensor')} in place"]
-            if looked_at.inner is not None
-            else []
-        )
-        unseen = "" if looked_at.inner is not None else "; intermediate tensors were not checked"
-        hint = " (--inside checks them)" if unseen and not by_hand else ""
-        yield f"compared: {', '.join([outputs, *more])}{unseen}{hint}"
 
 
-def _notes(
-    oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str
-) -> Iterator[str]:
-    if (
-        findings.outcome is Outcome.CLAIMED
-        and whole
-        and whole.worst
-        and "noise_ratio" in whole.worst.errors
-    ):
-        yield f"rounding, not a bug: rounding in {oracle.trials.judge.precision} explains the error"
+def _is_complete(findings: Findings, within: str) -> bool:
+    """Return whether the model, or the region asked about, agrees without the findings."""
+    is_wrong = findings.outcome is Outcome.DISAGREE and not findings.budget_spent
+    return is_wrong and findings.complete and bool(within or findings.signature)
+
+
+def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if oracle.trials.runtime.about.caveat:
         yield oracle.trials.runtime.about.caveat
     for text, items in findings.notes:
@@ -227,12 +211,6 @@ def _notes(
     yield from _nondeterministic(oracle, findings)
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
-    elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
-        yield f"all other nodes in {within} were tested and agree"
-    elif findings.outcome is Outcome.DISAGREE and findings.complete and findings.signature:
-        regions = list(chain.from_iterable(f.regions for f in findings.findings))
-        these = "this region" if len(regions) == 1 else "these regions"
-        yield f"with {these} on the reference, the whole model agrees"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
         yield (
             f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}:"

@@ -28,6 +28,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.origins import load
+from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
@@ -73,9 +74,8 @@ def save(
             if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
-        document = replace(
-            document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
-        )
+        report = (place.path / REPORT_FILES["html"]).as_posix()
+        document = with_answer(replace(document, findings=findings, report=report))
         evidence.write_document(document, work)
         source = case.source_of(oracle.graph)
         case.write_manifest(

@@ -4,6 +4,7 @@ a case folder."""
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -210,7 +211,7 @@ def opened(
 
 def log_steps(bisection: Bisection) -> Result:
     """Run the search; log each step as it ends, and now and then how much is still to come."""
-    from subgraph import plugins
+    from subgraph.reports.text import COLUMNS, render
 
     last_estimate_at = -math.inf
     for step in bisection:
@@ -222,7 +223,8 @@ def log_steps(bisection: Bisection) -> Result:
             last_estimate_at = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})
     found = bisection.result
-    text = plugins.load("reports", "text").render(found)
+    terminal = shutil.get_terminal_size((COLUMNS, 0)).columns
+    text = render(found, min(terminal, COLUMNS))
     return Result(bisection.document, text.rstrip("\n"), found.exit_code)
 
 

@@ -115,8 +115,8 @@ def blame(
         asked.reference() as reference,
         opened(model_path, setup, reference, None, settings, "", result.force, began) as bisection,
     ):
-        found = log_steps(bisection)
-        headline = found.text.split("\n")[0]
+        log_steps(bisection)
+        headline = clean(bisection.result.says)
         log.info("%s", headline)
         reference.deadline.limit(began, limit)
         try:

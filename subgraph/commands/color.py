@@ -11,7 +11,8 @@ RED = "1;31"
 GREEN = "32"
 YELLOW = "33"
 _VERDICTS = re.compile(
-    r"(?P<red>^(?:error|wrong):|\bFAIL\b)|(?P<green>^right\b|\bagree\b)|(?P<yellow>\bunresolved\b)",
+    r"(?P<red>^(?:error|wrong):|^[✗!] \w+|\bFAIL\b)|(?P<green>^(?:✓ )?right\b|\bagree\b)"
+    r"|(?P<yellow>^[≈?] \w+|\bunresolved\b)",
     re.MULTILINE,
 )
 _STYLES = {"red": RED, "green": GREEN, "yellow": YELLOW}

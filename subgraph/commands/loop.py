@@ -133,7 +133,7 @@ def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     k = searched.first_wrong
     found = searched.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
-        return replace(agreeing, why=f"step {k}: {reports.headline(found)}", bisection=found)
+        return replace(agreeing, why=f"step {k}: {reports.answer(found).says}", bisection=found)
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return replace(searched, why=why)

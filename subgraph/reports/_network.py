@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
-from subgraph.reports import all_indices, is_proven
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
+from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.recorded import IntervalDocument, IntervalFinding
 from subgraph.verdict import Status

@@ -17,44 +17,37 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from subgraph import system
 from subgraph.drawing import chart, svg
-from subgraph.reports import (
-    BAD,
+from subgraph.reports._answer import answer, evidence
+from subgraph.reports._compared import (
     ComparedDocument,
     JudgedTensor,
     View,
+    judged_tensors,
+    places_in_cells,
+    view,
+)
+from subgraph.reports._network import called, region_drawn, whole_drawn
+from subgraph.reports._words import (
+    BAD,
     all_indices,
     cleaned,
-    common_cause,
     error,
-    evidence,
     figure,
-    headline,
     interval_title,
-    judged_tensors,
     listed,
-    other_model,
     outcome,
     percent,
     place,
-    predictions,
     region,
-    replay_command,
-    runs,
     runtime,
     seconds,
-    sentences,
     shape,
-    shares,
     size,
-    stderr,
     swept,
-    title,
-    view,
     word,
 )
-from subgraph.reports._compared import places_in_cells
-from subgraph.reports._network import called, region_drawn, whole_drawn
 from subgraph.results.bisect import BisectDocument, FindingDocument, Histogram
 from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.results.plan import PlanDocument
@@ -88,17 +81,19 @@ MAX_LISTED = 200  # nodes of a finding
 def render(document: BisectDocument) -> str:
     """The document as a page."""
     shown = cleaned(document)
-    findings = [_view(finding, number) for number, finding in enumerate(shown.findings, 1)]
+    found = answer(shown)
+    told = [("Evidence", ()), *found.further]
+    numbered = enumerate(zip(shown.findings, told, strict=False), 1)
     about = {
         "d": shown,
+        "a": found,
+        "next": [(one.why, system.join(one.argv)) for one in found.next],
         "network_drawn": whole_drawn(document, judged_tensors(document)),
         "places": _first_places(shown.findings),
         "depth": _depth(shown),
-        "headline": (said := headline(shown)),
-        "lines": common_cause(shown) + shares(shown) + other_model(shown),
+        "findings": [_view(finding, number, *of) for number, (finding, of) in numbered],
     }
-    heading = f"{shown.model.file}: {said}"
-    return _page(TEMPLATE, heading, about | {"findings": findings})
+    return _page(TEMPLATE, f"{shown.model.file}: {found.says}", about)
 
 
 def render_compared(document: ComparedDocument) -> str:
@@ -308,11 +303,8 @@ def _environment() -> Environment:
         listed,
         outcome,
         percent,
-        predictions,
         rank,
         region,
-        replay_command,
-        runs,
         runtime,
         seconds,
         shape,
@@ -325,7 +317,9 @@ def _environment() -> Environment:
     return environment
 
 
-def _view(finding: FindingDocument, number: int) -> dict[str, object]:
+def _view(
+    finding: FindingDocument, number: int, heading: str, lines: Sequence[tuple[str, str]]
+) -> dict[str, object]:
     """A finding with what the template shows of it: words, drawing, charts."""
     growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.growth or ()]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
@@ -333,10 +327,9 @@ def _view(finding: FindingDocument, number: int) -> dict[str, object]:
         **vars(finding),
         "number": number,
         "called": called(finding),
-        "title": title(finding),
-        "sentences": sentences(finding),
-        "evidence": evidence(finding),
-        "stderr": stderr(finding),
+        "title": heading,
+        "lines": lines,
+        "evidence": evidence(finding)[1],
         "drawing": region_drawn(finding),
         "bars": _bars(finding.histogram) if finding.histogram else None,
         "curve": chart.chart(growth, (), words) if growth else None,

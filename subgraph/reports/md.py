@@ -5,40 +5,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from subgraph.reports import (
+from subgraph import system
+from subgraph.reports._answer import answer, evidence
+from subgraph.reports._compared import ComparedDocument, TensorLine, view
+from subgraph.reports._words import (
     BAD,
     UNKNOWN,
-    ComparedDocument,
     cleaned,
-    common_cause,
-    evidence,
     figure,
-    headline,
     interval_title,
     left_out,
     listed,
-    other_model,
     outcome,
-    percent,
     place,
-    predictions,
-    region,
-    runs,
     runtime,
     seconds,
-    sentences,
     shape,
-    shares,
     size,
     span,
-    stderr,
     swept,
-    title,
-    view,
     word,
 )
-from subgraph.reports._compared import TensorLine
 from subgraph.results.bisect import BisectDocument, EdgeTensors, FindingDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
 from subgraph.text import count
@@ -47,22 +36,27 @@ FILE = "report.md"
 
 
 def render(document: BisectDocument) -> str:
-    """The document as the text of an issue. Names from a model are code spans, which trackers do
-    not interpret."""
+    """Return the document as the text of an issue.
+
+    Names from a model are code spans, which trackers do not interpret.
+    """
     shown = cleaned(document)
+    found = answer(shown, code)
+    whole = shown.whole
+    why = f": {code(whole.why)}" if whole.why else ""
     lines = [
-        f"# subcut: {code(shown.model.file)}: {headline(shown, code)}",
+        f"# subcut: {code(shown.model.file)}: {found.says}",
         "",
-        *_whole(shown),
+        *_labeled(found.lines),
+        *(f"- **next** {one.why}: {code(system.join(one.argv))}" for one in found.next),
+        "",
+        f"The full model on {code(shown.candidate.name)}: **{word(whole)}**{why}",
     ]
-    for number, finding in enumerate(shown.findings, 1):
-        lines += ["", *_finding(finding, f"{number}. " if len(shown.findings) > 1 else "")]
-    if shown.alone:
-        lines += ["", "## Fail alone, account for little of the error", ""]
-        lines += [
-            f"- {region(p, code)}: {percent(p.explains)}, error / scale {size(p, p.error)}"
-            for p in shown.alone
-        ]
+    notes = [f"- {code(note)}" for note in shown.notes]
+    lines += ["", *notes] if notes else []
+    told = [("Evidence", ()), *((f"{k}. {t}", of) for k, (t, of) in enumerate(found.further, 2))]
+    for finding, (heading, of) in zip(shown.findings, told, strict=False):
+        lines += _finding(finding, heading, of)
     lines += [
         "",
         "## How to reproduce",
@@ -73,7 +67,11 @@ def render(document: BisectDocument) -> str:
         "",
         *_environment(shown),
     ]
-    return "\n".join([*lines, "", *_steps(shown)]).rstrip("\n") + "\n"
+    return "\n".join([*lines, "", *_steps(shown, found.cost)]).rstrip("\n") + "\n"
+
+
+def _labeled(lines: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"- **{label}** {text}" for label, text in lines]
 
 
 def code(name: str) -> str:
@@ -111,30 +109,12 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows)]
 
 
-def _whole(document: BisectDocument) -> list[str]:
-    whole = document.whole
-    why = f": {code(whole.why)}" if whole.why else ""
-    lines = [f"The whole model on {code(document.candidate.name)}: **{word(whole)}**{why}"]
-    lines += [
-        f"- {line}"
-        for line in [*predictions(document, code), *common_cause(document, code), *shares(document)]
-    ]
-    return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
-
-
-def _notes(document: BisectDocument) -> list[str]:
-    lines = [*other_model(document, code), *(code(note) for note in document.notes)]
-    return ["", *(f"- {line}" for line in lines)] if lines else []
-
-
-def _finding(finding: FindingDocument, number: str) -> list[str]:
-    conclusion, reasons = evidence(finding, code)
-    lines = [f"## {number}{title(finding, code)}", ""]
-    lines += [f"**Precision or bug?** {conclusion}".rstrip(), ""] if conclusion or reasons else []
-    lines += [f"- {line}" for line in (*sentences(finding, code), *reasons)]
-    if finding.edge:
-        lines += ["", *_edge(finding.edge)]
-    return [*lines, *(["", *_fenced(last, "text")] if (last := stderr(finding)) else [])]
+def _finding(finding: FindingDocument, heading: str, lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the lines of a finding, its evidence, and the tensors around it."""
+    told = [*_labeled(lines), *(f"- {line}" for line in evidence(finding, code)[1])]
+    edge = _edge(finding.edge) if finding.edge else []
+    parts = [part for part in (told, edge) if part]
+    return [*chain(["", f"## {heading}"], *(["", *part] for part in parts))] if parts else []
 
 
 def _edge(edge: EdgeTensors) -> list[str]:
@@ -178,7 +158,7 @@ def _environment(document: BisectDocument) -> list[str]:
     return _table(("", ""), rows)
 
 
-def _steps(document: BisectDocument) -> list[str]:
+def _steps(document: BisectDocument, cost: str) -> list[str]:
     rows = [
         (
             str(step.number),
@@ -192,9 +172,9 @@ def _steps(document: BisectDocument) -> list[str]:
         )
         for step in document.steps
     ]
-    what = f"{runs(document)}, {document.compiled_nodes} nodes compiled"
+    compiled = count(document.compiled_nodes, "node")
     heading = ("#", "run", "region", "nodes", "error / scale", "answer", "took", "left")
-    summary = f"<summary>Steps: {what}, {seconds(document.seconds)}</summary>"
+    summary = f"<summary>Steps: {cost}, {compiled} compiled</summary>"
     return ["<details>", summary, "", *_table(heading, rows), "", "</details>"]
 
 

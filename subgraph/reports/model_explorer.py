@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 
-from subgraph.reports import ComparedDocument, judged_tensors
+from subgraph.reports._compared import ComparedDocument, judged_tensors
 from subgraph.results.bisect import BisectDocument
 
 FILE = "model_explorer.json"

@@ -4,41 +4,25 @@ the end."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
-from subgraph.reports import (
-    Compared,
-    ComparedDocument,
-    View,
+from subgraph import system
+from subgraph.reports._answer import ReportedAnswer, answer
+from subgraph.reports._compared import Compared, ComparedDocument, TensorLine, View, reason, view
+from subgraph.reports._words import (
     cleaned,
-    common_cause,
-    evidence,
-    headline,
     interval_title,
-    is_proven,
     left_out,
-    other_model,
     outcome,
-    percent,
     place,
-    predictions,
-    reason,
-    replay_command,
     runtime,
     seconds,
-    sentences,
-    shares,
-    stderr,
     stderr_lines,
-    title,
-    view,
     word,
 )
-from subgraph.reports import region as region_words
-from subgraph.reports._compared import TensorLine
 from subgraph.results import Document
-from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.bisect import BisectDocument
 from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
@@ -52,16 +36,17 @@ MAX_PLACES = 4  # intervals of a recording that are shown
 FEW_ROWS = 12  # of a table that is always shown whole
 MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
 LAST_ROWS = 3  # shown where all rows agree
-
-
-@dataclass(frozen=True)
-class FirstLines:
-    """What a terminal shows first of a document: the verdict; per finding its lines; what to do
-    next."""
-
-    headline: str
-    findings: Sequence[Sequence[str]] = ()
-    after: Sequence[str] = ()
+COLUMNS = 100  # of a line, where no terminal is narrower
+MAX_LINES = 24  # of an answer
+UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is
+INDENT = 11  # columns of a label and the blanks around it
+BRIEF = (
+    "what",
+    "error",
+    "a bug",
+    "rounding",
+    "cause",
+)  # labels that are shown of a further finding
 
 
 IN_PLACE = (
@@ -70,81 +55,82 @@ IN_PLACE = (
 )
 
 
-def render(document: BisectDocument) -> str:
-    """The document as lines for a terminal."""
+def render(document: BisectDocument, columns: int = COLUMNS) -> str:
+    """Return the answer as lines for a terminal: at most `MAX_LINES`, each at most `columns` wide.
+
+    A command is not broken into lines.
+    """
     shown = cleaned(document)
-    findings = shown.findings
-    whole = shown.whole
-    lines = [headline(shown)]
-    is_in_headline = not (findings or shown.agree or shown.precise)
-    if not any(map(is_proven, findings)) and whole.why and not is_in_headline:
-        lines.append(f"  the whole model: {whole.why}" if findings else f"  {whole.why}")
-    for number, finding in enumerate(findings, 1):
-        lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
-        lines += [f"  {line}" for line in _finding(shown, finding)]
-    lines += [*common_cause(shown), *shares(shown)]
-    lines += [] if shown.agree else predictions(shown)
-    if shown.alone:
-        pieces = "1 piece fails" if len(shown.alone) == 1 else f"{len(shown.alone)} pieces fail"
-        lines.append(
-            f"{pieces} alone and explain{'s' if len(shown.alone) == 1 else ''} little of the"
-            " final error:"
-        )
-        lines += [f"  {region_words(piece)}   {percent(piece.explains)}" for piece in shown.alone]
-    lines += other_model(shown)
-    lines += [f"note: {note}" for note in shown.notes]
-    cases = [finding.case for finding in findings if finding.case]
-    places = [f"case {case}" for case in cases] + (
-        [f"report {shown.report}"] if shown.report else []
-    )
-    if len(places) > 2:
-        lines += places
-    elif places:
-        lines.append("   ".join(places))
-    return "\n".join(lines) + "\n"
-
-
-def _finding(document: BisectDocument, finding: FindingDocument) -> list[str]:
-    """The reason, what to do with the case, figures, evidence."""
-    conclusion, reasons = evidence(finding)
-    lines = [conclusion] if conclusion else []
-    if case := finding.case:
-        lines.append(
-            f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}"
-        )
-    return [
-        *lines,
-        *sentences(finding),
-        *(f"- {line}" for line in reasons),
-        *(f"| {s}" for s in stderr(finding)),
+    found = answer(shown)
+    more = [
+        ("also", "; ".join([title, *(text for label, text in told if label in BRIEF)]))
+        for title, told in found.further
     ]
+    more += [("note", note) for note in shown.notes]
+    lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
+    last = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
+    last += [("report", shown.report)] if shown.report else []
+    room = MAX_LINES - len(last)
+    if (left := len(lines) - room) > 0:
+        rest = f"{count(left + 1, 'more line')} in the report"
+        lines = [*lines[: room - 1], *_laid_out([("…", rest)], columns)]
+    return "\n".join([*lines, *_laid_out(last, UNBROKEN)]) + "\n"
 
 
-def first_lines(document: Document) -> FirstLines | None:
-    """What a page shows beside the network; None for a document that is no bisection, comparison or
-    plan."""
+def _head(found: ReportedAnswer, columns: int) -> list[str]:
+    """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
+    start = f"{found.sign} {found.name:8} "
+    ends = "   ".join(filter(None, (found.size, found.cost)))
+    line = f"{start}{found.what}   {ends}"
+    if len(line) <= columns:
+        return [line]
+    return [*_wrapped(start, found.what, columns), f"{'':{INDENT}}{ends}"]
+
+
+def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
+    """Return labels and texts as lines; a label that repeats is shown once."""
+    rows = []
+    before = ""
+    for label, text in lines:
+        shown = "" if label == before else label
+        rows += _wrapped(f"  {shown:8} ", text, columns)
+        before = label
+    return rows
+
+
+def _wrapped(start: str, text: str, columns: int) -> list[str]:
+    """Return a text in lines, indented below its start; a long word is not broken."""
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=start,
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def first_lines(document: Document) -> dict[str, object] | None:
+    """Return what a page shows next to the network; None for a document of another kind.
+
+    The headline, the lines of each finding, and what follows.
+    """
     if isinstance(document, SweepDocument):
         return None
     if isinstance(document, PlanDocument):
-        return FirstLines(cleaned(document).says)
+        return {"headline": cleaned(document).says, "findings": [], "after": []}
     if isinstance(document, BisectDocument):
-        shown = cleaned(document)
-        several = len(shown.findings) > 1
-        rows = [
-            [f"{k}. {title(f)}"] * several + _finding(shown, f)
-            for k, f in enumerate(shown.findings, 1)
-        ]
-        whole = shown.whole.why if shown.agree and not rows else ""
-        return FirstLines(headline(shown), rows, [whole] * bool(whole))
+        found = answer(cleaned(document))
+        told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
+        rows = [[f"{label}: {text}" for label, text in lines] for lines in told]
+        after = [f"{one.why}: {system.join(one.argv)}" for one in found.next]
+        return {"headline": found.says, "findings": rows, "after": after, "sign": found.sign}
     compared = cleaned(document)
     seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
     totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    return FirstLines(
-        seen.headline,
-        rows,
-        [*totals, *(f"next: {command}   {what}" for command, what in seen.next)],
-    )
+    after = [*totals, *(f"next: {command}   {what}" for command, what in seen.next)]
+    return {"headline": seen.headline, "findings": rows, "after": after}
 
 
 def render_compared(document: ComparedDocument, *, every: bool = True) -> str:

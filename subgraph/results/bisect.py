@@ -17,6 +17,7 @@ from subgraph.results.common import (
     ComparedModel,
     ComparedOutputs,
     FormDocument,
+    NextCommand,
     PreciseSetting,
     RuntimeDocument,
     WholeDocument,
@@ -424,6 +425,9 @@ class BisectDocument(ComparedOutputs):
             tensor was seen.
         precise: The setting with which the outputs agree; None if it was not asked for or fails as
             well. No search was made then.
+        complete: Whether the model agrees with all findings on the reference; None if not known.
+        says: The headline in one sentence; "" in documents of before.
+        next: The commands that follow from the answer.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA
@@ -455,3 +459,6 @@ class BisectDocument(ComparedOutputs):
     pieces: str | None = absent()
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
+    complete: bool | None = absent()
+    says: str = ""
+    next: Sequence[NextCommand] = ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import File, Name, Version, Word, absent
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
 from subgraph.verdict import Signature, Status, VerdictDocument
 
@@ -38,10 +38,27 @@ class PreciseSetting:
     computes_in: Word
 
     @property
+    def setting(self) -> str:
+        """The options as a candidate's SPEC has them: `precision=f32`."""
+        return ",".join(f"{name}={value}" for name, value in self.options.items())
+
+    @property
     def says(self) -> str:
-        """Return what it heals: `with precision=f32 the outputs agree`."""
-        setting = ",".join(f"{name}={value}" for name, value in self.options.items())
-        return f"with {setting} the outputs agree"
+        """What it heals: `with precision=f32 the outputs agree`."""
+        return f"with {self.setting} the outputs agree"
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """A command that follows from an answer.
+
+    Attributes:
+        why: What the command is for.
+        argv: Its words.
+    """
+
+    why: str
+    argv: Sequence[CommandLine]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.pair import comparable
 from subgraph.comparison.top_k import agreement, are_probabilities
@@ -256,23 +257,8 @@ class Comparison:
     @property
     def _says_right(self) -> str:
         """The outcome where all that was compared agrees."""
-        seen = self.looked_at
-        mute = "".join(
-            f"; this input tells nothing about '{clean(name)}'"
-            for name in find_mute(self.whole.outputs)
-        )
-        if not seen.inner:
-            return f"right: outputs agree; intermediate tensors were not checked{mute}"
-        if self.disturbance:
-            moved = (
-                f"reading them changed the outputs by {100 * self.disturbance:.2g} % of their"
-                " largest value"
-            )
-            return (
-                f"right: outputs agree; {count(seen.inner, 'intermediate tensor')} agree too, but"
-                f" {moved}{mute}"
-            )
-        return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree{mute}"
+        mute = map(clean, find_mute(self.whole.outputs))
+        return f"right: {text.agreement(self.looked_at.inner or None, self.disturbance, mute)}"
 
     @property
     def exit_code(self) -> int:

@@ -593,7 +593,7 @@ class ViewSession:
                 list(itertools.chain.from_iterable(place.nodes for place in linked.kept or ()))
             ),
             "curve": _curve(found),
-            "said": to_json(first_lines(found)) if found else None,
+            "said": first_lines(found) if found else None,
             "prefix": prefix,
             "inner_reports": [
                 [rel for i in of if (rel := self._relative(i.report or ""))] for of in inner

@@ -5,7 +5,6 @@ Covers `trials.pieces`.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from subgraph.documents import from_json
-from subgraph.reports import replay_command
+from subgraph.reports import replay_words
 from subgraph.results.bisect import BisectDocument
 from subgraph.trials import pieces
 from tests.helpers import text_models
@@ -73,7 +72,7 @@ def test_deviation_that_no_approximate_kernel_has_is_searched_by_rounding_alone(
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
     assert [f["nodes"] for f in done.document["findings"]] == [[node]]
     case = done.document["findings"][0]["case"]
-    words = shlex.split(replay_command(from_json(BisectDocument, done.document), case))
+    words = replay_words(from_json(BisectDocument, done.document), case)
     assert words[-2:] == ["--criterion", "noise:floor=1e-5"], "as it was found"
     assert subcut(*words[1:], cwd=tmp_path).code == 1
 
@@ -313,7 +312,7 @@ CHANGED = planted(
     [
         (
             "half",
-            ("wrong", "noise:floor=1e-5", "rounding", "no node"),
+            ("rounding", "noise:floor=1e-5", "no node"),
             ("rounding", "not a bug", "float16", "--precision fp16"),
         ),
         ("gain", ("off alone", "none"), (("bug", "layout", "preprocessing", "candidate = 1.0015"))),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,18 +60,12 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert done.code == 1
     body = f"{planted.path[0]}@0"
     assert has_line(done.out, f"{body}, wrong", "0")
-    assert f"on: {body}/{planted.node} (" in done.out
-    case = next(
-        line.split()[1]
-        for line in done.out.splitlines()
-        if line.strip().startswith("case ") and "inside" in line
-    )
+    assert has_line(done.out, f"on: {body}/{planted.node} (")
+    (case,) = re.findall(r"case\s+(\S*-inside-\S*)", done.out)
     assert (tmp_path / case / "model.onnx").is_file()
     again = subcut("replay", case, "-c", spec, cwd=tmp_path)
     assert again.code == 1
-    assert f", in it {body}/{planted.node} (" in done.out.splitlines()[0], (
-        "the innermost gives the headline"
-    )
+    assert has_line(done.out, "wrong", f", in it {body}/{planted.node} ("), "the innermost one"
     inner = next(tmp_path.glob("subcut_out/*-inside-*"))
     refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
     assert (
@@ -104,7 +99,7 @@ def test_max_trials_is_for_what_is_inside_as_well(
         "x.npy",
     )
     done = subcut(*words, "--max-trials", str(limit), cwd=tmp_path)
-    assert "inside loop4" in done.out
+    assert has_line(done.out, "inside", "loop4")
     assert has_line(done.out, *told)
     outer = [
         p for p in tmp_path.glob("subcut_out/bisect-*/run.json") if "-inside-" not in p.parent.name

@@ -39,13 +39,13 @@ QUICK = (
     "fault.zip",
 )  # the others are replayed as slow tests
 REPORTS = {  # folder -> words of its report
-    "results/bisect-wrong.py": "wrong: 2 of 6 nodes: shift, act (Add, Relu)",
+    "results/bisect-wrong.py": "✗ wrong    shift, act (Add, Relu)   2 of 6 nodes",
     "results/compare-wrong.py": "wrong: the model's outputs; 4 of 6 tensors in place or alone",
     "results/compare-recording": "wrong: 5 of 6 recorded tensors, first shifted",
     "results/recorded-recording": "wrong: 5 of 6 recorded tensors, first shifted",
-    "interrupted/bisect-wrong.py": "smallest region in doubt: shift, act",
-    "steps/bisect-wrong.py": "wrong: 1 of 5 nodes: squash (Tanh)",
-    "fault": "wrong: 2 of 6 nodes: shift, act (Add, Relu)",
+    "interrupted/bisect-wrong.py": "in doubt shift, act",
+    "steps/bisect-wrong.py": "✗ wrong    squash (Tanh)   1 of 5 nodes",
+    "fault": "✗ wrong    shift, act (Add, Relu)   2 of 6 nodes",
 }
 FORMS = {
     "html": ("report.html", "<!DOCTYPE html>"),

@@ -31,7 +31,7 @@ PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgra
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
     r"\bFAIL\b|\bDIFFERS\b|"
-    r"^wrong: |^wrong by | computes .* wrong: |"
+    r"^wrong: |^✗ |^! |^≈ |^wrong by | computes .* wrong: |"
     r"\b[1-9]\d* of \d+ (tensors? )?wrong|, [1-9]\d* wrong$|^[1-9]\d* warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions

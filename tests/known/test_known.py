@@ -321,7 +321,7 @@ def test_search_names_them_before_its_first_run(tmp_path: Path) -> None:
         "perhaps back (LSTM) with direction=reverse gives other values"
     )
     assert after and "whole model" not in before
-    assert (done.code, has_line(done.out, "wrong: 1 of 1", "back (LSTM)")) == (1, True), done.out
+    assert (done.code, has_line(done.out, "wrong", "back (LSTM)", "1 of 1")) == (1, True), done.out
 
 
 def test_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
 def test_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     done = run("bisect", here, "refuses=open")
     assert done.code == 1
-    assert has_line(done.out, "right", "pinned")
+    assert has_line(done.out, "refused", "pinned", "right")
     assert has_line(done.out, "refused", "open")
     document = run("bisect", here, "refuses=open", "--json").document
     assert (document["agree"], document["outcome"], document["findings"]) == (False, "pinned", [])

@@ -126,7 +126,7 @@ def test_search_says_so_and_its_case_is_replayed_alike(tmp_path: Path) -> None:
     made(tmp_path, "runs > 1", 3)
     words = ("-c", "stateful.py", "--trust")
     done = subcut("bisect", "m.onnx", "-i", "in/0.npy", *words, cwd=tmp_path)
-    assert done.code == 1 and has_line(done.out, "wrong", "second run", "1 of 4", "b (Neg)"), (
+    assert done.code == 1 and has_line(done.out, "wrong", "b (Neg)", "second run", "1 of 4"), (
         done.out
     )
     again = subcut("replay", "subcut_out/bisect-stateful.py/culprit", *words, cwd=tmp_path)

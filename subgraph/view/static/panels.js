@@ -105,7 +105,7 @@ export function resultPanel(event, token, show, looks = [], name = "") {
   }
   if (name) out.push(el("p", {}, `${name} (choose another candidate above to see its errors)`));
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
-  if (said) out.push(el("div", { class: `finding ${d.agree === true ? "fine" : ""}` }, el("strong", {}, `${d.agree === true ? "✓" : d.agree === false ? "✗" : "?"} ${said.headline}`), ...said.after.map(line => el("p", {}, line))));
+  if (said) out.push(el("div", { class: `finding ${d.agree === true ? "fine" : ""}` }, el("strong", {}, `${said.sign || (d.agree === true ? "✓" : d.agree === false ? "✗" : "?")} ${said.headline}`), ...said.after.map(line => el("p", {}, line))));
   if (looks.length) out.push(el("div", { class: "row" }, ...looks.map(([text, onclick]) => el("button", { onclick, type: "button", class: "look" }, text))));
   for (const [k, f] of (d.findings || []).entries())
     out.push(el("div", { class: f.kind === "interval" ? "finding suspects" : "finding" }, ...(said?.findings[k] || []).map(line => el("p", {}, line)),

@@ -1,0 +1,550 @@
+"""The document of a bisection -> its answer: a headline, labeled lines, and the next commands.
+
+The terminal, every form of report, the page, a notebook and `--json` show the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+from typing import Any, TypeAlias
+
+from subgraph import plugins, system
+from subgraph.reports._compared import origins, reason
+from subgraph.reports._words import (
+    MAX_PIECES,
+    Quoted,
+    again,
+    all_indices,
+    beside,
+    error,
+    everywhere,
+    explained,
+    is_proven,
+    listed,
+    listed_with_and,
+    nodes_with_ops,
+    percent,
+    region,
+    seconds,
+    stderr,
+    title,
+)
+from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument
+from subgraph.results.common import NextCommand, RuntimeDocument
+from subgraph.search.findings import FindingKind, Outcome
+from subgraph.text import agreement, behind_colon, count, from_run, prediction
+from subgraph.verdict import NUMBERS, Signature, Status, name_failure
+
+DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
+OF_OUTPUT = ("--json", "-q", "--quiet")  # options that a next command does not repeat
+MAX_DIFFERENCES = 3  # between two models that an answer shows
+# The start of a conclusion, and the label that stands for it.
+CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
+
+Line: TypeAlias = tuple[str, str]  # a label and a text
+Finding: TypeAlias = FindingDocument | InnerFinding
+
+
+class Kind(StrEnum):
+    """The kinds of answers."""
+
+    WRONG = "wrong"
+    ROUNDING = "rounding"
+    FLAKY = "flaky"
+    INCONCLUSIVE = "inconclusive"
+    REFUSED = "refused"
+    RIGHT = "right"
+
+
+SIGNS = {
+    Kind.WRONG: "✗",
+    Kind.ROUNDING: "≈",
+    Kind.FLAKY: "!",
+    Kind.INCONCLUSIVE: "?",
+    Kind.REFUSED: "✗",
+    Kind.RIGHT: "✓",
+}
+
+
+@dataclass(frozen=True)
+class ReportedAnswer:
+    """The answer of a search.
+
+    Attributes:
+        kind: The kind.
+        how: How the candidate fails, in words: `dies of SIGSEGV`; "" for the word of the kind.
+        what: The place that is wrong, or the reason of another kind.
+        size: The number of nodes; "" if the answer is about the full model.
+        cost: Runs and seconds.
+        lines: Labels and texts: the first finding, then the full model.
+        further: The further findings: a title, and lines.
+        next: The commands that follow from the answer.
+    """
+
+    kind: Kind
+    what: str
+    size: str = ""
+    cost: str = ""
+    lines: Sequence[Line] = ()
+    further: Sequence[tuple[str, Sequence[Line]]] = ()
+    next: Sequence[NextCommand] = ()
+    how: str = ""
+
+    @property
+    def name(self) -> str:
+        """The first words."""
+        return self.how or self.kind
+
+    @property
+    def says(self) -> str:
+        """The headline in one sentence: `wrong: 2 of 27 nodes: a, b (Pad, MaxPool)`."""
+        return ": ".join(filter(None, (self.name, self.size, self.what)))
+
+    @property
+    def sign(self) -> str:
+        """The mark in front of the kind."""
+        return SIGNS[self.kind]
+
+
+def answer(document: BisectDocument, quoted: Quoted = str) -> ReportedAnswer:
+    """Return the answer that a document gives.
+
+    Args:
+        document: The result of a search.
+        quoted: Escapes a text of a model or a candidate.
+    """
+    found = _find_headline(document, quoted)
+    if document.flaky_tensors:
+        found = replace(found, kind=Kind.FLAKY, how="")
+    findings = document.findings
+    proof = _iter_proof_of_model(document)
+    lines = [
+        *_iter_error_of_model(document, found.what, quoted),
+        *chain.from_iterable(finding_lines(f, quoted, proof) for f in findings[:1]),
+        *_iter_lines_of_model(document, quoted),
+    ]
+    return replace(
+        found,
+        cost=f"{count(document.trials, 'run')}, {seconds(document.seconds)}",
+        lines=lines,
+        further=[(title(f, quoted), list(finding_lines(f, quoted))) for f in findings[1:]],
+        next=list(_iter_next(document)),
+    )
+
+
+def with_answer(document: BisectDocument) -> BisectDocument:
+    """Return the document with its headline and the next commands."""
+    found = answer(document)
+    return replace(document, says=found.says, next=found.next)
+
+
+# ------------------------------------------------------------ headline
+
+
+def _find_headline(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+    """Return the kind of the answer, the place and the number of nodes."""
+    findings = document.findings
+    if document.agree:
+        return ReportedAnswer(Kind.RIGHT, _say_agreement(document, quoted))
+    if document.outcome == "pinned":
+        what = "the candidate does not run the file as shipped; with pinned shapes it is right"
+        return ReportedAnswer(Kind.REFUSED, what)
+    if document.outcome is Outcome.ELSEWHERE:
+        return ReportedAnswer(Kind.WRONG, "not in the region that was asked about")
+    if precise := document.precise:
+        name = quoted(document.candidate.name)
+        what = f"{name} computes in {precise.computes_in}; {precise.says} in {precise.precision}"
+        return ReportedAnswer(Kind.ROUNDING, what)
+    if not findings:
+        return ReportedAnswer(
+            Kind.INCONCLUSIVE, quoted(document.whole.why) or "nothing was compared"
+        )
+    if _only_rounds(document):
+        return ReportedAnswer(Kind.ROUNDING, _say_rounding(document, quoted))
+    found = _say_findings(document, quoted)
+    is_known = any(f.kind is not FindingKind.UNRESOLVED for f in findings)
+    whole = document.whole
+    if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
+        return replace(found, what=f"{found.what}; the outputs agree")
+    return found
+
+
+def _only_rounds(document: BisectDocument) -> bool:
+    """Return whether the full model is wrong and every finding is rounding."""
+    findings = document.findings
+    kinds = {f.kind for f in findings}
+    return (
+        all(f.rounding and innermost(f) == [f] for f in findings)
+        and kinds != {FindingKind.ACCUMULATED}
+        and document.whole.signature in NUMBERS
+    )
+
+
+def _say_agreement(document: BisectDocument, quoted: Quoted) -> str:
+    """Return what was compared, all of which agrees."""
+    within = f"within {document.candidate.precision} rounding"
+    claimed = document.outcome is Outcome.CLAIMED
+    right = quoted(document.pieces) if document.pieces else within if claimed else ""
+    if document.whole.status is not Status.AGREE:
+        return right
+    looked_at = document.looked_at  # documents of before have none
+    mute = map(quoted, document.whole.mute or ())
+    if looked_at is None:
+        return agreement(None, None, mute, right)
+    where = f", and {quoted(looked_at.within)} alone" if looked_at.within else ""
+    return agreement(looked_at.inner, looked_at.disturbance, mute, right, where)
+
+
+def _say_rounding(document: BisectDocument, quoted: Quoted) -> str:
+    """Return the headline if every finding is rounding: no node is a culprit."""
+    findings = [f for f in document.findings if not everywhere(f)]
+    shared = [[c.node for c in f.contributors or ()] or f.nodes for f in findings]
+    nodes = list(dict.fromkeys(chain.from_iterable(shared)))
+    verb = "contributes" if len(nodes) == 1 else "contribute"
+    most = [f"{listed(nodes, quoted)} {verb} most"] if nodes else []
+    what = f"not a bug, no node is a culprit (criterion {quoted(document.criterion)})"
+    return "; ".join([what, *most])
+
+
+def _say_findings(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+    """Return the headline of findings: all places if they are few, else the first one."""
+    findings = document.findings
+    total = count(_count_searched(document), "node")
+    is_certain = all(
+        f.kind is FindingKind.CULPRIT and f.certified and not wrong_input(f) for f in findings
+    )
+    if is_certain and 1 < len(findings) <= MAX_PIECES:
+        wrong = len(set(chain.from_iterable(map(all_indices, findings))))
+        places = "; ".join(_say_place(f, quoted) for f in findings)
+        size = f"{wrong} of {total} in {len(findings)} places"
+        return _fails(_name_failures(findings), _with_run(document, places), size)
+    found = _say_first(document, quoted)
+    if len(findings) == 1:
+        return found
+    more = count(len(findings) - 1, "more finding")
+    return replace(found, what=f"{found.what}; {more}")
+
+
+def _say_first(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+    """Return the headline of the first finding."""
+    finding = document.findings[0]
+    if finding.kind is FindingKind.UNRESOLVED:
+        why = quoted(finding.reason or "")
+        whole = document.whole
+        if whole.status is Status.FAIL:
+            how = name_failure(whole.signature, whole.process)
+            return _fails(how, f"cause not found: {why}")
+        return ReportedAnswer(Kind.INCONCLUSIVE, why)
+    if finding.kind is FindingKind.FLAKY:
+        rate = percent(finding.rate)
+        return ReportedAnswer(Kind.FLAKY, f"{region(finding, quoted)} fails in {rate} of runs")
+    if finding.kind is FindingKind.ACCUMULATED or everywhere(finding):
+        return ReportedAnswer(Kind.WRONG, title(finding, quoted))
+    if misread := wrong_input(finding, quoted):
+        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding, quoted)}")
+    most = "" if finding.certified else "at most "
+    size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
+    what = _with_run(document, _say_place(finding, quoted))
+    return _fails(_name_failures(document.findings), what, size)
+
+
+def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
+    """Return the answer for a candidate that fails in this way."""
+    kind = Kind.REFUSED if how == Kind.REFUSED else Kind.WRONG
+    return ReportedAnswer(kind, what, size, how=how)
+
+
+def _name_failures(findings: Sequence[FindingDocument]) -> str:
+    """Return how all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they differ."""
+    words = {name_failure(f.signature, f.verdict.process if f.verdict else {}) for f in findings}
+    return words.pop() if len(words) == 1 else Kind.WRONG
+
+
+def _with_run(document: BisectDocument, place: str) -> str:
+    """Return a place and the run of a session from which on it is wrong, if not the first."""
+    since = from_run(document.whole.from_run)
+    return f"{place}, {since}" if since else place
+
+
+def _say_place(finding: FindingDocument, quoted: Quoted) -> str:
+    """Return a finding's region and the regions in its body: `loop1 (Loop), in it a (Neg)`."""
+    inner = innermost(finding)
+    place = f"{region(finding, quoted)}{again(finding)}"
+    if inner[0] is finding:
+        return place
+    return f"{place}, in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
+
+
+def _count_searched(document: BisectDocument) -> int:
+    """Return the number of nodes that carry values, or of all nodes.
+
+    All nodes count if no step tells it, or if a finding has nodes that make constants.
+    """
+    if any(finding.constants for finding in document.findings):
+        return document.model.nodes
+    counts = (step.count for step in document.steps if not step.indices)
+    return next(counts, document.model.nodes)
+
+
+# ------------------------------------------------------------ a finding
+
+
+def finding_lines(
+    finding: FindingDocument, quoted: Quoted = str, proof: Sequence[str] = ()
+) -> Iterator[Line]:
+    """Yield what a finding is: the values, the cause, the proof, the effect.
+
+    Args:
+        finding: The finding.
+        quoted: Escapes a text of a model or a candidate.
+        proof: What else the search shows about it.
+    """
+    yield from (("inside", line) for line in insides(finding.inside, quoted, finding.signature))
+    yield from (("blame", quoted(line)) for line in finding.blame or ())
+    yield from (("source", line) for line in origins(finding, quoted))
+    yield from _iter_values(finding, quoted)
+    if conclusion := evidence(finding)[0]:
+        label, text = split_cause(conclusion)
+        yield label, quoted(text)
+    for difference in (finding.differences or ())[:MAX_DIFFERENCES]:
+        yield "differs", quoted(difference.text)
+    if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
+        yield "in doubt", region(finding, quoted)
+    if found := [*_iter_proof(finding, quoted), *proof]:
+        yield "proof", "; ".join(found)
+    if finding.growth:
+        first, last = finding.growth[0], finding.growth[-1]
+        start = f"{error(first.error)} after {count(first.nodes, 'node')}"
+        yield "growth", f"the error grows from {start} to {error(last.error)} after {last.nodes}"
+    if finding.contributors:
+        shares = [
+            f"{quoted(c.node)} ({quoted(c.op)}) {percent(c.explains)}" for c in finding.contributors
+        ]
+        yield "shares", f"largest shares: {listed(shares)}"
+    if finding.explains is not None:
+        yield "effect", explained(finding.explains)
+    yield from (("stderr", quoted(line)) for line in stderr(finding))
+
+
+def split_cause(conclusion: str) -> Line:
+    """Return a conclusion as a label and a text: `a bug`, `rounding` or `cause`."""
+    start = next(filter(conclusion.startswith, CAUSES), "")
+    return CAUSES.get(start, "cause"), conclusion.removeprefix(start)
+
+
+def _iter_values(finding: FindingDocument, quoted: Quoted) -> Iterator[Line]:
+    """Yield the element with the largest error and the error of its tensor."""
+    worst = finding.worst
+    verdict = finding.verdict
+    why = quoted(verdict.why) if verdict and verdict.why else ""
+    if worst is None:
+        if verdict:
+            state = verdict.signature or verdict.status
+            yield "what", f"run alone, {state}: {why}" if why else f"run alone, {state}"
+        return
+    yield "what", f"{quoted(worst.tensor)}: {beside(worst, finding.off)}"
+    decisive = [j.name for j in verdict.outputs if j.why == verdict.why] if verdict else []
+    if why and decisive and decisive[0] != worst.tensor:
+        why = f"{quoted(decisive[0])}: {why}"
+    if why:
+        yield "error", why
+
+
+def _iter_proof(finding: FindingDocument, quoted: Quoted) -> Iterator[str]:
+    """Yield the reasons why this region is the one to blame."""
+    verdict = finding.verdict
+    if finding.runs:
+        yield f"failed in {finding.runs.failed} of {count(finding.runs.of, 'run')}"
+    elif finding.reproduces is not None and finding.reproduces < 1:
+        yield f"fails in {percent(finding.reproduces)} of its runs"
+    elif verdict and verdict.status is Status.FAIL and finding.worst:
+        yield "fails alone on the reference's inputs"
+    if near := finding.nearest:
+        verb = "agrees" if len(near.nodes) == 1 else "agree"
+        rest = f"{listed_with_and(near.nodes, quoted)} {verb}"
+        without = listed_with_and(near.without, quoted)
+        if not finding.certified:
+            yield f"not shown to be minimal; without {without}, {rest}"
+        elif len(finding.nodes) == 1:
+            yield f"without it, {rest}"
+        else:
+            which = "either node" if len(finding.nodes) == 2 else "any one node"
+            yield f"without {which} it agrees"
+    if is_proven(finding) and finding.why:
+        yield quoted(finding.why)
+    if repeats := finding.repeats:
+        ends = [" … ".join(dict.fromkeys((r.nodes[0], r.nodes[-1]))) for r in repeats]
+        verb = "does" if len(ends) == 1 else "do"
+        yield f"so {verb} {listed(ends, quoted)}"
+
+
+def insides(
+    found: InsideDocument | None, quoted: Quoted = str, signature: Signature | None = None
+) -> Iterator[str]:
+    """Yield what a search in a node's body found, from outside to inside.
+
+    Args:
+        found: The search; None if there was none.
+        quoted: Escapes a text of a model or a candidate.
+        signature: How the node itself fails.
+    """
+    if not found:
+        return
+    where = quoted(found.body)
+    if found.iteration is not None:
+        where += f", wrong from iteration {found.iteration} of {found.iterations} on"
+    if not found.findings:
+        yield f"{where}: {quoted(found.why) or _say_body(found, signature)}"
+    why = f"; {quoted(found.why)}" if found.why else ""
+    for inner in found.findings:
+        is_open = inner.kind == FindingKind.UNRESOLVED
+        doubt = "unresolved, the smallest region in doubt: " if is_open else ""
+        case = f"; case {quoted(inner.case)}" if inner.case else ""
+        yield f"{where}: {doubt}{region(inner, quoted)}{why}{case}"
+        yield from insides(inner.inside, quoted, inner.signature)
+
+
+def _say_body(found: InsideDocument, signature: Signature | None) -> str:
+    """Return what a search that found nothing in a body means for the node."""
+    if found.outcome not in (Outcome.AGREE, Outcome.CLAIMED):
+        return "nothing was established"
+    if signature is Signature.REFUSED:
+        return (
+            "the body that runs is accepted alone; the runtime refuses the node with all of its"
+            " bodies"
+        )
+    return "what is in it agrees alone, so the node itself is wrong"
+
+
+def innermost(finding: Finding) -> list[Finding]:
+    """Return the certified findings that are furthest inside of a finding, or the finding."""
+    inner = [f for f in (finding.inside.findings if finding.inside else ()) if f.certified]
+    return list(chain.from_iterable(map(innermost, inner))) or [finding]
+
+
+def evidence(finding: FindingDocument, quoted: Quoted = str) -> tuple[str, list[str]]:
+    """Return the conclusion, "" for none, and the evidence for it, of the innermost finding.
+
+    Nothing dilutes the error of the innermost finding.
+    """
+    lines = innermost(finding)[0].evidence
+    conclusion = next((quoted(line.says) for line in lines if line.kind == "conclusion"), "")
+    reasons = [line.says for line in lines if line.kind not in ("conclusion", "input")]
+    reasons += [one.text for one in (finding.differences or ())[MAX_DIFFERENCES:]]
+    if finding.more_differences:
+        reasons.append(f"and {count(finding.more_differences, 'further difference')}")
+    return conclusion, list(map(quoted, reasons))
+
+
+def wrong_input(finding: FindingDocument, quoted: Quoted = str) -> str:
+    """Return the sentence about an input that was misread, or ""."""
+    return next((quoted(line.says) for line in finding.evidence if line.kind == "input"), "")
+
+
+# ------------------------------------------------------------ the full model
+
+
+def _iter_error_of_model(document: BisectDocument, what: str, quoted: Quoted) -> Iterator[Line]:
+    """Yield the error of the full model if no finding tells more."""
+    why = quoted(reason(document.whole))
+    is_said = quoted(document.whole.why) == what
+    if why and not is_said and not any(map(is_proven, document.findings)):
+        yield "outputs", why
+
+
+def _iter_proof_of_model(document: BisectDocument) -> list[str]:
+    """Return what a run of all other nodes showed."""
+    if not document.complete:
+        return []
+    if document.looked_at and document.looked_at.within:
+        return ["all other nodes of the searched region agree"]
+    subject = "it" if len(document.findings) == 1 else "all findings"
+    return [f"with {subject} on the reference, the full model agrees"]
+
+
+def _iter_lines_of_model(document: BisectDocument, quoted: Quoted) -> Iterator[Line]:
+    """Yield what is known about the full model and all findings together."""
+    if not document.agree:
+        for name, both in document.whole.ranking.items():
+            yield "outputs", f"{quoted(name)}: {prediction(both.top1, both.top5)}"
+    if document.alone:
+        pieces = [f"{region(p, quoted)} {percent(p.explains)}" for p in document.alone]
+        verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
+        told = f"{count(len(pieces), 'piece')} {verbs} little of the final error: {listed(pieces)}"
+        yield "also", told
+    yield from _iter_costs(document, quoted)
+
+
+def _iter_costs(document: BisectDocument, quoted: Quoted) -> Iterator[Line]:
+    """Yield what the candidate's model shares with the reference's, and what each piece costs."""
+    other = document.other_model
+    if not other:
+        return
+    yield "matched", quoted(other.matched)
+    for row in (other.nodes or ())[:MAX_PIECES]:
+        left = ""
+        if row.remains is not None:
+            left = f"; with it on the reference, {percent(row.remains)} is left"
+        place = nodes_with_ops(row.nodes, [row.op], quoted)
+        yield "cost", f"{place} explains {percent(row.explains)}{left}"
+    ops = [
+        f"{quoted(row.op)} {percent(row.explains)} in {count(row.nodes, 'piece')}"
+        for row in other.ops or ()
+    ]
+    if ops:
+        yield "cost", f"by operator: {listed(ops)}"
+    if clipped := [f"{quoted(row.tensor)} {percent(row.share)}" for row in other.saturated or ()]:
+        yield "clipped", f"values clipped by their scale: {listed(clipped)}"
+
+
+# ------------------------------------------------------------ next commands
+
+
+def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
+    """Yield the commands that follow from the answer."""
+    cases = [finding.case for finding in document.findings if finding.case]
+    for case in cases[:1]:
+        yield NextCommand("run it again", replay_words(document, case))
+        yield NextCommand("for a bug report", ["subcut", "bundle", case])
+    if not document.command.startswith("subcut ") or document.candidate.backend in DEVICES:
+        return
+    words = [word for word in system.split(document.command) if word not in OF_OUTPUT]
+    if precise := document.precise:
+        spec = document.candidate.name
+        joint = "," if behind_colon(spec)[1] else ":"
+        finer = [f"{word}{joint}{precise.setting}" if word == spec else word for word in words]
+        if finer != words:
+            yield NextCommand(f"in {precise.precision}", finer)
+        claim = f"if {precise.computes_in} is intended"
+        yield NextCommand(claim, [*words, "--precision", precise.computes_in])
+    looked_at = document.looked_at
+    if document.precise or (document.agree and looked_at and looked_at.inner is None):
+        yield NextCommand("check intermediate tensors, too", [*words, "--inside"])
+
+
+def replay_words(document: BisectDocument, case: str) -> list[str]:
+    """Return the command that runs a case again, or judges the outputs of a device.
+
+    The command names code of the user again: code that only the case names needs `--trust`.
+    """
+    about = document.candidate
+    if about.backend in DEVICES:
+        return ["subcut", "compare", case, "--recorded", "DIR"]
+    reference = document.reference
+    if _stated(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
+        about = reference
+    runs_commands = any(step in about.options for step in _stated(about, "COMMANDS") or ())
+    is_code = about.backend.endswith(".py") or runs_commands or _stated(about, "SCRIPT")
+    spec = ["-c", about.name] if is_code else []
+    # by the usual criterion it may agree
+    rule = [] if document.criterion == "noise" else ["--criterion", document.criterion]
+    return ["subcut", "replay", case, *spec, *rule]
+
+
+def _stated(about: RuntimeDocument, name: str) -> Any:
+    """Return a constant of a candidate's or reference's backend; None if it is not subcut's."""
+    is_own = about.backend in plugins.own_names("backends")
+    return plugins.constant("backends", about.backend, name) if is_own else None

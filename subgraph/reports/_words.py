@@ -1,0 +1,352 @@
+"""Phrases and numbers that the forms of report share; every text that comes from a model or a
+candidate passes through `quoted`, with which a form escapes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from itertools import chain
+from pathlib import PurePath
+from typing import Any, Protocol, TypeVar, cast
+
+from subgraph.reports._compared import Compared, View
+from subgraph.results.bisect import (
+    FindingDocument,
+    Off,
+    StepDocument,
+    WorstElement,
+)
+from subgraph.results.common import RuntimeDocument
+from subgraph.results.recorded import IntervalFinding, Suspect
+from subgraph.results.sweep import SweepDocument, SweepOutcome
+from subgraph.search.findings import FindingKind
+from subgraph.search.predicate import RegionOutcome
+from subgraph.text import clean, count
+from subgraph.verdict import Signature, Status, VerdictDocument
+
+BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
+MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
+MAX_NAMES = 6  # of a region, in a line
+UNKNOWN = "–"
+PROVEN = (FindingKind.CULPRIT, FindingKind.FLAKY)
+LEAST_SHARE = 0.005  # what is rounded to 0 %
+
+T = TypeVar("T")  # a document, or a part of one
+Quoted = Callable[[str], str]
+
+
+class HasStatus(Protocol):
+    """A verdict, a step, a row or a cell."""
+
+    @property
+    def status(self) -> str: ...
+
+
+class HasSignature(Protocol):
+    """A verdict, a step or a piece."""
+
+    @property
+    def signature(self) -> Signature | None: ...
+
+
+class HasNodes(Protocol):
+    """Nodes with their operators."""
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+    @property
+    def ops(self) -> Sequence[str]: ...
+
+
+def cleaned(value: T) -> T:
+    """The same document with every text safe to show: no control characters, no marks that reverse a line.
+
+    >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
+    {'nodes': ['a[31m']}
+    """  # noqa: E501
+    return cast("T", _cleaned(value))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return clean(value).replace("\ufffe", "").replace("\uffff", "")  # XML cannot hold these two
+    if isinstance(value, Mapping):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_cleaned, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+# ------------------------------------------------------------ numbers
+
+
+def error(value: float | None) -> str:
+    """An error: `1.1e-02`, `0`, `inf`; a dash for None."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1e}" if value else "0"
+
+
+def size(judged: HasSignature, value: float | None) -> str:
+    """The relative error of a verdict or step; where its values are NaN or infinite, that comes
+    first: `NaN`."""
+    return "NaN" if judged.signature == Signature.NAN else error(value)
+
+
+def element(value: float | int | bool | str) -> str:
+    """A tensor's value: a float with seven digits, anything else as it is."""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def percent(share: float | None) -> str:
+    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below nothing are those of
+    errors that cancel each other.
+
+    >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
+    ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
+    """  # noqa: E501
+    if share is None:
+        return UNKNOWN
+    if not math.isfinite(share):
+        return str(share)
+    if share > 1 + LEAST_SHARE:
+        return "more than all"
+    if share < -LEAST_SHARE:
+        return "none"
+    return "under 1 %" if 0 < share < LEAST_SHARE else f"{abs(share) * 100:.0f} %"
+
+
+def explained(share: float) -> str:
+    """`explains 93 % of the final error`."""
+    cancels = ": errors cancel" if percent(share) in ("more than all", "none") else ""
+    return f"explains {percent(share)} of the final error{cancels}"
+
+
+def seconds(value: float) -> str:
+    """`0.6 ms`, `41 ms`, `4.1 s`, `12 min`."""
+    if value >= 120:
+        return f"{value / 60:.0f} min"
+    return f"{value * 1e3:.{int(value < 0.01)}f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def shape(sizes: Iterable[Any]) -> str:
+    """`1×64×56×56`; `scalar` for none."""
+    return "×".join(map(str, sizes)) or "scalar"
+
+
+# ------------------------------------------------------------ words
+
+
+def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MAX_NAMES) -> str:
+    """`a, b and 7 more`."""
+    more = len(labels) - most
+    some = ", ".join(quoted(name) for name in (labels[: most - 1] if more > 0 else labels))
+    return f"{some} and {more + 1} more" if more > 0 else some
+
+
+def listed_with_and(labels: Sequence[str], quoted: Quoted) -> str:
+    """`a, b and c`."""
+    if len(labels) > MAX_NAMES or not labels:
+        return listed(labels, quoted)
+    *most, last = map(quoted, labels)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def region(places: HasNodes, quoted: Quoted = str) -> str:
+    """`/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
+    return nodes_with_ops(places.nodes, places.ops, quoted)
+
+
+def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str], quoted: Quoted) -> str:
+    """Return names and their operators: `a, b (Pad, MaxPool)`."""
+    ops = list(dict.fromkeys(ops))
+    return f"{listed(nodes, quoted)} ({listed(ops, quoted)})" if nodes else "the whole model"
+
+
+def title(finding: FindingDocument, quoted: Quoted = str) -> str:
+    """A finding in one line, without its numbers."""
+    kind = finding.kind
+    place = region(finding, quoted)
+    if kind is FindingKind.ACCUMULATED and finding.contributors:
+        return "the error accumulates; no region alone explains it"
+    if kind is FindingKind.ACCUMULATED:
+        return f"the error accumulates over {place}; no part of it explains more than others"
+    if kind is FindingKind.FLAKY:
+        return f"flaky: {place} fails in {percent(finding.rate)} of runs"
+    if kind is FindingKind.UNRESOLVED:
+        return f"unresolved: {quoted(finding.reason or '')}"
+    if everywhere(finding):
+        nodes = [*finding.nodes, *(finding.alike or ())]
+        return (
+            f"each of {len(nodes)} nodes, of all kinds, is off alone, so none is the culprit:"
+            f" {listed(nodes, quoted)}"
+        )
+    if finding.rounding:
+        return f"contributes rounding: {place}"
+    claim = "smallest failing region"
+    if not finding.certified:
+        claim = "failing region, perhaps not the smallest"
+    return f"{claim}: {place}{again(finding)}"
+
+
+def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
+    """Return the positions of a finding's nodes and of the regions that it stands for."""
+    repeats = finding.repeats if isinstance(finding, FindingDocument) else None
+    return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
+
+
+def again(finding: FindingDocument) -> str:
+    """Return how many regions a finding stands for: `, × 7 (each of 7 Conv)`; "" for one."""
+    repeats = finding.repeats or ()
+    if not repeats:
+        return ""
+    number = 1 + len(repeats)
+    each = f" (each of {number} {finding.ops[0]})" if finding.of_kind == number else ""
+    return f", × {number}{each}"
+
+
+def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
+    """Are a finding's nodes wrong by what was run, or only suspects: of a recording, or a region in
+    doubt?"""
+    return finding.kind in PROVEN
+
+
+def everywhere(finding: FindingDocument) -> bool:
+    """Does a finding stand for nearly all nodes, each of which is off alone?"""
+    return bool(finding.alike) and finding.signature is not Signature.REFUSED
+
+
+def runtime(about: RuntimeDocument) -> list[str]:
+    """Name, backend, version and precision of a candidate or reference, without a backend that is
+    called so."""
+    backend = PurePath(about.backend).name
+    named = PurePath(about.name).name == backend
+    return [
+        part
+        for part in (about.name, "" if named else backend, about.version, about.precision)
+        if part
+    ]
+
+
+def word(judged: HasStatus) -> str:
+    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, accounts for little`, `refused`, `unresolved`: of a
+    verdict, a step or a row. A criterion's label that says more than that they agree follows:
+    `agree (range)`."""
+    signature = getattr(judged, "signature", None)  # a row of a profile has none
+    if judged.status in (Status.FAIL, RegionOutcome.MINOR):
+        little = ", accounts for little" if judged.status == RegionOutcome.MINOR else ""
+        kind = "" if signature in (None, Signature.MISMATCH) else f" ({signature})"
+        return f"FAIL{kind}{little}"
+    if judged.status == Status.UNRESOLVED:
+        return str(signature or Status.UNRESOLVED)
+    label = getattr(judged, "label", "")  # a step has none
+    return "agree" if label in ("", "agrees") else f"agree ({label})"
+
+
+def span(step: StepDocument, quoted: Quoted = str) -> str:
+    """`conv1 … prob`, or the only node; empty for a step without nodes."""
+    ends = [quoted(end) for end in (step.first, step.last) if end]
+    return " … ".join(dict.fromkeys(ends))
+
+
+def swept(document: SweepDocument) -> str:
+    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is
+    right."""
+    parts = []
+    for k, candidate in enumerate(document.candidates):
+        operators = [o.totals[k] for o in document.operators]
+        wrong = sum(any(totals[word] for word in BAD) for totals in operators)
+        right = sum(totals[SweepOutcome.RIGHT] == sum(totals.values()) for totals in operators)
+        what = (
+            f"{wrong} of {count(len(operators), 'operator')} wrong"
+            if wrong
+            else f"right in {right} of {len(operators)}"
+        )
+        parts.append(f"{candidate.name}: {what}")
+    return "; ".join(parts)
+
+
+def beside(worst: WorstElement, off: Off | None) -> str:
+    """`expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
+    at = ",".join(map(str, worst.index))
+    share = f"; {off.count} of {off.of} values differ" if off else ""
+    return f"expected {element(worst.reference)}, got {element(worst.candidate)} at [{at}]{share}"
+
+
+def stderr(finding: FindingDocument) -> list[str]:
+    """The last lines that the candidate wrote to standard error before it ended."""
+    verdict = finding.verdict
+    return stderr_lines(verdict) if verdict else []
+
+
+def stderr_lines(verdict: VerdictDocument) -> list[str]:
+    """The last lines that the candidate wrote to standard error."""
+    lines = verdict.process.get("stderr")
+    return list(map(str, lines)) if isinstance(lines, (list, tuple)) else []
+
+
+# ------------------------------------------------------------ compared
+
+
+def outcome(cell: Compared) -> str:
+    """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not
+    seen."""
+    if not cell.status:
+        return UNKNOWN
+    outcome_text = word(cell)
+    return f"{outcome_text}, {cell.beside}" if cell.beside else outcome_text
+
+
+def figure(cell: Compared) -> str:
+    """The relative error of a cell; a dash where there is none."""
+    return error(cell.error)
+
+
+def place(finding: IntervalFinding, quoted: Quoted = str) -> list[str]:
+    """An interval's ends, suspects and unseen tensors, a line each."""
+    starts = []
+    if finding.last_good:
+        starts.append(f"{listed_with_and(finding.last_good, quoted)} (good)")
+    if finding.wrong_before:
+        starts.append(f"{listed_with_and(finding.wrong_before, quoted)} (wrong already)")
+    start = ", ".join(starts) or "the model input"
+    lines = [f"from {start} to {listed_with_and(finding.first_bad, quoted)} (wrong)"]
+    if finding.adds_an_error is False:
+        lines.append(
+            "fed with what was recorded before it, the reference gives the same: the error grew"
+            " above"
+        )
+    lines.append(
+        f"suspects, the likeliest first: {listed([_suspect(s, quoted) for s in finding.suspects])}"
+    )
+    return [
+        *lines,
+        *([f"not seen: {listed(finding.not_seen, quoted)}"] if finding.not_seen else []),
+    ]
+
+
+def _suspect(suspect: Suspect, quoted: Quoted) -> str:
+    line = str(suspect.source or "")
+    source = f", from {quoted(line)}" if line else ""
+    why = f": {quoted(suspect.why)}" if suspect.why else ""
+    return f"#{suspect.index} {quoted(suspect.node)} ({quoted(suspect.op)}){source}{why}"
+
+
+def interval_title(finding: IntervalFinding, quoted: Quoted = str) -> str:
+    """`at most 3 nodes: conv1, relu1, add1`."""
+    what = "" if finding.first else "behind it, adds an error of its own: "
+    return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes, quoted)}"
+
+
+def left_out(shown: View, quoted: Quoted = str) -> list[str]:
+    """What was recorded and not compared, a line per reason."""
+    return [
+        f"{n} left out, {quoted(why)}{f': {listed(names, quoted)}' if names else ''}"
+        for why, n, names in shown.left_out
+    ]
