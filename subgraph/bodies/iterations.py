@@ -37,7 +37,7 @@ from subgraph.graph.types import common_type, with_open_dims
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, Value, save, tensor_text
+from subgraph.storage.tensors import Record, Records, Value, save, tensor_text
 from subgraph.text import clean, count
 
 KEY = "iterations"  # of the model in the reference process
@@ -54,8 +54,8 @@ class Iteration:
 
     number: int
     sample: int
-    feeds: Mapping[str, Record]
-    results: Mapping[str, Record]
+    feeds: Records
+    results: Records
 
 
 class NotRun(InputError):

@@ -41,7 +41,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Record, shape_text
+from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
 from subgraph.version import __version__
 
@@ -298,7 +298,7 @@ class CaseBuilder:
     samples: Sequence[Sample]
     captured: Sequence[Captured]
     stems: Mapping[str, str]
-    dumped: Sequence[Mapping[str, Record]]
+    dumped: Sequence[Records]
     recording: RecordingEntry | None
 
     def build(self, place: ResultPlace, number: int, group: Sequence[int]) -> Case:
@@ -357,7 +357,7 @@ class CaseBuilder:
         what was lost."""
         request = self.request
         captured = [c.tensors for c in self.captured]
-        roles: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Record]]]]
+        roles: dict[str, tuple[Sequence[str], Sequence[Records]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
             made = (n for i in self.region.nodes for n in self.graph.makes[i])

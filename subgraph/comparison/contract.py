@@ -15,7 +15,7 @@ import numpy as np
 
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import misreadings
-from subgraph.storage.tensors import Value, shape_text
+from subgraph.storage.tensors import Tensors, Value, shape_text
 from subgraph.types import Array
 
 TOLERANCE = 1e-2  # of the largest value: rounding of a low precision stays within
@@ -23,7 +23,7 @@ MAX_NAMES = 5  # outputs whose names are tried in every order
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
-def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+def explain_breach(expected: Mapping[str, Array], given: Tensors) -> str:
     """Return the mistake that all outputs show; "" if one of them is right, or no known mistake
     explains them.
 
@@ -49,7 +49,7 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
     return ""
 
 
-def explain_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+def explain_form(expected: Mapping[str, Array], given: Tensors) -> str:
     """Return the kind, shape or type that the wrapper changed, or the output that it lost; "" if
     the form is as declared or the values are wrong too."""
     if missing := sorted(expected.keys() - given.keys()):
@@ -64,7 +64,7 @@ def explain_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> s
     return _explain_form(expected, arrays)
 
 
-def _explain_kind(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+def _explain_kind(expected: Mapping[str, Array], given: Tensors) -> str:
     for name, value in given.items():
         if isinstance(value, list):
             return f"'{name}' is a Python list, not an array"
@@ -73,9 +73,7 @@ def _explain_kind(expected: Mapping[str, Array], given: Mapping[str, Value]) -> 
     return ""
 
 
-def explain_misread(
-    compute: Compute, inputs: Mapping[str, Array], given: Mapping[str, Value]
-) -> str:
+def explain_misread(compute: Compute, inputs: Mapping[str, Array], given: Tensors) -> str:
     """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread
     inputs; else ""."""
     misread = [dict(misreadings(value)) for value in inputs.values()]
@@ -190,9 +188,7 @@ def _sigmoid(values: Array) -> Array:
         return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
-def keeps_answer(
-    expected: Mapping[str, Array], first: Mapping[str, Array], given: Mapping[str, Value]
-) -> bool:
+def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], given: Tensors) -> bool:
     """Return whether the outputs for another input are still those of the first input.
 
     Args:
@@ -204,9 +200,7 @@ def keeps_answer(
     return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)
 
 
-def describe_worst(
-    expected: Mapping[str, Array], given: Mapping[str, Value], names: Sequence[str]
-) -> str:
+def describe_worst(expected: Mapping[str, Array], given: Tensors, names: Sequence[str]) -> str:
     """Return the first number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name in names:
         value = given.get(name)

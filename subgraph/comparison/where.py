@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from subgraph.errors import UsageError
 from subgraph.results.common import ComparedOutputs
-from subgraph.storage.tensors import Record, shape_text
+from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
 from subgraph.types import Array
 
@@ -153,9 +153,7 @@ def parse_where(text: str) -> Where:
     return Where(m[1], m[2], float(m[3]))
 
 
-def compared(
-    where: Sequence[Where], name: str, known: Mapping[str, Record], given: Mapping[str, Record]
-) -> Array | None:
+def compared(where: Sequence[Where], name: str, known: Records, given: Records) -> Array | None:
     """Where an output is compared: booleans of its shape; None where there is no condition, or it
     is not one tensor.
 

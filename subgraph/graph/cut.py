@@ -51,7 +51,7 @@ from subgraph.graph.walk import (
     tensors_in,
 )
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import PACKED, Record
+from subgraph.storage.tensors import PACKED, Record, Records
 
 if TYPE_CHECKING:
     import onnx
@@ -154,7 +154,7 @@ def cut(
     start: str | Sequence[str] = (),
     end: str | Sequence[str] = (),
     *,
-    captured: Sequence[Mapping[str, Record]] = (),
+    captured: Sequence[Records] = (),
     folder: Path | None = None,
     dynamic: bool = False,
 ) -> Cut:
@@ -190,7 +190,7 @@ def in_constants(graph: Graph, region: Region) -> int:
 def cut_region(
     graph: Graph,
     region: Region,
-    captured: Sequence[Mapping[str, Record]] = (),
+    captured: Sequence[Records] = (),
     folder: Path | None = None,
     *,
     dynamic: bool = False,
@@ -243,7 +243,7 @@ def _retyped(
     return other
 
 
-def freezable(region: Region, captured: Sequence[Mapping[str, Record]]) -> tuple[str, ...]:
+def freezable(region: Region, captured: Sequence[Records]) -> tuple[str, ...]:
     """The tensors in `region.shapes` whose captured values can be initializers: tensors of unpacked
     numbers."""
     return tuple(
@@ -407,7 +407,7 @@ def add_functions(
 def boundary_types(
     graph: Graph,
     names: Sequence[str],
-    captured: Sequence[Mapping[str, Record]],
+    captured: Sequence[Records],
     infos: Mapping[str, protobuf.ValueInfoProto],
     *,
     dynamic: bool = False,

@@ -30,7 +30,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.walk import FunctionKey, all_tensors, functions_of, rename, tensors_in
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Records
 
 MAX_PIECES = (
     1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
@@ -64,7 +64,7 @@ class MergedCut:
         """The outputs of the merged model."""
         return [merged for names in self.outputs for merged in names.values()]
 
-    def feeds(self, tensors: Mapping[str, Record]) -> list[Record]:
+    def feeds(self, tensors: Records) -> list[Record]:
         """What the merged model is fed: tensors of the source model under the names of its
         inputs."""
         return [
@@ -73,7 +73,7 @@ class MergedCut:
             for name, merged in names.items()
         ]
 
-    def split(self, outputs: Mapping[str, Record]) -> list[dict[str, Record]]:
+    def split(self, outputs: Records) -> list[dict[str, Record]]:
         """Outputs of the merged model per piece, by their names in the source model; missing ones
         are left out."""
         return [

@@ -38,7 +38,7 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import fed_with
@@ -434,8 +434,8 @@ class _Judging:
         meant: str,
         k: int,
         region: Region,
-        feeds: Mapping[str, Record],
-        outputs: Mapping[str, Record],
+        feeds: Records,
+        outputs: Records,
     ) -> Judgement:
         judge = self.judge
         reference = outputs[meant].array()

@@ -37,6 +37,7 @@ from subgraph.storage.tensors import (
     read_npy,
     shape_text,
 )
+from subgraph.types import Shape
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -183,9 +184,7 @@ def generate_input(
     return ([array] if "sequence" in spec.form else array), origin
 
 
-def _draw(
-    spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, draw: str
-) -> tuple[Array, str]:
+def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) -> tuple[Array, str]:
     dtype = np_dtype(spec.dtype)
 
     def draw_integers(low: int, high: int) -> Array:
@@ -218,9 +217,7 @@ def _draw(
     return draw_integers(0, 2), "integers 0 or 1"
 
 
-def _draw_in_pieces(
-    draw: Callable[[int], Array], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
+def _draw_in_pieces(draw: Callable[[int], Array], shape: Shape, dtype: np.dtype[Any]) -> Array:
     """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8
     bits."""
     array = np.empty(math.prod(shape), dtype)
@@ -242,7 +239,7 @@ def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
     return rng.standard_normal(size, np.float32)
 
 
-def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _draw_bars(shape: Shape, rng: np.random.Generator) -> Array:
     """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1
     to 1."""
     ground = np.ones(shape, np.float32)
@@ -257,7 +254,7 @@ def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return ground
 
 
-def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
     if spec.dims is None:
         raise InputError(
             f"input '{spec.name}' declares no shape",
@@ -558,7 +555,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return dtype.kind
 
 
-def _agree(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
+def _agree(dims: Sequence[Any], shape: Shape) -> bool:
     return len(dims) == len(shape) and all(
         d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int)
     )

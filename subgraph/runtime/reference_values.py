@@ -16,7 +16,7 @@ from subgraph.runtime.capture import KEY, Captured, capture_samples, loaded_ance
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, Records, copied
 from subgraph.storage.watched import Watched
 
 
@@ -49,9 +49,7 @@ class ReferenceValues:
         self._lock = threading.RLock()
         self._batch = 0
 
-    def with_input(
-        self, name: str, values: Sequence[Mapping[str, Record]], origin: str
-    ) -> ReferenceValues:
+    def with_input(self, name: str, values: Sequence[Records], origin: str) -> ReferenceValues:
         """The same samples with another value of one input; of `values`, that one is taken.
         `origin`: what it is.
 
@@ -73,7 +71,7 @@ class ReferenceValues:
         other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
         return other
 
-    def with_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> ReferenceValues:
+    def with_inputs(self, inputs: Sequence[Records]) -> ReferenceValues:
         """The values for other inputs of the model, a sample each. Nothing runs before a value is
         needed."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -184,7 +182,7 @@ class ReferenceValues:
             samples.append(replace(captured, tensors=tensors))
         return samples
 
-    def _keep(self, k: int, tensors: Mapping[str, Record], folder: Path) -> None:
+    def _keep(self, k: int, tensors: Records, folder: Path) -> None:
         kept = {n: r.within(folder) for n, r in tensors.items()}
         self.watched.add(file for r in kept.values() for file in r.files)
         self.records[k].update(kept)

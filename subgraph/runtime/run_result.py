@@ -29,7 +29,7 @@ from subgraph.runtime.protocol import process_end
 from subgraph.runtime.stretches.model import lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Records
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
@@ -84,7 +84,7 @@ class RunResult:
             one.
     """
 
-    tensors: tuple[Mapping[str, Record], ...] = ()
+    tensors: tuple[Records, ...] = ()
     others: tuple[tuple[str, ...], ...] = ()
     failure: Verdict | None = None
     build: float = 0.0
@@ -277,7 +277,7 @@ def _run_pass(
     job: Job,
     build: float,
     number: int = 1,
-    first: Sequence[Mapping[str, Record]] = (),
+    first: Sequence[Records] = (),
 ) -> RunResult:
     """Run each sample once. A later pass keeps the files that the first one wrote, where it gives
     the same bits."""
@@ -351,7 +351,7 @@ def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> R
     """A pass of all parts; a failure of one is that of all."""
     if failed := next((part for _, part in parts if part.failure), None):
         return failed
-    tensors: list[Mapping[str, Record]] = [{}] * samples
+    tensors: list[Records] = [{}] * samples
     others: list[tuple[str, ...]] = [()] * samples
     for group, part in parts:
         for place, k in enumerate(group):

@@ -16,6 +16,7 @@ from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
+from subgraph.types import Shape
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -165,7 +166,7 @@ class StoredFile:
     file: File
     format: Word
     dtype: Word
-    shape: tuple[int, ...]
+    shape: Shape
     layout: Word = ""
 
 
@@ -187,7 +188,7 @@ def formats(text: str) -> tuple[str, ...]:
 
 
 def with_layout(
-    array: Array, source: str, target: str, shape: tuple[int, ...] | None = None
+    array: Array, source: str, target: str, shape: Shape | None = None
 ) -> tuple[Array, str]:
     """The array in another layout, and that layout; as it is where its rank has none.
 
@@ -210,7 +211,7 @@ def with_layout(
     return (np.ascontiguousarray(array.transpose(axes)), target) if axes else (array, source)
 
 
-def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...] | None:
+def relayout(shape: Shape, source: str, target: str) -> tuple[int, ...] | None:
     """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have
     a layout."""
     if not target or source == target or len(shape) not in (4, 5):
@@ -223,7 +224,7 @@ def convert(
     array: Array,
     tensor_format: TensorFormat,
     layout: str = "NCHW",
-    shape: tuple[int, ...] | None = None,
+    shape: Shape | None = None,
 ) -> tuple[Array, Loss | None, str]:
     """The array in another format, what was lost (None where the type stays), and its layout
     afterwards.

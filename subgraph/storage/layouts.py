@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.lazy import np
+from subgraph.types import Shape
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -92,9 +93,7 @@ class _Blocks:
         return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
 
 
-def to_model(
-    array: Array, layout: str, shape: tuple[int, ...] | None = None, model: str = ""
-) -> Array:
+def to_model(array: Array, layout: str, shape: Shape | None = None, model: str = "") -> Array:
     """The array in the model's order of axes, without padding.
 
     Args:
@@ -158,7 +157,7 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     )
 
 
-def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int, ...]:
+def stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
 
     >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
@@ -176,7 +175,7 @@ def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int
     return shape
 
 
-def plain_shape(stored: tuple[int, ...], layout: str) -> tuple[int, ...]:
+def plain_shape(stored: tuple[int, ...], layout: str) -> Shape:
     """The inverse of `stored_shape` for a layout without blocks.
 
     >>> plain_shape((1, 4, 5, 3), "NHWC")
@@ -201,7 +200,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
 
 
-def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
+def _permuted(array: Array, layout: str, shape: Shape | None, model: str) -> Array:
     """A plain layout's axes in the model's order. An array of another rank, or of the model's
     shape, is unchanged."""
     turned = array.transpose(_axes(layout, model)) if array.ndim == len(layout) else array
@@ -217,7 +216,7 @@ def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: s
     )
 
 
-def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
+def _fitted(array: Array, shape: Shape | None, layout: str) -> Array:
     """The array in another shape.
 
     Raises:
@@ -235,7 +234,7 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
     return array.reshape(shape)
 
 
-def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+def _padded(shape: Shape, layout: str) -> tuple[int, ...]:
     """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a
     batch."""
     rank = len(BLOCKED[layout][1].split())
@@ -249,7 +248,7 @@ def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     return (*shape, *(1,) * (rank - len(shape)))
 
 
-def _blocks(layout: str, shape: tuple[int, ...], c0: int, n0: int) -> _Blocks:
+def _blocks(layout: str, shape: Shape, c0: int, n0: int) -> _Blocks:
     """The parts' sizes for a model's shape of the layout's rank."""
     parts, axes, joined = BLOCKED[layout]
     size = {"C0": c0, "N0": n0}
@@ -262,7 +261,7 @@ def _blocks(layout: str, shape: tuple[int, ...], c0: int, n0: int) -> _Blocks:
     return _Blocks(tuple(parts.split()), tuple(axes.split()), joined, sizes)
 
 
-def _from_blocks(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
+def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> Array:
     rank = len(BLOCKED[layout][0].split()) - BLOCKED[layout][2] + 1
     if array.ndim != rank and not (layout == "FRACTAL_NZ" and array.ndim >= 4):
         raise InputError(
@@ -289,13 +288,13 @@ def _from_blocks(array: Array, layout: str, shape: tuple[int, ...] | None, model
     return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
 
 
-def _is_turned(shape: tuple[int, ...], layout: str, model: str) -> bool:
+def _is_turned(shape: Shape, layout: str, model: str) -> bool:
     """Whether the model's shape is in another order than NCHW or NCDHW."""
     axes = BLOCKED[layout][1].replace(" ", "")
     return len(model) == len(shape) and sorted(model) == sorted(axes) and model != axes
 
 
-def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks:
+def _stored(array: Array, layout: str, shape: Shape | None) -> _Blocks:
     """The parts' sizes, from the stored shape and, where parts are joined, from the model's.
 
     Raises:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from subgraph.errors import BackendError, InputError
 from subgraph.lazy import np
 from subgraph.storage import dtypes
+from subgraph.types import Shape
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -75,7 +76,7 @@ class Record:
     name: str
     form: str
     dtype: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[Shape, ...]
     files: tuple[str, ...]
 
     def within(self, folder: Path | str) -> Record:
@@ -103,6 +104,9 @@ class Record:
         if not self.files:
             return "nothing"
         return " ".join(shape_text(shape) for shape in self.shapes)
+
+
+Records: TypeAlias = Mapping[str, Record]  # by tensor
 
 
 def shape_text(shape: Sequence[Any]) -> str:
@@ -153,7 +157,7 @@ def arrays_of(value: Value) -> list[Array]:
     return [value]
 
 
-def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
+def shapes_of(value: Value) -> tuple[Shape, ...]:
     """The shape of each array in a value."""
     return tuple(tuple(np.shape(a)) for a in arrays_of(value))
 

@@ -9,7 +9,7 @@ onnx's own evaluator gives the values expected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.opsets import STANDARD, newest_opsets, opset_of, schema
 from subgraph.graph.walk import model_nodes
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Tensors, Value
 
 
 def newest_taken(folder: Path) -> int:
@@ -49,7 +49,7 @@ def newest_taken(folder: Path) -> int:
 
 def renumbered(
     model: Any,
-    fed: Mapping[str, Value],
+    fed: Tensors,
     expected: Sequence[Value],
     tolerance: tuple[float, float],
     newest: int,
@@ -96,7 +96,7 @@ def _is_same(node: Any, own: int, older: int) -> bool:
 
 
 def _gives(
-    model: Any, fed: Mapping[str, Value], expected: Sequence[Value], tolerance: tuple[float, float]
+    model: Any, fed: Tensors, expected: Sequence[Value], tolerance: tuple[float, float]
 ) -> bool:
     """Does onnx take the model, and does its own evaluator give these values?"""
     import onnx

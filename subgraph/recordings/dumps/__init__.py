@@ -32,7 +32,7 @@ from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Tensors
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 NONE = 0  # not this format
 BARE = 1  # bytes or numbers that could be of many formats
@@ -66,7 +66,7 @@ class TensorSpec:
     stored: tuple[int, ...] | None = None
 
     @property
-    def closed_shape(self) -> tuple[int, ...] | None:
+    def closed_shape(self) -> Shape | None:
         """The shape; None if it is unknown or a dimension is open."""
         if self.shape is None or None in self.shape:
             return None
@@ -170,7 +170,7 @@ class DumpEntry:
     file: str
     load: Callable[[], Array] = field(repr=False, compare=False)
     dtype: str = "float32"
-    shape: tuple[int, ...] | None = None
+    shape: Shape | None = None
     layout: str = ""
     tensor: str = ""
     node: str = ""
@@ -179,7 +179,7 @@ class DumpEntry:
     originals: tuple[str, ...] = ()
     original_index: int = 0
     fused: tuple[str, ...] = ()
-    original_shape: tuple[int, ...] | None = None
+    original_shape: Shape | None = None
     original_layout: str = ""
     side: str = ""
     step: float = 0.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
 from subgraph.recordings.files import Files
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 ENDS = (".txt", ".log")
 STEP = 1e-6  # of `%f`
@@ -62,7 +62,7 @@ def _channels(files: Files, name: str) -> list[bytes]:
     return channels
 
 
-def _shape(files: Files, name: str) -> tuple[int, ...]:
+def _shape(files: Files, name: str) -> Shape:
     """(channels, rows, columns), or (channels, slices, rows, columns).
 
     Raises:
@@ -86,7 +86,7 @@ def _columns(slice_: bytes) -> Iterator[int]:
     return (len(row.split()) for row in slice_.split(b"\n"))
 
 
-def _read(files: Files, name: str, shape: tuple[int, ...]) -> Array:
+def _read(files: Files, name: str, shape: Shape) -> Array:
     flat = _text.numbers(files, name, b"".join(_channels(files, name)), "float32")
     if flat.size != int(np.prod(shape)):
         raise files.damaged(name, f"{flat.size} values do not fill {list(shape)}")

@@ -13,7 +13,7 @@ import numpy as np
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import np_dtype
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 IMAGE_RANK = 4
 MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
@@ -44,7 +44,7 @@ class Alignment:
     stored: tuple[int, ...]
     order: tuple[int, ...]
     padded: tuple[int, ...]
-    shape: tuple[int, ...]
+    shape: Shape
 
     @property
     def is_channels_last(self) -> bool:
@@ -60,15 +60,13 @@ class Alignment:
         return full if self.padded == self.shape else full[tuple(slice(0, d) for d in self.shape)]
 
 
-def _turned(
-    words: str, stored: Sequence[int], order: Sequence[int], shape: tuple[int, ...]
-) -> Alignment:
+def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: Shape) -> Alignment:
     return Alignment(words, tuple(stored), tuple(order), shape, shape)
 
 
 def alignments(
     have: tuple[int, ...],
-    shape: tuple[int, ...],
+    shape: Shape,
     guessed: bool = False,
     channels_last: bool | None = False,
 ) -> Iterator[Alignment]:
@@ -107,7 +105,7 @@ def alignments(
         yield Alignment(PADDED, have, tuple(range(len(have))), have, shape)
 
 
-def foldings(size: int, shape: tuple[int, ...]) -> Iterator[Alignment]:
+def foldings(size: int, shape: Shape) -> Iterator[Alignment]:
     """Ways to give `size` elements a shape whose axes were split or joined; only values tell
     whether one is meant."""
     bare = _without_ones(shape)
@@ -118,7 +116,7 @@ def foldings(size: int, shape: tuple[int, ...]) -> Iterator[Alignment]:
         yield _turned(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
 
 
-def _is_blocked(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _is_blocked(stored: tuple[int, ...], shape: Shape) -> bool:
     """Is it NC1HWC0 of an image: channels in blocks, the last one filled up?"""
     if len(stored) != IMAGE_RANK + 1 or len(shape) != IMAGE_RANK:
         return False
@@ -126,7 +124,7 @@ def _is_blocked(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return (n, h, w) == (shape[0], *shape[2:]) and (blocks - 1) * c0 < shape[1] <= blocks * c0
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _without_ones(shape: Shape) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 

@@ -54,7 +54,15 @@ from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, relayout, write_bin
 from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
+from subgraph.storage.tensors import (
+    PACKED,
+    Tensors,
+    Value,
+    np_dtype,
+    parse_type,
+    shape_text,
+    unpack,
+)
 from subgraph.system import crash_name
 
 COMMANDS = ("convert", "run")
@@ -119,9 +127,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     ]
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
@@ -186,7 +192,7 @@ class _Commands:
         """The type of each output."""
         return {o.name: o.type_text for o in self._outputs}
 
-    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> dict[str, Value]:
         """One run in fresh folders.
 
         Raises:
@@ -321,9 +327,7 @@ class RunManifest:
     outputs: Sequence[Mapping[str, object]]
 
 
-def _write(
-    feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm
-) -> None:
+def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
     """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared otherwise), and the
     manifest, which describes the .bin."""  # noqa: E501
     stems = safe_names(feeds)

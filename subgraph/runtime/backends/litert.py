@@ -11,7 +11,7 @@ from subgraph.errors import Refused
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Tensors, Value
 
 RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
 TFLITE_OPERATORS = True
@@ -51,9 +51,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Build an interpreter of a model of TensorFlow Lite's operators.
 
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
@@ -105,7 +103,7 @@ class _LiteRTModel:
         self._into = _paired(inputs, interpreter.get_input_details())
         self._from = _paired(outputs, interpreter.get_output_details())
 
-    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> dict[str, Value]:
         """One run."""
         arrays = _foreign.input_arrays(feeds, self._inputs)
         interpreter = self._interpreter

@@ -17,7 +17,7 @@ from typing import Any
 from subgraph.errors import ModelError, Refused
 from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value, np_dtype
+from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import flush_c
 
 MULTI = True
@@ -67,9 +67,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Convert, and build from the converted file.
 
     `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
@@ -123,7 +121,7 @@ class _Module:
             remove()
             raise
 
-    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> dict[str, Value]:
         """One run.
 
         Raises:

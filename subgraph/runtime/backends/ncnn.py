@@ -19,7 +19,7 @@ from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
 from subgraph.lazy import np
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value, np_dtype
+from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import vulkan
 from subgraph.text import clean
 
@@ -111,9 +111,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Convert by pnnx, and build from what it has written.
 
     `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
@@ -193,7 +191,7 @@ class _Net:
                 code="backend.refused-model",
             )
 
-    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> dict[str, Value]:
         """One run.
 
         Raises:

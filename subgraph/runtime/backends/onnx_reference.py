@@ -8,7 +8,7 @@ from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.graph.opsets import opset_of
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Tensors, Value
 
 MULTI = True
 QUANTIZERS_OPSET = 19  # the first in which the evaluator has QuantizeLinear and DequantizeLinear
@@ -26,9 +26,7 @@ def warm() -> None:
     import onnx.reference  # noqa: F401
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Read the model; ops are looked up now, so an unknown one is refused here. It has no options.
 
     Raises:
@@ -43,7 +41,7 @@ def load(
     evaluator = _evaluator(model)
     names = list(evaluator.output_names)
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         return dict(zip(names, evaluator.run(names, dict(feeds)), strict=True))
 
     return run

@@ -8,7 +8,7 @@ from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Tensors, Value
 
 MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
@@ -51,9 +51,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Read the model.
 
     `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the
@@ -81,7 +79,7 @@ def load(
             getattr(net, method)(str(options[option]) == "1")
     names = [port.name for port in outputs]
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
         for port, array in zip(inputs, arrays, strict=True):
             net.setInput(array, port.name)

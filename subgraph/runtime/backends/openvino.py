@@ -12,7 +12,7 @@ from typing import Any
 from subgraph.errors import BackendError, Refused
 from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value, np_dtype
+from subgraph.storage.tensors import Tensors, Value, np_dtype
 
 MULTI = True
 RELEASES = "openvino", "2024.4"
@@ -81,9 +81,7 @@ def caveat(options: Mapping[str, Any]) -> str:
     return ""
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Read and compile.
 
     `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
@@ -113,7 +111,7 @@ def load(
         )
     request = compiled.create_infer_request()
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
         for i, position in positions.items():
             request.set_input_tensor(position, _tensor(arrays[i]))

@@ -17,7 +17,7 @@ from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value, np_dtype
+from subgraph.storage.tensors import Tensors, Value, np_dtype
 
 SCRIPT = "file"
 OPTIONS = {"file": None, "build": None, "model": None}
@@ -43,9 +43,7 @@ def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
     return list(_exported(*_module(options), str(model), True).places)
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Find the part of the module between the model's inputs and outputs.
 
     `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
@@ -62,7 +60,7 @@ def load(
         [v.name for v in graph.input if v.name not in inside], [v.name for v in graph.output]
     )
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         return exported.run(piece, feeds)
 
     return run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Tensors, Value
 
 MULTI = True
 RELEASES = "tract", "0"
@@ -28,9 +28,7 @@ def warm() -> None:
     _foreign.package("tract", "tract")
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Read, type and optimize the model. It has no options.
 
     Raises:
@@ -46,7 +44,7 @@ def load(
         built = reader.model_for_path(str(model)).into_optimized().into_runnable()
     _foreign.require_ports("tract", (built.input_count(), built.output_count()), inputs, outputs)
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
         results = zip(outputs, built.run(arrays), strict=True)
         return {port.name: _array(tensor, port, tract) for port, tensor in results}

@@ -28,7 +28,7 @@ from subgraph.runtime.backends import _foreign
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
-from subgraph.storage.tensors import Value, np_dtype
+from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
 
@@ -178,9 +178,7 @@ def warm() -> None:
     _foreign.package("playwright.sync_api", "web")
 
 
-def load(
-    model: Path, options: Mapping[str, Any]
-) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
     """Build a session in the page.
 
     `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
@@ -207,7 +205,7 @@ def load(
     session = int(said["session"])
     page.living.add(session)
 
-    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def run(feeds: Tensors) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
         places = page.server.give([array.tobytes() for array in arrays])
         fed = [

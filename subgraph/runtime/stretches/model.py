@@ -30,7 +30,7 @@ from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, Records, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
 
@@ -84,7 +84,7 @@ class RunState:
     """
 
     position: int
-    records: Mapping[str, Record]
+    records: Records
     fed: tuple[Record, ...] = ()
     origins: Mapping[str, InputOrigin] = field(default_factory=dict)
     seconds: float = 0.0
@@ -310,7 +310,7 @@ class _Nodes:
         is_computed = maker is not None and self.graph.kinds([name])[name] == CONSTANT
         return self.graph.reads[maker] if maker is not None and is_computed else ()
 
-    def live(self, records: Mapping[str, Record]) -> list[int]:
+    def live(self, records: Records) -> list[int]:
         """Bytes of the tensors that are alive before each node; one of unknown size counts as the
         largest known one."""
         graph = self.graph
