@@ -21,7 +21,7 @@ from subgraph.bisection.items import items_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
-from subgraph.bisection.stages import STAGES, Interim, search_unless_precision
+from subgraph.bisection.stages import STAGES, Interim, search_unless_explained
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
@@ -130,8 +130,8 @@ class Bisection:
         if prepared.trials is not trials:
             progress.oracle = oracle = self.new_oracle(prepared.trials)
             capture(oracle)
-        interim = yield from search_unless_precision(self, Interim(oracle, NOTHING_FOUND))
-        stages = () if interim.precise else STAGES
+        interim = yield from search_unless_explained(self, Interim(oracle, NOTHING_FOUND))
+        stages = () if interim.is_explained else STAGES
         for stage in stages:
             try:
                 interim = yield from stage(self, interim)
@@ -268,7 +268,7 @@ class Bisection:
         settlement = interim.settlement
         options = self.options
         notes = [*session_notes, settlement.note(interim.trials.graph)]
-        if interim.precise:
+        if interim.is_explained:
             notes.append("no node was searched: --inside searches them")
         document = describe(
             interim.oracle,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,11 +21,10 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.driver import BudgetSpent, Steps
-from subgraph.search.oracle import Ahead, ClaimedAgreement
+from subgraph.search.oracle import Ahead, ClaimedAgreement, ContradictoryRuns
 from subgraph.text import count
 from subgraph.trials.pooled_runs import pooled_results
-from subgraph.trials.preflight import require_usable
-from subgraph.verdict import ENDED, Status
+from subgraph.verdict import ENDED, Status, Verdict
 
 log = logging.getLogger("subcut")
 
@@ -101,13 +99,7 @@ class NodeOracle(NodeItems):
             if self.seen.first:  # the first answer tells how the whole is run
                 self.ahead.wait_for(queries)
             is_pool = any(query.pool for query in queries)
-            answers = self._pooled(queries) if is_pool else list(map(self._answer, queries))
-            if any(q.kind is QueryKind.WHOLE and not q.repetition for q in queries):
-                whole = self.trials.model.whole().nodes
-                if first := self.seen.first.get((QueryKind.WHOLE, whole)):
-                    with suppress(OutOfTime):  # the answer is known
-                        require_usable(self.trials, first)
-            return answers
+            return self._pooled(queries) if is_pool else list(map(self._answer, queries))
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e
 
@@ -159,10 +151,7 @@ class NodeOracle(NodeItems):
                 self.seen.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
-            claimed = verdict.status is Status.AGREE and any(
-                j.label in CLAIMED_LABELS for j in verdict.outputs
-            )
-            return replace(answer, detail=ClaimedAgreement() if claimed else None)
+            return replace(answer, detail=self._detail_of_whole(region, verdict))
         except (
             ModelError,
             NoRegion,
@@ -182,6 +171,16 @@ class NodeOracle(NodeItems):
             answer_of(replace(judge.verdict(region, result), pooled=True)) if result else not_run
             for region, result in zip(regions, results, strict=True)
         ]
+
+    def _detail_of_whole(
+        self, region: Region, verdict: Verdict
+    ) -> ClaimedAgreement | ContradictoryRuns | None:
+        if verdict.status is Status.FAIL and self.trials.ask.contradicts_itself:
+            names = {j.name for j in verdict.outputs if j.status is Status.FAIL}
+            self.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
+            return ContradictoryRuns()
+        claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
+        return ClaimedAgreement() if verdict.status is Status.AGREE and claims else None
 
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer

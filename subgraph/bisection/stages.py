@@ -37,6 +37,7 @@ from subgraph.comparison.evidence import is_saturated
 from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
 from subgraph.results.common import PreciseSetting
+from subgraph.runtime.deadline import if_time
 from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome
 from subgraph.search.driver import Steps
 from subgraph.trials.doubt import (
@@ -49,8 +50,8 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
-from subgraph.trials.precise_setting import find_precise_setting
-from subgraph.trials.preflight import require_contract
+from subgraph.trials.preflight import require_contract, require_usable
+from subgraph.trials.questions import explain_full_model
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -67,7 +68,7 @@ class Interim:
         findings: what the last search found, with the counts of all searches so far.
         settlement: what decides where the full model does not.
         looks: runs of nodes alone, which only settled a doubt.
-        precise: the setting with which the candidate agrees, in place of a search.
+        precise: the setting with which the candidate agrees, instead of a search.
     """
 
     oracle: NodeOracle
@@ -80,6 +81,12 @@ class Interim:
     def trials(self) -> Trials:
         """The trials of the last search."""
         return self.oracle.trials
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the full model is explained, so that no node was searched."""
+        moves = self.settlement.decision is Decision.REFERENCE_MOVES
+        return self.precise is not None or moves
 
     def agreeing(self, settlement: Settlement) -> Interim:
         """The result if the settlement shows that the candidate is right."""
@@ -124,10 +131,14 @@ class Searcher(Protocol):
 Stage: TypeAlias = Callable[[Searcher, Interim], Steps[Interim]]
 
 
-def search_unless_precision(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search, unless the outputs agree in the runtime's own full precision.
+def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search, unless the questions about the full model explain its outputs.
 
     A search is made all the same if the user asks for a look inside or for a region.
+
+    Raises:
+        BackendError: the candidate runs nothing, or its outputs break the contract.
+        Refused: the model does not load.
     """
     steps = searcher.search(interim)
     try:
@@ -135,17 +146,23 @@ def search_unless_precision(searcher: Searcher, interim: Interim) -> Steps[Inter
     except StopIteration as end:
         found: Interim = end.value
         return found
+    trials = interim.trials
+    whole = trials.model.whole()
+    if_time(lambda: require_usable(trials, trials.run(whole)), None)
     yield first
     options = searcher.options
-    precise = None
+    explanation = None
     if not options.limits.inside and not options.within and not options.body:
-        precise = find_precise_setting(interim.trials, first.answer.signature)
-    if precise is None:
+        explanation = if_time(lambda: explain_full_model(trials), None)
+    if explanation is None:
         return (yield from steps)
     steps.close()
     counts = Counts({first.purpose: 1}, {first.purpose: interim.oracle.size})
     findings = Findings(Outcome.DISAGREE, counts, first.answer.signature)
-    return replace(interim, findings=findings, precise=precise)
+    interim = replace(interim, findings=findings)
+    if isinstance(explanation, PreciseSetting):
+        return replace(interim, precise=explanation)
+    return interim.agreeing(Settlement(Decision.REFERENCE_MOVES, explanation.says))
 
 
 def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:

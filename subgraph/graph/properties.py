@@ -42,7 +42,9 @@ DepthToSpace             exact keeps-type
 DequantizeLinear         copies keeps-shape typed weight:0,1,2 weighted
 Div                      broadcasts one-type overflows
 Dropout                  copies exact keeps-shape keeps-type parameter:1,2 setting:1,2
-DynamicQuantizeLinear    step:0,2
+DynamicQuantizeLSTM      dynamic
+DynamicQuantizeLinear    dynamic step:0,2
+DynamicQuantizeMatMul    dynamic
 Einsum                   mixes-axes sums weighted
 Elu                      float keeps-shape keeps-type
 Equal                    bool broadcasts choice commutes exact overflows same-inputs
@@ -83,6 +85,7 @@ LogSoftmax               coarse float keeps-shape keeps-type squashes
 Loop                     bodies
 LpPool                   keeps-type pool window
 MatMul                   channel:-1 mixes-axes one-type overflows sums weighted
+MatMulNBits              dynamic
 Max                      broadcasts commutes exact one-type overflows
 MaxPool                  choice:1 exact keeps-type pool window
 MaxUnpool                exact setting:2
@@ -218,6 +221,8 @@ COMMUTES = _operators("commutes")
 COPIES = _operators("copies")
 # It reads the dimensions of its input, and no values.
 SHAPE_OPS = _operators("dimensions")
+# It finds the scale of what it quantizes as it runs.
+FINDS_SCALES = _operators("dynamic")
 # It does not round: it moves, selects or compares values, or changes signs.
 EXACT = _operators("exact")
 # No opset lets it compute with integers.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.properties import OUTPUT_SCALES, PICKS, REARRANGES
+from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES
 from subgraph.graph.walk import attribute
 from subgraph.storage.scale import Scale
 
@@ -14,6 +14,7 @@ from subgraph.storage.scale import Scale
 QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
+INT8 = 4  # accuracy_level of MatMulNBits: it quantizes what it reads
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
 # of that domain, ours: adds the steps of its second input to the codes of its first
 TFLITE_SHIFT = "SUBCUT_SHIFT"
@@ -48,6 +49,12 @@ def makes_steps(node: protobuf.NodeProto) -> bool:
     if node.domain != TFLITE:
         return node.op_type in QUANTIZERS
     return node.op_type not in TFLITE_CARRIERS and bool(step_of_operator(node))
+
+
+def finds_scales(node: protobuf.NodeProto) -> bool:
+    """Return whether a node quantizes what it reads with a scale that it finds as it runs."""
+    computes_in_int8 = node.op_type != "MatMulNBits" or attribute(node, "accuracy_level", 0) == INT8
+    return node.op_type in FINDS_SCALES and computes_in_int8
 
 
 def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> float:

@@ -276,6 +276,8 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
     bad = document.first_bad
     whole = document.whole.status
+    if not rows and document.looked_at and document.looked_at.others:
+        return ["no intermediate tensor was compared"]
     if not rows:
         return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
     parts = []

@@ -71,12 +71,21 @@ class ReferenceValues:
         other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
         return other
 
-    def with_inputs(self, inputs: Sequence[Records]) -> ReferenceValues:
+    def with_inputs(
+        self, inputs: Sequence[Records], reference: Reference | None = None
+    ) -> ReferenceValues:
         """The values for other inputs of the model, a sample each. Nothing runs before a value is
-        needed."""
+        needed.
+
+        Args:
+            inputs: Per sample, the value of each input; other values are ignored.
+            reference: The process that computes the values; None for the present one.
+        """
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        other = ReferenceValues(self.graph, self.reference, [self.samples[0]] * len(inputs), folder)
-        other.records = [dict(sample) for sample in inputs]
+        reference = reference or self.reference
+        other = ReferenceValues(self.graph, reference, [self.samples[0]] * len(inputs), folder)
+        names = self.graph.inputs
+        other.records = [{n: sample[n] for n in names if n in sample} for sample in inputs]
         other.captured = self.captured[:1] * len(inputs)
         return other
 

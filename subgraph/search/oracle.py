@@ -98,6 +98,12 @@ class ClaimedAgreement:
 
 
 @dataclass(frozen=True)
+class ContradictoryRuns:
+    """The candidate fails, and its runs on the same values contradict each other: detail of an
+    answer to WHOLE."""
+
+
+@dataclass(frozen=True)
 class ItemStatuses:
     """Which items are wrong inside the model: detail of an answer to PROFILE.
 
@@ -122,7 +128,7 @@ class PrefixError:
     relative: float
 
 
-Detail: TypeAlias = ErrorShare | ClaimedAgreement | ItemStatuses | PrefixError
+Detail: TypeAlias = ErrorShare | ClaimedAgreement | ContradictoryRuns | ItemStatuses | PrefixError
 UNKNOWN_SHARE = ErrorShare()
 NO_ITEMS = ItemStatuses()
 
@@ -162,6 +168,11 @@ class Answer:
     def agrees_only_as_claimed(self) -> bool:
         """Whether the candidate agrees only at the precision that it claims."""
         return isinstance(self.detail, ClaimedAgreement)
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether runs on the same values contradict each other."""
+        return isinstance(self.detail, ContradictoryRuns)
 
     @property
     def prefix_error(self) -> float | None:

@@ -38,6 +38,7 @@ class Baseline:
         failed, runs: how many runs failed with it, of how many.
         agrees: every run agreed. claimed: but some only within the claimed precision.
         why: of the first run with that signature.
+        is_contradicted: runs on the same values contradict each other.
     """
 
     signature: Signature | None = None
@@ -46,6 +47,7 @@ class Baseline:
     agrees: bool = False
     claimed: bool = False
     why: str = ""
+    is_contradicted: bool = False
 
     @property
     def rate(self) -> float:

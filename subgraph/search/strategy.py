@@ -101,7 +101,7 @@ def _narrow(state: SearchState) -> Search[Findings]:
         if whole.signature is None and settings.within is None and not looks_inside:
             progress.rest = Rest.AGREES
             return _findings(progress, None)
-        if 0 < whole.failed < whole.runs:
+        if 0 < whole.failed < whole.runs or whole.is_contradicted:
             yield from measure_rate(state)
         for _ in range(MAX_STARTS):
             _require_failures(state.whole, state.aim.flaky)

@@ -10,6 +10,7 @@ covers all samples; samples that differ in shapes or frozen values are run with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Semaphore
@@ -25,6 +26,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.judge_properties import JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import MemoryLimit, RegionJob, RegionRuns, RunLog
+from subgraph.verdict import Status
 
 
 @dataclass
@@ -34,12 +36,26 @@ class FullModelMode:
     Attributes:
         form: the form in which the full model is run.
         pass_number: the pass of a session that is judged: the first that is wrong, or 1.
-        tried: the verdicts on the forms that the first run tried.
+        tried: the verdicts on the forms that were tried.
+        pattern: the verdicts on the passes of the first session; empty if they are alike, None
+            before it.
+        contradicts_itself: whether a session failed in a pass and agreed in a later one, or two
+            sessions have different patterns.
     """
 
     form: Form = Form.SHIPPED
     pass_number: int = 1
     tried: FormsTried = field(default_factory=FormsTried)
+    pattern: tuple[Status, ...] | None = None
+    contradicts_itself: bool = False
+
+    def note_session(self, passes: Sequence[Status]) -> None:
+        """Compare the verdicts on the passes of a session with each other, and with those of the
+        first session."""
+        pattern = tuple(passes) if {*passes} >= {Status.AGREE, Status.FAIL} else ()
+        self.pattern = pattern if self.pattern is None else self.pattern
+        recovers = bool(pattern) and Status.AGREE in pattern[pattern.index(Status.FAIL) :]
+        self.contradicts_itself |= recovers or pattern != self.pattern
 
     def choose_form(self, form: Form) -> None:
         """Run the full model in this form from now on."""
@@ -89,6 +105,10 @@ class Asker(Protocol):
                 provide the values.
         """
 
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether runs of the full model on the same values contradict each other."""
+
     def form_of(self, region: Region) -> Form:
         """The form in which the candidate is given a region."""
 
@@ -133,6 +153,11 @@ class Processes(JudgeProperties):
     def forms(self) -> FormsTried:
         """The verdicts on the forms in which the full model was run."""
         return self.mode.tried
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether sessions of the full model contradict themselves or each other."""
+        return self.mode.contradicts_itself
 
     @property
     def merges_cuts(self) -> bool:
@@ -224,26 +249,49 @@ class Processes(JudgeProperties):
             result = self._choose_form(job, result)
         if number == 1 and result.later:
             self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
+        if feeds is None and region == self.model.whole():
+            passes = range(1, len(result.later) + 2) if result.later else ()
+            verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
+            self.mode.note_session([verdict.status for verdict in verdicts])
         return result.nth(self.mode.pass_number)
 
     def _choose_form(self, job: RegionJob, result: RunResult) -> RunResult:
         """Decide in which form the full model is run from now on; return its result in that form.
 
         The user's file was run, in a process that had run nothing before. If it has open dimensions
-        and the candidate refuses it or its outputs are wrong, the same file is also run with pinned
-        shapes, in another such process. That form is chosen if only it produces outputs.
+        and the candidate returns no outputs, the same file is also run with pinned shapes, in
+        another such process. That form is chosen if only it produces outputs.
         """
-        whole = job.region
-        verdict = self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(whole, result)
-        shipped = self.writer.shipped
-        if shipped is None or not shipped.other_form_tells_more(verdict):
+        self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(job.region, result)
+        pinned = self._run_pinned() if result.failure else None
+        if pinned is None or pinned.failure:
             return result
+        self.mode.choose_form(Form.PINNED)
+        return pinned
+
+    def _run_pinned(self) -> RunResult | None:
+        """The outputs of the file with pinned shapes; None if that form tells no more than the file
+        as shipped."""
+        whole = self.model.whole()
+        shipped = self.writer.shipped
+        if not shipped or not shipped.other_form_tells_more(self.forms.verdicts[Form.SHIPPED]):
+            return None
         with self.log.count_as_extra(whole):
-            pinned = self.runs.run(replace(job, form=Form.PINNED))
+            pinned = self.runs.run(RegionJob(whole, Form.PINNED, fresh=True))
         self.mode.tried.verdicts[Form.PINNED] = self.judge.verdict(whole, pinned)
-        only_pinned_runs = result.failure is not None and pinned.failure is None
-        self.mode.choose_form(Form.PINNED if only_pinned_runs else Form.SHIPPED)
-        return pinned if only_pinned_runs else result
+        return pinned
+
+    def try_pinned_shapes(self) -> bool:
+        """Run the file with pinned shapes if it is wrong as shipped; return whether only that run
+        agrees."""
+        tried = self.forms.verdicts
+        if Form.SHIPPED in tried and Form.PINNED not in tried:
+            self._run_pinned()
+        return Form.PINNED in tried and tried[Form.PINNED].status is Status.AGREE
+
+    def forget_pinned_shapes(self) -> None:
+        """Draw no conclusion from the run with pinned shapes."""
+        self.mode.tried.verdicts.pop(Form.PINNED)
 
 
 def _first_wrong_pass(judge: Judge, region: Region, result: RunResult) -> int:

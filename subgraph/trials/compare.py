@@ -20,7 +20,7 @@ from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.pair import comparable
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
-from subgraph.errors import NoRegion, OutputError, UsageError
+from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
@@ -67,10 +67,11 @@ from subgraph.trials.doubt import (
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.judge import Judge
 from subgraph.trials.parallel_runs import ParallelRuns
-from subgraph.trials.precise_setting import find_precise_setting
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.preparation import PreparedTrials, prepare
+from subgraph.trials.questions import explain_full_model, find_flaky_outputs
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.reference_movement import ReferenceMovement
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age
@@ -94,7 +95,6 @@ NODES_NEEDED = (
     "which of the two it is the nodes alone tell: compare all of them"
 )
 NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
-MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -207,6 +207,8 @@ class Comparison:
     @property
     def says(self) -> str:
         """The outcome in a line."""
+        if self.settlement.decision is Decision.REFERENCE_MOVES:
+            return f"right {self.settlement.explanation}"
         return f"flaky, {self._outcome}" if self.flaky_outputs else self._outcome
 
     @property
@@ -266,6 +268,8 @@ class Comparison:
         judged; else 0."""
         if self.score and not self.forms.only_pinned:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
+        if self.settlement.decision is Decision.REFERENCE_MOVES:
+            return 0
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
         if fails or self.first_bad or self.deviating_pieces or self.forms.only_pinned:
             return 1
@@ -374,7 +378,7 @@ def compare_tensors(
     trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
     found = replace(found, notes=(*prepared.notes, *found.notes))
-    if found.score:
+    if found.score or not found.settlement.is_open:
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
     if settlement.decision is Decision.ROUNDING_ALONE:
@@ -449,7 +453,15 @@ def _compare(
         whole = trials.judge.verdict(model.whole(), whole_result)
         tapped_result = runs.result(model.whole(names))
         in_place = trials.judge.verdict(model.whole(names), tapped_result)
-        flaky = _find_flaky(trials, whole_result)
+        flaky = find_flaky_outputs(trials, whole_result)
+        explanation = None if flaky else explain_full_model(trials)
+        precise = explanation if isinstance(explanation, PreciseSetting) else None
+        settlement = UNDOUBTED
+        if isinstance(explanation, ReferenceMovement):  # no node is compared: each one moves
+            settlement = Settlement(Decision.REFERENCE_MOVES, explanation.says)
+            nodes = {}
+            probes = []
+            names = []
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
             alone = _told(model, _alone(runs, nodes, probes), len(nodes))
@@ -478,28 +490,10 @@ def _compare(
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),
         flaky_outputs=flaky,
-        precise=(
-            None if flaky or trials.judge.score else find_precise_setting(trials, whole.signature)
-        ),
+        precise=precise,
+        settlement=settlement,
     )
     return _with_likeness(trials, _with_providers(trials.judge, comparison), nodes, names)
-
-
-def _find_flaky(trials: Trials, first: RunResult) -> tuple[str, ...]:
-    """Find the outputs that differ in a second run of the full model, unless it is slow or
-    fails."""
-    if first.failure or first.build + first.run > MAX_AGAIN_SECONDS:
-        return ()
-    whole = trials.model.whole()
-    try:
-        again = trials.run_extra(whole, repetition=1)
-    except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
-        log.debug("the full model does not run again, for a file cannot be written: %s", e)
-        return ()
-    if again.failure:
-        return ()
-    with trials.judge.files_unchanged(whole, first, again):
-        return tuple(sorted(first.differing(again)))
 
 
 def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:

@@ -54,6 +54,7 @@ class Decision(StrEnum):
     PIECES_UNKNOWN = (  # unresolved: a region between two quantizers could not be judged
         "pieces unknown"
     )
+    REFERENCE_MOVES = "reference moves"  # right: the reference differs as much from itself
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from typing import Any
 
 from subgraph.errors import SubcutError
 from subgraph.results.common import PreciseSetting
+from subgraph.runtime.run_result import RunResult
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
-from subgraph.verdict import NUMBERS, Signature, Status
+from subgraph.verdict import NUMBERS, Status
 
 log = logging.getLogger("subcut")
 
@@ -26,28 +27,27 @@ RUNS = 2  # in processes of their own: a candidate that varies may agree once by
 FOLDER = "precise"
 
 
-def find_precise_setting(trials: Trials, signature: Signature | None) -> PreciseSetting | None:
+def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | None:
     """Return the setting with which the full model agrees.
 
     Args:
         trials: The candidate as the user runs it.
-        signature: How the full model fails.
+        result: What it returned for the full model.
 
     Returns:
         None if the model does not fail by numbers, the runtime has no setting that is more precise
-        than its present one, the model fails with that as well, or its failure does not repeat.
+        than its present one, or the model fails with that as well.
     """
     runtime = trials.runtime
     options = runtime.about.exact
-    if runtime.is_manual or not options or signature not in NUMBERS:
+    signature = trials.judge.verdict(trials.model.whole(), result).signature
+    if not options or signature not in NUMBERS:
         return None
     candidate = replace(runtime.candidate, options=dict(options), precision=None)
     try:
         with with_candidate(trials, candidate, FOLDER) as precise:
             claim = precise.runtime.about.precision
             if claim.eps >= runtime.about.precision.eps or not _agrees(precise, trials.log):
-                return None
-            if not _fails_again(trials):
                 return None
             changed = _changed(runtime.candidate.options, options)
             return PreciseSetting(changed, claim, runtime.about.precision)
@@ -64,14 +64,6 @@ def _agrees(trials: Trials, log: RunLog) -> bool:
         if verdict.status is not Status.AGREE or verdict.is_mute:
             return False
     return True
-
-
-def _fails_again(trials: Trials) -> bool:
-    """Return whether the failure repeats: that of a candidate that varies is not the setting's."""
-    whole = trials.model.whole()
-    with trials.log.count_as_extra(whole):
-        verdict = trials.verdict(whole, repetition=1, fresh=True)
-    return verdict.status is Status.FAIL
 
 
 def _changed(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ SCHEMAS = {schema.name: schema for schema in defs.get_all_schemas()}
 FORMER = {"Scatter"}  # operators that newer opsets do not have
 ONNXRUNTIME = {  # operators of onnxruntime
     *("QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool"),
+    *("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"),
     *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax"),
 }
 

@@ -46,6 +46,7 @@ class Person(JudgeProperties):
     log: RunLog = field(default_factory=RunLog)
 
     takes_merged_cuts = False
+    contradicts_itself = False
 
     @property
     def forms(self) -> FormsTried:

@@ -57,7 +57,10 @@ def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
     fails = [_fails(a) for a in answers]
     if len(answers) < RUNS:
         return 1 if not answers or (repeat == 1 and not any(fails)) else RUNS
-    least = RUNS if len({(a.status, a.signature) for a in answers[:RUNS]}) == 1 else DIFFERING_RUNS
+    first = answers[:RUNS]
+    is_alike = len({(a.status, a.signature) for a in first}) == 1
+    is_steady = is_alike and not any(a.is_contradicted for a in first)
+    least = RUNS if is_steady else DIFFERING_RUNS
     if any(fails[:least]):
         return least
     return FLAKY_RUNS if any(fails) else max(least, len(answers) + _once_more(answers, repeat))
@@ -96,6 +99,7 @@ def summed(answers: Sequence[Answer]) -> Baseline:
         agrees,
         claimed,
         decisive.why,
+        any(a.is_contradicted for a in answers),
     )
 
 

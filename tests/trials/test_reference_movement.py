@@ -1,0 +1,90 @@
+"""A candidate that differs from the reference by no more than the reference differs from itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from subgraph.runtime.reference import threads
+from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
+from tests.helpers.run_command import Done, subcut
+
+STEPS, BATCH, SIZE, HIDDEN = 12, 6, 8, 16
+OTHER_THREADS = f"ort:threads={1 if threads() > 1 else 2}"
+QUANTIZED = """g (float[N, 8] x) => (float[N, 8] y) {
+    q, s, z = DynamicQuantizeLinear(x)
+    y = DequantizeLinear(q, s, z)
+}"""
+ROW_BY_ROW = planted(
+    "",
+    """
+    rows = [{n: v[k : k + 1] for n, v in feeds.items()} for k in range(len(feeds["x"]))]
+    parts = [session.run(names, row) for row in rows] if "y" in names else []
+    found = {n: np.concatenate([p[k] for p in parts]) for k, n in enumerate(names)} or found
+    """,
+)
+
+
+def save_lstm(folder: Path) -> None:
+    """Save an LSTM that quantizes what it reads, and inputs of very different sizes."""
+    rng = np.random.default_rng(0)
+    scales = np.linspace(0.3, 3, BATCH)[None, :, None]
+    np.save(folder / "x.npy", (rng.standard_normal((STEPS, BATCH, SIZE)) * scales).astype("f4"))
+    weights: dict[str, np.ndarray[Any, Any]] = {
+        "w": rng.integers(-128, 128, (1, SIZE, 4 * HIDDEN)).astype(np.int8),
+        "r": rng.integers(-128, 128, (1, HIDDEN, 4 * HIDDEN)).astype(np.int8),
+        "scale": np.array([0.01], np.float32),
+        "zero": np.array([0], np.int8),
+    }
+    inputs = ["x", "w", "r", *[""] * 5, "scale", "zero", "scale", "zero"]
+    lstm = helper.make_node(
+        "DynamicQuantizeLSTM", inputs, ["y"], "lstm", domain="com.microsoft", hidden_size=HIDDEN
+    )
+    graph = helper.make_graph(
+        [lstm],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [STEPS, BATCH, SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [STEPS, 1, BATCH, HIDDEN])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "m.onnx")
+
+
+def ask(command: str, folder: Path, spec: str, *words: str) -> Done:
+    fed = ("-i", "x.npy", "-c", spec, "--trust", "--json", *words)
+    return subcut(command, "m.onnx", *fed, cwd=folder)
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_other_number_of_threads_is_no_fault(command: str, tmp_path: Path) -> None:
+    save_lstm(tmp_path)
+    done = ask(command, tmp_path, OTHER_THREADS)
+    assert (done.code, done.document["agree"]) == (0, True)
+    assert done.document["whole"]["status"] == "fail"
+
+
+def test_search_that_is_asked_for_is_made(tmp_path: Path) -> None:
+    save_lstm(tmp_path)
+    assert ask("bisect", tmp_path, OTHER_THREADS, "--inside").code == 1
+
+
+def test_larger_error_than_the_movement_is_a_fault(tmp_path: Path) -> None:
+    save_lstm(tmp_path)
+    (tmp_path / "c.py").write_text(planted("", "found = {n: 1 - v for n, v in found.items()}"))
+    assert ask("bisect", tmp_path, "c.py").code in (1, 4)
+
+
+def test_parts_of_a_batch_are_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(text_models.model(QUANTIZED).SerializeToString())
+    rows = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8) * [[1], [40]]
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    (tmp_path / "c.py").write_text(ROW_BY_ROW)
+    done = ask("compare", tmp_path, "c.py", "--criterion", "numpy:rtol=1e-6")
+    assert (done.code, done.document["whole"]["status"]) == (0, "fail")
