@@ -147,7 +147,8 @@ def _(findings: Findings) -> str:
     """The outcome, and a line per finding with its nodes, or its items where they have no names."""
     lines = [f"{findings.outcome.value} {findings.stopped}"]
     for finding in findings.findings:
-        names = (findings.names[k] if findings.names else [f"#{k}"] for k in finding.items)
+        items = chain.from_iterable(finding.regions)
+        names = (findings.names[k] if findings.names else [f"#{k}"] for k in items)
         lines.append(f"{finding.kind.value}: {', '.join(chain.from_iterable(names))}")
     return _plain("\n".join(lines))
 
