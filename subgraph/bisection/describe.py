@@ -7,11 +7,13 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from subgraph.bisection.in_place import measure_disturbance
+from subgraph.bisection.kinds import describe_kind
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
@@ -370,13 +372,21 @@ def _finding(
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
         repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
-        of_kind=oracle.graph.ops.count(ops[0]) if finding.repeats and len(ops) == 1 else None,
+        of_kind=_kind(oracle, finding, findings.complete),
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         differences=differences[:MAX_DIFFERENCES] or None,
         more_differences=len(differences[MAX_DIFFERENCES:]) or None,
         rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
     )
+
+
+def _kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> document.KindDocument | None:
+    """The operator of several regions that are one node each."""
+    wrong = oracle.indices(chain.from_iterable(finding.regions))
+    if not finding.repeats or len(wrong) > len(finding.regions):
+        return None
+    return describe_kind(oracle.graph, wrong, is_complete=is_complete)
 
 
 def _evidence(

@@ -272,7 +272,7 @@ def _with_run(document: BisectDocument, place: str) -> str:
 def _say_place(finding: FindingDocument, quoted: Quoted) -> str:
     """Return a finding's region and the regions in its body: `loop1 (Loop), in it a (Neg)`."""
     inner = innermost(finding)
-    place = f"{region(finding, quoted)}{again(finding)}"
+    place = f"{region(finding, quoted)}{again(finding, quoted)}"
     if inner[0] is finding:
         return place
     return f"{place}, in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"

@@ -192,7 +192,7 @@ def title(finding: FindingDocument, quoted: Quoted = str) -> str:
     claim = "smallest failing region"
     if not finding.certified:
         claim = "failing region, perhaps not the smallest"
-    return f"{claim}: {place}{again(finding)}"
+    return f"{claim}: {place}{again(finding, quoted)}"
 
 
 def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
@@ -201,14 +201,16 @@ def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
     return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
 
 
-def again(finding: FindingDocument) -> str:
+def again(finding: FindingDocument, quoted: Quoted = str) -> str:
     """Return how many regions a finding stands for: `, × 7 (each of 7 Conv)`; "" for one."""
-    repeats = finding.repeats or ()
-    if not repeats:
-        return ""
-    number = 1 + len(repeats)
-    each = f" (each of {number} {finding.ops[0]})" if finding.of_kind == number else ""
-    return f", × {number}{each}"
+    number = 1 + len(finding.repeats or ())
+    kind = finding.of_kind
+    which = ""
+    if kind and kind.nodes == number:
+        which = f" (each of {number} {quoted(kind.op)})"
+    elif kind and kind.distinct:
+        which = f" (each {quoted(kind.op)} with {listed(kind.distinct, quoted)})"
+    return f", × {number}{which}" if number > 1 else ""
 
 
 def is_proven(finding: FindingDocument | IntervalFinding) -> bool:

@@ -317,6 +317,21 @@ class RunCounts:
 
 
 @dataclass(frozen=True)
+class KindDocument:
+    """An operator that several nodes of a finding have.
+
+    Attributes:
+        nodes: how many nodes of the model have it.
+        distinct: attributes and number of inputs that all nodes of the finding have, and no other
+            node with this operator; empty if others may be wrong as well.
+    """
+
+    op: Name
+    nodes: int
+    distinct: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class RegionNodes:
     nodes: Sequence[Name]
     indices: Sequence[int]
@@ -342,8 +357,7 @@ class FindingDocument:
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
         alike: nodes of all kinds, each of which is off alone.
         repeats: other regions with the same operators, which fail in the same way: this finding
-            stands for them, too. of_kind: nodes of the model with the operator of a finding that is
-            one node; left out without `repeats`.
+            stands for them, too. of_kind: their operator; left out if a region has several nodes.
         differences: between the two models, if the candidate runs another one; at most 12.
         more_differences: how many are left out.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not
@@ -377,7 +391,7 @@ class FindingDocument:
     reason: str | None = absent(of_kind="unresolved")
     alike: Sequence[str] | None = absent()
     repeats: Sequence[RegionNodes] | None = absent()
-    of_kind: int | None = absent()
+    of_kind: KindDocument | None = absent()
     inside: InsideDocument | None = absent()
     blame: Sequence[str] | None = absent()
     evidence: Sequence[EvidenceLine] = ()
