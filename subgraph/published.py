@@ -25,7 +25,6 @@ SCHEMAS: Mapping[str, str] = {
     "subcut.draw/1": "results.commands:DrawnModel",
     "subcut.dump/1": "cases.dump:DumpManifest",
     "subcut.environment/1": "cases.redact:Environment",
-    "subcut.environments/1": "results.commands:EnvironmentsResult",
     "subcut.error/1": "results.commands:ErrorResult",
     "subcut.evidence/1": "cases.evidence:EvidenceManifest",
     "subcut.export/1": "recordings.export:ExportManifest",

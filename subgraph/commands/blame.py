@@ -21,8 +21,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
 from subgraph.project import parse_seconds
-from subgraph.results.commands import EnvironmentEntry, EnvironmentsResult
-from subgraph.text import clean, count
+from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
@@ -61,10 +60,6 @@ def blame(
         Text, option("--index-url", "URL", "Where releases come from, as for pip.")
     ] = None,
     find_links: options.FindLinks = None,
-    listed: Annotated[
-        bool, option("--list", None, "List the releases that are installed, and end.")
-    ] = False,
-    clear: Annotated[bool, option("--clear", None, "Remove them, and end.")] = False,
     max_time: options.MaxTime = None,
     weights: options.Weights = None,
     inputs: options.InputOptions,
@@ -81,12 +76,10 @@ def blame(
 
     Examples:
       subcut blame model.onnx -c wrong.py
-      subcut blame --list
+      subcut blame model.onnx -c ort --versions 1.30..1.32
 
     Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
     """
-    if listed or clear:
-        return _environments(clear=clear)
     releases = _releases(versions, versions_command, index_url, find_links)
     limit = parse_seconds(max_time)
     began = time.monotonic()
@@ -180,27 +173,6 @@ def _releases(
             code="command.lacks-place",
         )
     return ReleasesAsked("" if versions == ".." else versions, tuple(sources), command or "")
-
-
-def _environments(*, clear: bool) -> Result:
-    from subgraph.environments import installation
-
-    folders = installation.every()
-    rows = [EnvironmentEntry(str(f), installation.requirements(f)) for f in folders]
-    document = EnvironmentsResult(environments=rows)
-    if clear:
-        removed = installation.clear()
-        document = replace(document, removed=removed)
-        return Result(to_json(document), f"removed {count(removed, 'environment')}")
-    if not folders:
-        return Result(to_json(document), "nothing is installed apart")
-    lines = [
-        f"{folder.name}  {clean(' '.join(installation.requirements(folder)))}" for folder in folders
-    ]
-    return Result(
-        to_json(document),
-        "\n".join([*lines, f"{count(len(folders), 'environment')} in {folders[0].parent}"]),
-    )
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:

@@ -106,23 +106,6 @@ class Chart:
         return [mark.number for mark in self.marks if mark.hidden]
 
 
-class Bar(NamedTuple):
-    """A bar of a histogram, `length` pixels long."""
-
-    label: str
-    amount: int
-    y: float
-    length: float
-
-
-class Bars(NamedTuple):
-    """Horizontal bars below each other."""
-
-    width: float
-    height: float
-    rows: list[Bar]
-
-
 def chart(
     points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]
 ) -> Chart:
@@ -285,22 +268,3 @@ def _marks(
         )
         marks.append(Mark(number, left, round(right - left, 1), middle, row, hidden))
     return sorted(marks)
-
-
-def bars(equal: int, not_finite: int, decades: Mapping[int, int]) -> Bars:
-    """Horizontal bars, largest differences first; their lengths are logarithmic, since most
-    elements are equal."""
-    rows = [("not finite", not_finite)] if not_finite else []
-    rows += [(f"1e{decade} …", decades[decade]) for decade in sorted(decades, reverse=True)]
-    rows.append(("equal", equal))
-    most = max(math.log10(1 + max(n, 0)) for _, n in rows) or 1.0
-    room, height = 190.0, 20.0  # the page may be 400 pixels wide
-    lengths = [round(room * math.log10(1 + max(n, 0)) / most, 1) for _, n in rows]
-    return Bars(
-        350.0,
-        height * len(rows) + 4,
-        [
-            Bar(label, n, k * height, length)
-            for k, ((label, n), length) in enumerate(zip(rows, lengths, strict=True))
-        ],
-    )

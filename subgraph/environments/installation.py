@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -26,7 +26,7 @@ from subgraph.errors import BackendError, OutputError
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
-from subgraph.system import PYTHON, Lock, is_private, join, move
+from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, masked
 
 log = logging.getLogger("subcut")
@@ -187,16 +187,6 @@ def every() -> list[Path]:
 def requirements(folder: Path) -> list[str]:
     """What the environment in a folder was made for."""
     return (folder / REQUIREMENTS).read_text(encoding="utf-8").split()
-
-
-def clear() -> int:
-    """Remove all environments; how many there were. One that is being made stays."""
-    removed = 0
-    for folder in every():
-        with _locked(folder), folders.scratch(folder.parent) as gone, suppress(FileNotFoundError):
-            move(folder, gone / folder.name)
-            removed += 1
-    return removed
 
 
 def _log_download(line: str) -> None:

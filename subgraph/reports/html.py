@@ -48,7 +48,7 @@ from subgraph.reports._words import (
     swept,
     word,
 )
-from subgraph.results.bisect import BisectDocument, FindingDocument, Histogram
+from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.results.plan import PlanDocument
 from subgraph.results.recorded import IntervalDocument
@@ -331,16 +331,10 @@ def _view(
         "lines": lines,
         "evidence": evidence(finding)[1],
         "drawing": region_drawn(finding),
-        "bars": _bars(finding.histogram) if finding.histogram else None,
         "curve": chart.chart(growth, (), words) if growth else None,
         "contributors": finding.contributors or (),
         "listed": finding.nodes[:MAX_LISTED],
     }
-
-
-def _bars(histogram: Histogram) -> chart.Bars:
-    decades = {one.decade: one.count for one in histogram.bins}
-    return chart.bars(histogram.equal, histogram.not_finite, decades)
 
 
 def _depth(document: BisectDocument) -> chart.Chart | None:

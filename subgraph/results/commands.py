@@ -57,24 +57,6 @@ class ReportResult:
     report: str | None = absent()
 
 
-@dataclass(frozen=True)
-class EnvironmentEntry:
-    """An environment that was installed apart."""
-
-    folder: str
-    requirements: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentsResult:
-    """The environments of releases, and the number of removed ones."""
-
-    schema: Literal["subcut.environments/1"] = "subcut.environments/1"
-    exit_code: int = 0
-    environments: Sequence[EnvironmentEntry]
-    removed: int | None = absent()
-
-
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
     """The folder of `demo`, its files, and the commands to try."""
