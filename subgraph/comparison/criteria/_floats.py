@@ -59,7 +59,8 @@ MANY = (
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
-BESIDE_NOISE = "; limit {} (rounding alone: {noise})"
+LIMIT = "; limit {}"
+MIN_IN_FULL = 1e-7  # smaller numbers are written with an exponent
 
 
 @dataclass(frozen=True)
@@ -218,20 +219,29 @@ class Floats:
         """The slice to name: of those whose errors are largest beside their limits."""
         return self.slices.telling(np.where(self.errors > 0, self.errors / limits, 0.0))
 
-    def sentence(self, place: int, relation: str, limit: float = 0.0, noise: float = 0.0) -> str:
-        """`max error 0.27 in index 5 of axis 1: 28 % of the largest value (0.98); limit 0.2 %`.
+    def sentence(
+        self, relation: str, limits: Array | None = None, place: int = 0, noise: float = 0.0
+    ) -> str:
+        """Return the error of the full tensor: `max error 0.27, 28 % of the tensor's largest …`.
 
-        In the relation, `{}` is the limit and `{noise}` the noise, both as shares of the largest
-        value.
+        A slice is named only if the full tensor is within its limit.
+
+        Args:
+            relation: The end; `{}` is the limit, `{noise}` the noise.
+            limits: The largest error of each slice that is allowed; None without a limit.
+            place: The slice that decides; 0 for the full tensor.
+            noise: How far rounding moves the full tensor.
         """
-        return beside_limit(
-            self.slices.name(place, self.subject),
-            float(self.errors[place]),
-            float(self.scales[place]),
-            relation,
-            limit,
-            noise,
-        )
+        allowed = np.zeros(1) if limits is None else limits
+        if not place or self.errors[0] > allowed[0]:
+            error, scale, limit = (float(v[0]) for v in (self.errors, self.scales, allowed))
+            return beside_limit(self.subject, error, scale, relation, limit, noise)
+        error, scale, limit = (float(v[place]) for v in (self.errors, self.scales, allowed))
+        full = beside_limit(self.subject, float(self.errors[0]), float(self.scales[0]))
+        name = self.slices.name(place, self.subject)
+        share, most = _share(error, scale, limit)
+        own = f"{share} its own largest value {_number(scale, 3)}" if scale else share
+        return f"{full}; {name} is off by {own}{relation.format(most, noise=_number(noise, 2))}"
 
     # ------------------------------------------------------------ the rule
 
@@ -242,9 +252,7 @@ class Floats:
         if (
             error <= MIN_REL_TOL * scale
         ):  # no slice is held to less: the slices need not be measured
-            return agree(
-                beside_limit(self.subject, error, scale, "; limit {}", MIN_REL_TOL * scale)
-            )
+            return agree(beside_limit(self.subject, error, scale, LIMIT, MIN_REL_TOL * scale))
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -320,7 +328,7 @@ class Floats:
         ):
             jumps = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
             most = self.k * largest / (float(self.scales[0]) or 1.0)
-            why = self.sentence(0, jumps)
+            why = self.sentence(jumps)
             return fail(f"{why}; rounding explains {allowed}, by up to {most:.2g} of the scale")
         others = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
         without_jumps = [np.where(run > jump_from, 0.0, run) for run in moved]
@@ -386,7 +394,8 @@ class Floats:
                 "; rounding moves it by {noise} where sums are equal, which would hide any bug"
             )
             return self.ruling(Status.UNRESOLVED, self.hidden, 0, relation, noise_of_ties, True)
-        why = self.sentence(0, "; limit {}: rounding moves it so far where sums are equal", size)
+        limit = np.array([size])
+        why = self.sentence(f"{LIMIT}: rounding moves it so far where sums are equal", limit)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
@@ -403,15 +412,8 @@ class Floats:
         elif self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding explains that, but values off by more than {} are useless"
-            found = self.ruling(
-                Status.FAIL,
-                PRECISION_LOST,
-                place,
-                relation,
-                noise,
-                drawn,
-                self.usable_limits[place],
-            )
+            limits = self.usable_limits
+            found = self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, limits)
         undecided = found.label == PRECISION_LOST if found else self.amplifies(noise)
         if self.stepped and self.context.is_model_output and undecided:
             relation = "; the model turns one quantization step into {noise} of its output"
@@ -433,10 +435,10 @@ class Floats:
             else "precision"
         )
         label = finer if error > FLOOR * scale else "agrees"
-        relation = BESIDE_NOISE if drawn else "; limit {}"
+        relation = LIMIT
         if label != "agrees" and self.judged_together and self.pair.size < FEW:
             relation += f"; {self.numbers} were judged together, more samples tell more"
-        return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
+        return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits)
 
     @property
     def judged_together(self) -> bool:
@@ -547,11 +549,10 @@ class Floats:
             )
             relation = f"; {self.context.claim} itself moves the tensor {far}"
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
-        relation = BESIDE_NOISE
         label = "fail"
         if self.context.claim is FP32 and (self.errors <= FLOOR * self.scales).all():
             label = "approximate kernel"
-        return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
+        return self.ruling(Status.FAIL, label, place, LIMIT, noise, True, limits)
 
     def ruling(
         self,
@@ -561,13 +562,16 @@ class Floats:
         relation: str,
         noise: Array,
         drawn: bool,
-        limit: float = 0.0,
+        limits: Array | None = None,
     ) -> Ruling:
-        """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in
-        `sentence`."""
+        """Return a ruling for which the slice at `place` decides; an agreement never names it.
+
+        `drawn`: the noise was measured; the other arguments are those of `sentence`.
+        """
         kind = Signature.PRECISION if label == PRECISION_LOST else Signature.MISMATCH
         signature = kind if status is Status.FAIL else None
-        why = self.sentence(place, relation, limit, float(noise[place]))
+        named = 0 if status is Status.AGREE else place
+        why = self.sentence(relation, limits, named, float(noise[0]))
         if not drawn:
             return Ruling(status, label, why, signature)
         error = float(self.errors[place])
@@ -580,37 +584,32 @@ class Floats:
         limits = self.explained_limits(self.last_rounding)
         place = self.worst(limits)
         if self.context.claim is FP32:
-            why = "; limit {}: rounding noise could not be measured"
-            return fail(self.sentence(place, why, limits[place]))
+            why = f"{LIMIT}: rounding noise could not be measured"
+            return fail(self.sentence(why, limits, place))
         if self.errors[0] > MIN_CLEAR_ERROR * self.scales[0]:
-            return fail(self.sentence(0, ", more than its largest value"))
+            return fail(self.sentence(""))
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding may explain that, but values off by more than {} are useless"
-            limit = float(self.usable_limits[place])
-            return self.ruling(
-                Status.FAIL, PRECISION_LOST, place, relation, self.last_rounding, False, limit
-            )
-        why = self.sentence(
-            place, f"; {self.claim} may explain that or not: rounding noise could not be measured"
-        )
-        return Ruling(Status.UNRESOLVED, why=why)
+            noise = self.last_rounding
+            caps = self.usable_limits
+            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, False, caps)
+        doubt = f"; {self.claim} may explain that or not: rounding noise could not be measured"
+        return Ruling(Status.UNRESOLVED, why=self.sentence(doubt, limits, place))
 
     def clear(self, why: str) -> Ruling:
         """The ruling where noise could not be measured: it is unresolved unless the numbers speak
         for themselves."""
         if (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
-            return fail(
-                self.sentence(place, f"; limit {{}}; {why}", float(self.usable_limits[place]))
-            )
+            return fail(self.sentence(f"{LIMIT}; {why}", self.usable_limits, place))
         limits = np.maximum(CLEAR * self.scales, self.explained_limits(self.last_rounding))
         place = self.worst(limits)
         if (
             self.errors > limits
         ).any() or self.flips():  # only noise tells whether rounding changes a winner
-            return Ruling(Status.UNRESOLVED, why=self.sentence(place, f"; {why}"))
-        return agree(self.sentence(place, "; limit {}", float(limits[place])))
+            return Ruling(Status.UNRESOLVED, why=self.sentence(f"; {why}", limits, place))
+        return agree(self.sentence(LIMIT, limits))
 
 
 def shape_varies() -> Ruling:
@@ -619,25 +618,47 @@ def shape_varies() -> Ruling:
 
 
 def beside_limit(
-    name: str, error: float, scale: float, relation: str, limit: float, noise: float = 0.0
+    subject: str,
+    error: float,
+    scale: float,
+    relation: str = "",
+    limit: float = 0.0,
+    noise: float = 0.0,
 ) -> str:
-    """An error and its limit, as shares of the scale, which is the largest value; plain numbers
-    where that is 0.
+    """Return an error and its limit as shares of the scale, which is the largest value.
 
-    `relation`: as in `sentence`.
+    What is larger than the scale is a plain number.
+
+    Args:
+        subject: The tensor, or a part of it.
+        error: The largest error.
+        scale: The largest value.
+        relation: As in `Floats.sentence`.
+        limit: The largest error that is allowed.
+        noise: How far rounding moves the tensor.
     """
-    most = f"max error {_number(error, 2)}{'' if name == WHOLE else f' in {name}'}"
+    share, most = _share(error, scale, limit)
+    moved = (
+        _share(noise, scale, 0.0)[0].removesuffix(" of") if noise <= scale else _number(noise, 2)
+    )
+    end = relation.format(most, noise=moved)
+    where, owner = ("", "the tensor's") if subject == WHOLE else (f" in {subject}", "its")
     if not scale:
-        seen, allowed = _apart(error, limit)
-        return (
-            f"max error {seen} where 0 is"
-            f" expected{relation.format(allowed, noise=_number(noise, 2))}"
-        )
-    seen, allowed = _apart(100 * error / scale, 100 * limit / scale)
-    limit_text = f"{allowed} %" if limit <= scale else f"{_number(limit / scale, 2)} × that value"
-    relation = relation.format(limit_text, noise=f"{_number(100 * noise / scale, 2)} %")
-    share = f"{seen} % of" if error <= scale else f"{_number(error / scale, 2)} ×"
-    return f"{most}: {share} the largest value ({_number(scale, 3)}){relation}"
+        return f"max error {share}{where}{end}"
+    return (
+        f"max error {_number(error, 2)}{where}, {share} {owner} largest value"
+        f" {_number(scale, 3)}{end}"
+    )
+
+
+def _share(error: float, scale: float, limit: float) -> tuple[str, str]:
+    """Return an error beside its scale, `35 % of` or `more than`, and its limit."""
+    if not scale:
+        seen, most = _apart(error, limit)
+        return f"{seen} where 0 is expected", most
+    seen, most = _apart(100 * error / scale, 100 * limit / scale)
+    share = f"{seen} % of" if error <= scale else "more than"
+    return share, f"{most} %" if limit <= scale else _number(limit, 2)
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:
@@ -650,8 +671,12 @@ def _apart(error: float, limit: float) -> tuple[str, str]:
 
 
 def _number(value: float, digits: int) -> str:
-    """So many significant digits; whole numbers below a million in full: `120`, not `1.2e+02`."""
-    return f"{value:.0f}" if 10**digits - 0.5 <= value < 1e6 else f"{value:.{digits}g}"
+    """So many significant digits; numbers from a millionth to a million in full: `0.000012`."""
+    if 10**digits - 0.5 <= value < 1e6:
+        return f"{value:.0f}"
+    if MIN_IN_FULL <= value < 1e-4:
+        return np.format_float_positional(float(f"{value:.{digits}g}"), trim="-")
+    return f"{value:.{digits}g}"
 
 
 def _largest(values: Array) -> float:
