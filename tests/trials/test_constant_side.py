@@ -61,7 +61,7 @@ def test_maker_of_a_constant_belongs_to_a_finding_that_needs_it(
     [found] = done.document["findings"]
     assert (found["nodes"], found.get("constants")) == (nodes, constants)
     total = "6 nodes" if constants else "4 nodes"
-    assert has_line(subcut(*words, cwd=tmp_path).out, f"{len(nodes)} of {total}", *nodes)
+    assert has_line(subcut(*words, cwd=tmp_path).out, *nodes, f"{len(nodes)} of {total}")
 
 
 @pytest.mark.slow
