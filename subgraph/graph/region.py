@@ -191,13 +191,14 @@ def of_nodes(
     requested: Iterable[tuple[str, ...]] = (),
     *,
     keep_random: bool = False,
+    keep_undefined: bool = False,
 ) -> Region:
     """The region that consists of these nodes; it need not be connected or convex.
 
     `requested` are groups of tensors made inside that must leave even if nothing outside reads
     them: of each group those that some node reads, or all if none is read. So the unused mask of a
     Dropout is left out, but not the outputs of the last node. Random nodes are left out unless
-    `keep_random`.
+    `keep_random`. A tensor that no node makes is an error unless `keep_undefined`.
 
     Complexity: linear in the region for a graph that was prepared (`Graph.prepare`), else linear in
     the model.
@@ -217,7 +218,9 @@ def of_nodes(
             code="region.only-random",
         )
     made = {name for i in inside for name in graph.makes[i]}
-    inputs, shapes, weights, constant_makers = _entering(graph, inside, made)
+    inputs, shapes, weights, constant_makers = _entering(
+        graph, inside, made, keep_undefined=keep_undefined
+    )
     pulled = graph.ancestors(constant_makers)
     for i in pulled:
         weights.update(n for n in graph.reads[i] if n not in graph.maker)
@@ -235,7 +238,7 @@ def of_nodes(
 
 
 def _entering(
-    graph: Graph, inside: set[int], made: set[str]
+    graph: Graph, inside: set[int], made: set[str], *, keep_undefined: bool
 ) -> tuple[list[str], list[str], set[str], set[int]]:
     """(inputs, shapes, weights, nodes that make constants) of the tensors that enter, by kind."""
     inputs: list[str] = []
@@ -252,7 +255,8 @@ def _entering(
         elif name in graph.inputs:
             inputs.append(name)
         elif name not in graph.maker:
-            raise _undefined(graph, name)
+            if not keep_undefined:
+                raise _undefined(graph, name)
         elif kinds[name] == CONSTANT:
             constant_makers.add(graph.maker[name])
         else:

@@ -237,8 +237,7 @@ class Processes(JudgeProperties):
         Args and Raises: as `Asker.run`.
         """
         self.model.capture(region)
-        own_model = self.runtime.own_model
-        if why := self.too_large(region) or (own_model.problem(region) if own_model else ""):
+        if why := self.too_large(region):
             return unresolved(why)
         form = self.form_of(region) if feeds is None else Form.CUT
         decides = form is Form.SHIPPED and not self.mode.tried.verdicts

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.documents import read_document
-from subgraph.errors import ModelError, NoRegion
+from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import (
@@ -30,14 +30,14 @@ from subgraph.graph.cut import (
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import declared_type, set_tensor
 from subgraph.graph.walk import attribute
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
-from subgraph.storage.dtypes import name_of
+from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, written
 from subgraph.trials.matching.matched_tensor import MatchedTensor
@@ -59,6 +59,7 @@ class CandidateModel:
         values: onnxruntime's values of the candidate's model without optimizations; None where it
             cannot run it.
         unknown: why there are no values.
+        refuted: names in the reference's model and in the candidate's that mean different tensors.
     """
 
     reference: Graph
@@ -66,7 +67,10 @@ class CandidateModel:
     matches: Mapping[str, MatchedTensor]
     values: ReferenceValues | None
     unknown: str = "only its matches are known"
-    _regions: dict[tuple[tuple[int, ...], tuple[str, ...]], Region] = field(default_factory=dict)
+    refuted: Collection[tuple[str, str]] = ()
+    _regions: dict[tuple[tuple[int, ...], tuple[str, ...]], Region] = field(
+        default_factory=dict, init=False
+    )
 
     @cached_property
     def identity(self) -> str:
@@ -175,11 +179,15 @@ class CandidateModel:
 
         def follow(i: int) -> Iterator[int]:
             for name, kind in graph.kinds(graph.reads[i]).items():
-                if kind == VALUE and name not in boundary:
+                is_defined = name in graph.maker or name in graph.inputs
+                if kind == VALUE and name not in boundary and is_defined:
                     yield self._maker(name, boundary)
 
         nodes = reach([self._maker(n, boundary) for n in outputs], follow)
-        return replace(regions.of_nodes(graph, nodes, [(n,) for n in outputs]), outputs=outputs)
+        requested = [(n,) for n in outputs]
+        # A runtime refuses a piece that reads what no node makes, and so the search names it.
+        piece = regions.of_nodes(graph, nodes, requested, keep_undefined=True)
+        return replace(piece, outputs=outputs)
 
     def _maker(self, name: str, boundary: set[str]) -> int:
         maker = self.graph.maker.get(name)
@@ -201,25 +209,19 @@ class CandidateModel:
         cut = self.region(region)
         feeds = self.feeds(region, records, folder)
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
-        captured: Sequence[Mapping[str, Record]] = ()
-        if self.values:
-            self.values.need([*cut.shapes, *cut.outputs])
-            captured = self.values.records
-        elif cut.shapes:
+        shapes = self._captured(cut.shapes)
+        captured = self._captured(cut.outputs)
+        if cut.shapes and not shapes:
             raise ModelError(
                 f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known:"
                 f" {self.unknown}",
                 code="pair.unknown-type",
             )
-        elif untyped := [n for n in cut.inputs if not self.matches[self._names[n]].dtype]:
-            raise ModelError(
-                f"the type of '{untyped[0]}' in {self.graph.path.name} is not known:"
-                f" {self.unknown}",
-                code="pair.unknown-type",
-            )
         types = boundary_types(self.graph, cut.inputs, feeds, {})
-        types |= boundary_types(self.graph, cut.outputs, captured, infos)
-        constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]
+        types |= boundary_types(
+            self.graph, cut.outputs, captured, self._types_of_ours(cut.outputs) | infos
+        )
+        constants = [frozen_constant(shapes[0][n], Path("/")) for n in cut.shapes]
         infos = consistent_infos(self.graph, types, infos, pinned=True)
         model, renamed = build_model(
             self.graph, cut, cut.inputs, cut.outputs, types, infos, constants
@@ -228,6 +230,28 @@ class CandidateModel:
         full = protobuf.to_onnx(model, self.graph.path)
         other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]
+
+    def _captured(self, names: Sequence[str]) -> Feeds:
+        """The reference's values of the candidate's model; none if it cannot compute these
+        tensors."""
+        if self.values is None:
+            return ()
+        try:
+            self.values.need(names)
+        except SubcutError:
+            return ()
+        return self.values.records
+
+    def _types_of_ours(self, names: Sequence[str]) -> dict[str, protobuf.ValueInfoProto]:
+        """Declarations by the element types of the matches: onnx infers none behind a contrib
+        operator."""
+        infos = {}
+        for name in names:
+            number = TYPE_NUMBERS.get(self.matches[self._names[name]].dtype)
+            if number:
+                infos[name] = protobuf.protos().ValueInfoProto(name=name)
+                set_tensor(infos[name].type, number, None)
+        return infos
 
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[dict[str, Record]]:
         """Per sample the tensors that the region of the candidate's model is fed; their files go to
@@ -323,6 +347,8 @@ class CandidateModel:
             f"output {name} is {own} for {expected}"
             for name, (own, expected) in self.other_types().items()
         ]
+        if moved := sorted(name for name, _ in self.refuted):
+            types.append(f"not the same in spite of the name: {len(moved)}, first {moved[0]}")
         return (
             f"{len(matches)} tensors of {self.graph.path.name} are ours:"
             f" {', '.join(hows + more + types)}"

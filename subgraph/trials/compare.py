@@ -78,6 +78,7 @@ from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
 from subgraph.verdict import (
     Judgement,
+    Signature,
     Status,
     Verdict,
     find_mute,
@@ -155,6 +156,7 @@ class Comparison:
         score: where a score of the task judges the whole.
         flaky_outputs: outputs that differ in a second run of the full model.
         precise: the runtime's setting for full precision, if the outputs agree with it alone.
+        has_own_model: whether the candidate runs another model than the reference.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -177,6 +179,7 @@ class Comparison:
     score: ScoreDocument | None = None
     flaky_outputs: tuple[str, ...] = ()
     precise: PreciseSetting | None = None
+    has_own_model: bool = False
     written: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
@@ -219,7 +222,7 @@ class Comparison:
                 self.whole.status, "unresolved"
             )
             return f"{word} by {self.score.says}"
-        return self._says
+        return self._says_refused if self._is_model_refused else self._says
 
     @property
     def _says(self) -> str:
@@ -257,6 +260,19 @@ class Comparison:
         return self._says_right
 
     @property
+    def _is_model_refused(self) -> bool:
+        """Whether the candidate refuses a model that is not the reference's."""
+        return self.has_own_model and self.whole.signature is Signature.REFUSED
+
+    @property
+    def _says_refused(self) -> str:
+        """The outcome where the candidate refuses its own model."""
+        bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
+        nodes = ", ".join(map(clean, bad)) or "no node"
+        of = count(len(self.rows), "tensor")
+        return f"refused: the candidate's model does not load; not right alone: {nodes} ({of})"
+
+    @property
     def _says_right(self) -> str:
         """The outcome where all that was compared agrees."""
         mute = map(clean, find_mute(self.whole.outputs))
@@ -264,14 +280,15 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """1: something disagrees, or the file as shipped does not run; 5: not every output could be
-        judged; else 0."""
+        """1: something disagrees, or a file of the candidate's does not run; 5: not every output
+        could be judged; else 0."""
         if self.score and not self.forms.only_pinned:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         if self.settlement.decision is Decision.REFERENCE_MOVES:
             return 0
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
-        if fails or self.first_bad or self.deviating_pieces or self.forms.only_pinned:
+        deviates = self.first_bad or self.deviating_pieces or self._is_model_refused
+        if fails or deviates or self.forms.only_pinned:
             return 1
         return 0 if self.whole.status is Status.AGREE or self.settlement.explanation else 5
 
@@ -372,8 +389,7 @@ def compare_tensors(
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
         BackendError: the candidate cannot be used, or its outputs are in another form than the
             model says.
-        ModelError: the reference cannot give the values, or the candidate's own model does not
-            load.
+        ModelError: the reference cannot give the values.
     """
     trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
@@ -492,6 +508,7 @@ def _compare(
         flaky_outputs=flaky,
         precise=precise,
         settlement=settlement,
+        has_own_model=trials.runtime.own_model is not None,
     )
     return _with_likeness(trials, _with_providers(trials.judge, comparison), nodes, names)
 
@@ -636,7 +653,7 @@ def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region 
     """One node as a region, with those before it whose outputs one side does not have; None for a
     random one."""
     graph = model.graph
-    shared = model.shared_tensors
+    shared = model.comparable
     nodes = {i}
     if shared is not None:
         nodes = graph.ancestors_until(

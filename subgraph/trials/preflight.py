@@ -65,8 +65,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     Raises:
         BackendError: The candidate runs nothing, with its last words; or its outputs break the
             contract.
-        Refused: The candidate's own model does not load; or the file of the only model does not,
-            and its nodes do.
+        Refused: The candidate's file does not load, and its nodes do.
     """
     own_model = trials.runtime.own_model
     model = own_model.graph if own_model else trials.graph
@@ -82,12 +81,6 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
     name = clean(model.path.name)
-    if own_model:
-        raise Refused(
-            f"the candidate's model does not load: {shipped.why}",
-            f"{name} is to be made anew: no part of it was compared",
-            code="candidate.model-refused",
-        )
     region = trials.model.whole()
     declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
     if any(declares_nothing.tensors):

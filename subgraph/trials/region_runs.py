@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
@@ -206,7 +206,7 @@ class RegionRuns:
             run = partial(self._run_in_worker, job, records)
             try:
                 result, stored_key = load_or_run(self.model.store, keys, run)
-            except ModelError as e:
+            except (ModelError, NoRegion) as e:
                 if not own_model:
                     raise
                 return unresolved(e.what)  # its own model has no such region

@@ -307,19 +307,52 @@ def test_output_of_the_same_name_and_another_type_is_the_output_however_wrong(
     assert right.document["forms"][0]["form"] == "as shipped"
 
 
-@SLOW
-def test_model_that_no_runtime_takes_has_the_message_of_the_candidate(tmp_path: Path) -> None:
-    """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was
-    asked."""
+def save_refused(folder: Path) -> None:
+    """Save `model.onnx`, and as `other.onnx` one with an operator that no runtime has."""
     text = (
-        "g (float[N,4] x) => (float[N,M] y) { a = Relu(x)  s = Shape(a)  b = Exp(a)  y = Reshape(b,"
-        " s) }"
+        "g (float[N,4] x) => (float[N,M] y) { [relu] a = Relu(x)  s = Shape(a)  [exp] b = Exp(a)"
+        "  [reshape] c = Reshape(b, s)  [neg] y = Neg(c) }"
     )
-    text_models.save(tmp_path / "model.onnx", text)
-    text_models.save(tmp_path / "other.onnx", text.replace("Exp", "odd.Wave"), domains=("odd",))
-    words = ("model.onnx", "--shape", "x=3x4", "--candidate-model", "other.onnx", "-c", "ort")
-    compared = subcut("compare", *words, cwd=tmp_path)
+    text_models.save(folder / "model.onnx", text)
+    text_models.save(folder / "other.onnx", text.replace("Exp", "odd.Wave"), domains=("odd",))
+
+
+REFUSED = ("model.onnx", "--shape", "x=3x4", "--candidate-model", "other.onnx", "-c", "ort")
+
+
+def test_node_that_no_runtime_takes_is_found_and_the_others_are_compared(tmp_path: Path) -> None:
+    save_refused(tmp_path)
+    document = subcut("bisect", *REFUSED, "--json", cwd=tmp_path).document
+    (finding,) = document["findings"]
+    assert (document["exit_code"], finding["nodes"]) == (1, ["exp"])
+    assert (finding["signature"], document["whole"]["signature"]) == ("refused", "refused")
+    assert "odd:Wave(-1)" in document["whole"]["why"]
+
+
+def test_compare_says_which_node_of_the_candidates_model_is_refused(tmp_path: Path) -> None:
+    save_refused(tmp_path)
+    done = subcut("compare", *REFUSED, "--json", cwd=tmp_path)
+    assert (done.code, done.document["exit_code"]) == (1, 1)
+    assert has_line(done.document["says"], "refused", "exp", "4 tensors")
+
+
+def test_case_of_a_refused_node_asks_the_candidates_model(tmp_path: Path) -> None:
+    save_refused(tmp_path)
+    subcut("bisect", *REFUSED, cwd=tmp_path)
+    case = tmp_path / "subcut_out" / "bisect-ort-other.onnx" / "culprit"
+    blamed = subcut("blame", case, cwd=tmp_path)
+    assert blamed.code == 1 and "odd:Wave" in blamed.out, blamed
+
+
+def test_tensor_that_no_node_makes_is_refused_at_the_node_that_reads_it(tmp_path: Path) -> None:
+    text = (
+        "g (float[2,4] x) => (float[2,4] y) { [relu] a = Relu(x)  [add] b = Add(a, k)"
+        "  [neg] y = Neg(b) }"
+    )
+    text_models.save(tmp_path / "model.onnx", text, k=np.ones(4, np.float32))
+    text_models.save(tmp_path / "other.onnx", text)
+    words = ("model.onnx", "--candidate-model", "other.onnx", "--json")
     bisected = subcut("bisect", *words, cwd=tmp_path)
-    for done in (compared, bisected):
-        assert done.code == 3 and has_line(done.err, "error", "load"), done
-        assert has_line(done.err, "odd:Wave(-1)") and not has_line(done.err, "pinned")
+    compared = subcut("compare", *words, cwd=tmp_path)
+    assert (bisected.code, [f["nodes"] for f in bisected.document["findings"]]) == (1, [["add"]])
+    assert (compared.code, has_line(compared.document["says"], "refused", "add")) == (1, True)

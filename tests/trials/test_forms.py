@@ -189,7 +189,7 @@ def test_candidate_model_with_a_wrong_declaration_does_not_load(
     save_misdeclared(tmp_path)
     words = ("a.onnx", "--candidate-model", "b.onnx", "--shape", "x=3x8", "--json")
     done = subcut(command, *words, cwd=tmp_path)
-    assert (done.code, done.document["error"]["code"]) == (3, "candidate.model-refused")
+    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])

@@ -127,7 +127,7 @@ def _taken_for_another_layout(x: Array) -> Iterator[tuple[str, Array]]:
     last = x.shape[-1] <= COLORS + 1 < x.shape[1]
     own, other, order = ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))
     moved = x.transpose(order)
-    if moved.shape != x.shape:
+    if moved.shape != x.shape and not np.array_equal(moved.reshape(-1), x.reshape(-1)):
         yield f"laid out {other}, but read as {own}", moved.reshape(x.shape)
         yield (
             f"laid out {own}, but read as {other}",

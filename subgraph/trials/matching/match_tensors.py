@@ -21,7 +21,6 @@ import numpy as np
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
-from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
@@ -36,21 +35,10 @@ NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
 )
 CLEARER = 4.0  # a match must be so many times nearer than any rival
-DOUBTFUL = 1.5  # a neighbor at less than this times the own distance may as well be meant
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, where they differ by rounding alone
-# Operators of TensorFlow Lite whose name is not ONNX's.
-CALLED = {
-    "CONV_2D": "Conv",
-    "DEPTHWISE_CONV_2D": "Conv",
-    "FULLY_CONNECTED": "MatMul",
-    "LOGISTIC": "Sigmoid",
-    "MAX_POOL_2D": "MaxPool",
-    "AVERAGE_POOL_2D": "AveragePool",
-    "CONCATENATION": "Concat",
-}
 SUFFIXES = (
     "_quantized",
     "_QuantizeLinear_Output",
@@ -71,13 +59,16 @@ def match_tensors(
     candidate: ModelValues,
     tensor_map: Mapping[str, str] | None = None,
     known: Mapping[str, MatchedTensor] | None = None,
+    refuted: Collection[tuple[str, str]] = (),
+    misshapen: Collection[str] = (),
 ) -> dict[str, MatchedTensor]:
     """Tensors of the reference's model that depend on the inputs' values, and where they are in the
     candidate's.
 
     `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin
-    with. Complexity: linear in the values for names; values are compared only with those of the
-    same sizes whose sorted values are near.
+    with; `refuted`: such pairs of names that are not matched; `misshapen`: names that are matched
+    though shapes differ. Complexity: linear in the values for names; values are compared only with
+    those of the same sizes whose sorted values are near.
 
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
@@ -102,10 +93,15 @@ def match_tensors(
         for target, how in (
             () if name in matches else _by_name(name, tensor_map, targets, reference, candidate)
         ):
+            if (name, target) in refuted:
+                continue
             match = MatchedTensor(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
-            fitted = _fit(match, expected, candidate.value(target), order)
+            value = candidate.value(target)
+            fitted = _fit(match, expected, value, order)
+            if name in misshapen and value is not None:
+                fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
             if (
                 target == name
                 and name in reference.graph.outputs
@@ -115,7 +111,7 @@ def match_tensors(
                     fitted or match
                 )  # an output is the output, however far off its values are
                 break
-            if fitted and not (how == "name" and _is_displaced(reference, candidate, name, fitted)):
+            if fitted:
                 matches[name] = fitted
                 break
         if expected is not None and (name in matches or order):
@@ -128,19 +124,20 @@ def match_tensors(
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
-def is_far_off(
+def find_misshapen(
     reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]
-) -> bool:
-    """Does a matched tensor hold other values than the reference's? Not known of those without
-    values."""
-    for name, match in matches.items():
+) -> set[str]:
+    """Find tensors of one name whose shapes differ otherwise than by the order of long axes."""
+    found = set()
+    for name in {*value_tensors(reference.graph)}.intersection(value_tensors(candidate.graph)):
         expected = reference.value(name)
-        value = candidate.value(match.name)
-        if expected is None or value is None or expected.dtype.kind not in "fiu":
-            continue
-        if relative_l2(match.reference_real(expected), match.to_real(value)) > NEAR:
-            return True
-    return False
+        value = candidate.value(name)
+        perm = matches[name].perm if name in matches else ()
+        if expected is not None and value is not None and expected.shape != value.shape:
+            long_axes = [axis for axis in perm if expected.shape[axis] > 1]
+            if long_axes == sorted(long_axes):
+                found.add(name)
+    return found
 
 
 def read_map(path: Path) -> dict[str, str]:
@@ -190,9 +187,11 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
 
 
 def value_tensors(graph: Graph) -> list[str]:
-    """Inputs, and tensors that depend on their values, in topological order."""
+    """Inputs, and tensors that depend on their values, of nodes that an output needs, in
+    topological order."""
     kinds = graph.kinds(graph.maker)
-    made = [n for i in graph.in_order(range(len(graph.nodes))) for n in graph.makes[i]]
+    nodes = graph.ancestors(graph.maker[n] for n in graph.outputs if n in graph.maker)
+    made = [n for i in graph.in_order(nodes) for n in graph.makes[i]]
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
 
@@ -214,8 +213,9 @@ def _by_name(
     )
     if before in targets and _fused(candidate.graph, before):
         yield before, "name"
+    is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     for target in (name, *(name + suffix for suffix in SUFFIXES)):
-        if target in targets:
+        if target in targets and not (is_activated and _fused(candidate.graph, target)):
             yield target, "name"
 
 
@@ -249,6 +249,11 @@ def _inherited(
     return order
 
 
+def _turn(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an order of axes as `MatchedTensor.perm`: () if it changes nothing."""
+    return () if order == tuple(range(len(order))) else order
+
+
 def _fit(
     match: MatchedTensor, expected: Array | None, value: Array | None, likely: tuple[int, ...] = ()
 ) -> MatchedTensor | None:
@@ -262,10 +267,7 @@ def _fit(
     same_shape = expected.shape == value.shape
     if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
         return match
-    unchanged = tuple(range(expected.ndim))
-    perms = [
-        () if order == unchanged else order for order in axis_orders(expected.shape, value.shape)
-    ]
+    perms = [_turn(order) for order in axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None
@@ -273,70 +275,11 @@ def _fit(
     (best, perm), (second, _) = distances[:2]
     if best * CLEARER < second and best <= NEAR:
         return replace(match, perm=perm)
-    likely = (
-        () if likely == unchanged else likely
-    )  # a value that is far off in every order says nothing about the order
+    # A value that is far off in every order tells nothing about the order.
+    likely = _turn(likely)
     if likely in perms and (likely or same_shape):
         return replace(match, perm=likely)
     return match if same_shape else None
-
-
-def _is_displaced(
-    reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor
-) -> bool:
-    """Does the candidate's tensor of this name hold a neighboring tensor's values?
-
-    A converter that drops a Relu, because the quantization behind it clips anyway, gives its name
-    to the tensor that the Relu read. Where this cannot be told, as behind a region that fails, the
-    answer is yes.
-    """
-    graph = reference.graph
-    maker = reference.graph.maker.get(name)
-    target_maker = candidate.graph.maker.get(match.name)
-    if maker is None or target_maker is None:
-        return False
-    op = candidate.graph.ops[target_maker]
-    activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
-    if _fused(candidate.graph, match.name):  # it is what the activation makes
-        if graph.ops[maker] in FOLDED_IN_TFLITE and match.name in graph.reads[maker]:
-            return False
-        if activated:
-            return True
-    if op == graph.ops[maker] or op.startswith("Fused"):
-        return False  # a FusedConv holds its Relu
-    if not (activated and match.scale) and _is_same_operator(
-        candidate.graph.nodes[target_maker], graph.nodes[maker]
-    ):
-        return False
-    value = candidate.value(match.name)
-    if value is None:
-        return False
-    real = match.to_real(value)
-
-    def distance_from(tensor: str) -> float:
-        expected = reference.value(tensor)
-        return math.inf if expected is None else relative_l2(expected, real)
-
-    own = distance_from(name)
-    neighbours = {
-        *graph.reads[maker],
-        *(n for i in graph.successors(maker) for n in graph.makes[i]),
-    } - {name}
-    limit = (
-        own * DOUBTFUL if own > NEAR else own / CLEARER
-    )  # few values below 0: the own one is near as well
-    return any(distance_from(n) < limit for n in neighbours if n in graph.maker)
-
-
-def _is_same_operator(tflite: protobuf.NodeProto, node: protobuf.NodeProto) -> bool:
-    """Is an ONNX node all that an operator of TensorFlow Lite computes, its bias included?"""
-    if tflite.domain != TFLITE:
-        return False
-    if tflite.op_type in CALLED:
-        return node.op_type == CALLED[tflite.op_type] and len(
-            list(filter(None, tflite.input))
-        ) == len(node.input)
-    return bool(tflite.op_type.replace("_", "").lower() == node.op_type.lower())
 
 
 def _fused(graph: Graph, name: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,20 @@ from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
+    NEAR,
     ModelValues,
-    is_far_off,
+    find_misshapen,
     match_tensors,
     value_tensors,
 )
 from subgraph.trials.matching.matched_tensor import MatchedTensor
+from subgraph.trials.matching.meaning import MeaningTests
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
 MAX_ATTEMPTS = 4  # to match more tensors behind a fault
+MAX_BREAKS = 4  # nodes that the reference does not run, after which no more is captured
 MAX_HELD = 128  # tensors in memory while models are matched
 
 
@@ -60,51 +63,83 @@ def pair_models(
         UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names
             no tensor.
     """
+    values.need(value_tensors(graph))
     other_values, unknown = _values_of(graph, other, reference, values, scratch)
     ours = _first_sample(graph, values)
     theirs = _first_sample(other, other_values)
-    matches = match_tensors(ours, theirs, tensor_map)
-    for attempt in range(MAX_ATTEMPTS if is_far_off(ours, theirs, matches) else 0):
-        pair = CandidateModel(graph, other, matches, other_values)
-        theirs = _first_sample(
-            other, _from_matched(pair, values, scratch / f"other-again{attempt}")
-        )
-        more = match_tensors(ours, theirs, tensor_map, matches)
-        if len(more) == len(matches):
+    pair = CandidateModel(graph, other, {}, other_values, unknown)
+    pair = _match_by_meaning(pair, ours, theirs, values, scratch, tensor_map)
+    for attempt in range(MAX_ATTEMPTS if other_values else 0):
+        tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
+        if not attempt and tests.agree_in_place(NEAR):
             break
-        matches = more
+        theirs = _first_sample(other, _from_matched(tests))
+        more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
+        if len(more) == len(pair.matches):
+            break
+        pair = replace(pair, matches=more)
     wanted = (choice or OutputChoice()).select(n for n in graph.outputs if n in graph.maker)
-    unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in matches]
+    unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in pair.matches]
     if unmatched:
         raise UsageError(
             f"the output '{unmatched[0]}' is not in {other.path.name}",
             "--map FILE, with a line OURS THEIRS, names it",
             code="pair.unmatched",
         )
-    return CandidateModel(graph, other, _typed(other, matches), other_values, unknown)
+    return replace(pair, matches=_typed(other, pair.matches, values.records[0]))
 
 
-def _typed(other: Graph, matches: Mapping[str, MatchedTensor]) -> Mapping[str, MatchedTensor]:
-    """The matches, whose element types are those that the candidate's file declares where no value
-    shows them."""
-    declared = other.value_infos({m.name for m in matches.values() if not m.dtype})
+def _match_by_meaning(
+    pair: CandidateModel,
+    ours: ModelValues,
+    theirs: ModelValues,
+    values: ReferenceValues,
+    scratch: Path,
+    tensor_map: Mapping[str, str] | None,
+) -> CandidateModel:
+    """Match tensors by name and by value, without those whose names are refuted."""
+    match = partial(match_tensors, ours, theirs, tensor_map)
+    pair = replace(pair, matches=match())
+    if pair.values is None:
+        return pair
+    misshapen = find_misshapen(ours, theirs, pair.matches)
+    if misshapen:
+        tentative = replace(pair, matches=match(misshapen=misshapen))
+        tests = MeaningTests(tentative, values, scratch / "other-shapes")
+        misshapen = tests.find_misshapen(misshapen & tentative.matches.keys())
+        pair = replace(pair, matches=match(misshapen=misshapen))
+    for attempt in range(MAX_ATTEMPTS):
+        found = MeaningTests(pair, values, scratch / f"other-names{attempt}").find_refuted()
+        if not found:
+            break
+        refuted = {*pair.refuted, *((name, pair.matches[name].name) for name in found)}
+        matches = match(refuted=refuted, misshapen=misshapen)
+        pair = replace(pair, matches=matches, refuted=refuted)
+    return pair
+
+
+def _typed(
+    other: Graph, matches: Mapping[str, MatchedTensor], ours: Mapping[str, Record]
+) -> Mapping[str, MatchedTensor]:
+    """The matches, with element types where no value shows them: those that the candidate's file
+    declares, else those of our tensors."""
+    untyped = {name: m for name, m in matches.items() if not m.dtype}
+    declared = other.value_infos({m.name for m in untyped.values()})
     types = {name: declared_type(info.type)[1] for name, info in declared.items()}
-    return {
-        n: m.of_type(types[m.name] or "") if not m.dtype and types.get(m.name) else m
-        for n, m in matches.items()
+    typed = {
+        n: m.of_type(types.get(m.name) or (ours[n].dtype if m.plain else ""))
+        for n, m in untyped.items()
     }
+    return {**matches, **typed}
 
 
 def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
     """Values of a model's tensors on the first sample; None for sequences, and where the model
     cannot be run."""
-    if values is None:
-        return ModelValues(graph, lambda name: None)
-    values.need(value_tensors(graph))
 
     @lru_cache(maxsize=MAX_HELD)
     def value(name: str) -> Array | None:
-        record = values.records[0].get(name)
+        record = values.records[0].get(name) if values else None
         array = record.array() if record and record.form == "tensor" else None
         return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else None
 
@@ -124,7 +159,7 @@ def _values_of(
             (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
             samples.append(replace(sample, label=values.labels[k]))
         other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
-        other_values.need(value_tensors(other))
+        other_values.need(list(other.inputs))
     except SubcutError as e:
         log.info(
             "%s cannot be run on the reference, so that names alone decide: %s",
@@ -132,34 +167,49 @@ def _values_of(
             e.what,
         )
         return None, e.what
-    return other_values, ""
+    return other_values, _need_computable(other_values, value_tensors(other))
 
 
-def _from_matched(
-    pair: CandidateModel, values: ReferenceValues, folder: Path
-) -> ReferenceValues | None:
-    """The candidate's values on the first sample, each computed from the reference's values of the
-    tensors before it.
+def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
+    """Capture the tensors that the reference can compute; return why it cannot compute the first
+    of the others, "" if there is none.
 
-    None where the candidate's model does not take these.
+    `names` are in topological order. Halves are tried where all at once fail, and nothing
+    downstream of a node that fails: one run, or a few per such node.
     """
-    assert pair.values is not None
-    folder.mkdir()
-    again = ReferenceValues(pair.graph, pair.values.reference, pair.values.samples[:1], folder)
-    again.captured = pair.values.captured[:1]
-    known = [
-        (m, r) for n, m in pair.matches.items() if (r := values.records[0][n]).form == "tensor"
-    ]
-    fed = {
-        match.name: match.converted(record, folder, f"m{k}")
-        for k, (match, record) in enumerate(known)
-    }
-    again.records = [{n: pair.values.records[0][n] for n in pair.graph.inputs} | fed]
-    try:
-        again.need(value_tensors(pair.graph), near=True)
-    except SubcutError as e:
-        log.debug("%s cannot be run from the matched tensors: %s", pair.graph.path.name, e.what)
-        return None
+    graph = values.graph
+    broken = set[int]()
+    reasons: list[str] = []
+
+    def need(some: Sequence[str]) -> None:
+        some = [n for n in some if graph.maker.get(n) not in broken]
+        try:
+            if len(reasons) < MAX_BREAKS:
+                values.need(some, near=True)
+            return
+        except SubcutError as e:
+            reason = e.what
+        if len(some) == 1:
+            reasons.append(reason)
+            broken.update(graph.descendants([graph.maker[some[0]]]))
+            return
+        need(some[: len(some) // 2])
+        need(some[len(some) // 2 :])
+
+    need(names)
+    return next(iter(reasons), "")
+
+
+def _from_matched(tests: MeaningTests) -> ReferenceValues:
+    """The candidate's values on the first sample, each computed from the reference's values of the
+    tensors before it, as far as it takes these."""
+    pair = tests.pair
+    own = pair.values
+    assert own
+    again = ReferenceValues(pair.graph, own.reference, own.samples[:1], tests.folder / "again")
+    again.captured = own.captured[:1]
+    again.records = [{n: own.records[0][n] for n in pair.graph.inputs} | tests.fed]
+    _need_computable(again, value_tensors(pair.graph))
     return again
 
 

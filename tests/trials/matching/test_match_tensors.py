@@ -116,25 +116,6 @@ def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
     assert names["c"].name == "c" and "a" not in names
 
 
-@pytest.mark.parametrize(
-    "negative", [1.0, 0.05]
-)  # share of the values below 0, as which they count
-def test_name_handed_on_by_a_dropped_relu(negative: float, ours: Graph, tmp_path: Path) -> None:
-    """The candidate's `b` holds what the reference's Relu reads, even if that is nearly the
-    same."""
-    a = np.where(MINE["a"] < 0, negative * MINE["a"], MINE["a"])
-    other = model(
-        tmp_path / "other.onnx",
-        [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")],
-        ["x"],
-        "y",
-    )
-    theirs = {"x": MINE["x"], "b": a, "c": MINE["c"], "y": MINE["y"]}
-    mine = MINE | {"a": a, "b": np.maximum(a, 0)}
-    names = match_tensors(ModelValues(ours, mine.get), ModelValues(other, theirs.get))
-    assert "b" not in names
-
-
 def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Path) -> None:
     """Height and width are equal, and the values are far off, so that they do not tell the order. A
     Transpose does."""

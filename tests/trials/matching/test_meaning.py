@@ -1,0 +1,201 @@
+"""A name of the candidate's model that means another tensor is refuted, a fault is not; a tensor
+whose shape is wrong there is a boundary. Covers `trials.matching.meaning` and
+`trials.matching.pair_models`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from fixtures import converted, networks
+from subgraph.graph.graph import load
+from subgraph.runtime.candidate import parse
+from subgraph.runtime.inputs import Feeding
+from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.session import Setup, open_with_processes
+from tests.helpers import text_models
+
+Weights = dict[str, npt.NDArray[np.float32]]
+SCALED = (
+    "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+    " { [conv] a = Conv<pads=[1,1,1,1]>(x, w)  [bn] b = BatchNormalization(a, s, o, m, v)"
+    "  [relu] c = Relu(b)  [last] y = Conv<pads=[1,1,1,1]>(c, u) }"
+)
+FOLDED = (
+    "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+    " { [conv] a = Conv<pads=[1,1,1,1]>(x, w, o)  [relu] c = Relu(a)"
+    "  [last] y = Conv<pads=[1,1,1,1]>(c, u) }"
+)
+
+
+def draw_weights() -> Weights:
+    """Weights of `SCALED`; mean and variance of the normalization are 0 and 1."""
+    draw = np.random.default_rng(3)
+    shapes = {"w": (4, 3, 3, 3), "s": (4,), "o": (4,), "u": (4, 4, 3, 3)}
+    weights = {n: draw.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    return weights | {"m": np.zeros(4, np.float32), "v": np.ones(4, np.float32)}
+
+
+def pair(folder: Path, *inputs: str) -> CandidateModel:
+    """The models `model.onnx` and `other.onnx` of a folder."""
+    setup = Setup(
+        parse("ort"), Feeding(inputs), folder / "out", candidate_model=folder / "other.onnx"
+    )
+    with open_with_processes(load(folder / "model.onnx"), setup, parse("ort")) as trials:
+        assert trials.runtime.own_model
+        return trials.runtime.own_model
+
+
+def save_folded(folder: Path, change: Callable[[Weights], None] = lambda weights: None) -> None:
+    """Save `SCALED`; and the same with the normalization in the Conv, after a change of weights."""
+    weights = draw_weights()
+    text_models.save(folder / "model.onnx", SCALED, **weights)
+    change(weights)
+    scale = (weights["s"] / np.sqrt(weights["v"] + np.float32(1e-5))).astype(np.float32)
+    folded = weights["w"] * scale[:, None, None, None]
+    text_models.save(folder / "other.onnx", FOLDED, w=folded, o=weights["o"], u=weights["u"])
+
+
+def test_name_that_a_folded_normalization_leaves_is_matched_with_its_output(
+    tmp_path: Path,
+) -> None:
+    save_folded(tmp_path)
+    found = pair(tmp_path)
+    assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "b": "a", "c": "c", "y": "y"}
+    assert found.refuted == {("a", "a")}
+
+
+def test_fault_downstream_does_not_hide_a_name_that_moved(tmp_path: Path) -> None:
+    save_folded(tmp_path, lambda weights: weights.update(u=weights["u"][:, ::-1].copy()))
+    assert pair(tmp_path).refuted == {("a", "a")}
+
+
+def test_two_names_in_a_row_that_moved_are_refuted_together(tmp_path: Path) -> None:
+    """Each Conv has its normalization folded, and nothing is between the two."""
+    weights = draw_weights()
+    chain = (
+        "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+        " { a = Conv<pads=[1,1,1,1]>(x, w)  b = Mul(a, k)  c = Conv<pads=[1,1,1,1]>(b, u)"
+        "  d = Mul(c, k)  y = Relu(d) }"
+    )
+    folded = (
+        "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+        " { a = Conv<pads=[1,1,1,1]>(x, w)  c = Conv<pads=[1,1,1,1]>(a, u)  y = Relu(c) }"
+    )
+    k = np.array([0.5, 2, 3, 4], np.float32).reshape(1, 4, 1, 1)
+    w = weights["w"]
+    u = weights["u"]
+    text_models.save(tmp_path / "model.onnx", chain, w=w, u=u, k=k)
+    turned = k.reshape(4, 1, 1, 1)
+    text_models.save(tmp_path / "other.onnx", folded, w=w * turned, u=u * turned)
+    found = pair(tmp_path)
+    assert found.refuted == {("a", "a"), ("c", "c")}
+    assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "b": "a", "d": "c", "y": "y"}
+
+
+def test_faulty_weights_refute_no_name(tmp_path: Path) -> None:
+    weights = draw_weights()
+    text_models.save(tmp_path / "model.onnx", SCALED, **weights)
+    weights["w"] = weights["w"][:, ::-1].copy()
+    text_models.save(tmp_path / "other.onnx", SCALED, **weights)
+    found = pair(tmp_path)
+    assert (set(found.matches), set(found.refuted)) == ({"x", "a", "b", "c", "y"}, set())
+
+
+def test_relu_that_a_quantizer_stands_for_hands_its_name_on(tmp_path: Path) -> None:
+    """The candidate's `b` is what the reference's Relu reads; its own Relu is the clipping."""
+    plain = "g (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  b = Relu(a)  y = MatMul(b, w) }"
+    dropped = (
+        "g (float[4,8] x) => (float[4,8] y) { b = MatMul(x, w)  c = QuantizeLinear(b, s, z)"
+        "  d = DequantizeLinear(c, s, z)  y = MatMul(d, w) }"
+    )
+    w = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+    step = {"s": np.float32(0.06), "z": np.uint8(0)}
+    text_models.save(tmp_path / "model.onnx", plain, w=w)
+    text_models.save(tmp_path / "other.onnx", dropped, w=w, **step)
+    found = pair(tmp_path)
+    assert ("b", "b") in found.refuted
+    assert {n: m.name for n, m in found.matches.items()} == {
+        "x": "x",
+        "a": "b",
+        "b": "c",
+        "y": "y",
+    }
+
+
+def test_tensor_that_no_output_needs_is_no_boundary(tmp_path: Path) -> None:
+    ours = "g (float[2,3] x) => (float[2,3] y) { a = Exp(x)  b = Relu(a)  c = Sin(b)  y = Neg(c) }"
+    dead = "g (float[2,3] x) => (float[2,3] y) { a = Exp(x)  b = Relu(a)  c = Sin(a)  y = Neg(c) }"
+    text_models.save(tmp_path / "model.onnx", ours)
+    text_models.save(tmp_path / "other.onnx", dead)
+    assert set(pair(tmp_path).matches) == {"x", "a", "c", "y"}
+
+
+RESHAPED = "g (float[1,16] x) => (float[1,16] y) {{ a = Exp(x)  {}  y = Relu(f) }}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_matched"),
+    [
+        ("b = Identity(a)  c = Softmax<axis=-1>(b)  f = Reshape(c, flat)", True),
+        ("b = Identity(a)  c = Sin(b)  f = Reshape(c, flat)", False),
+    ],
+)
+def test_tensor_of_another_shape_is_a_boundary_if_what_reads_it_needs_ours(
+    nodes: str, is_matched: bool, tmp_path: Path
+) -> None:
+    """The Softmax needs the 4×4 values that the candidate's model has as 1×16; a Sin does not."""
+    ours = nodes.replace("Identity(a)", "Reshape(a, square)")
+    shapes = {"square": np.array([4, 4]), "flat": np.array([1, 16])}
+    text_models.save(tmp_path / "model.onnx", RESHAPED.format(ours), **shapes)
+    text_models.save(tmp_path / "other.onnx", RESHAPED.format(nodes), flat=shapes["flat"])
+    found = pair(tmp_path)
+    assert ("b" in found.matches) is is_matched
+    assert not found.refuted
+
+
+def test_reshaped_vector_is_not_taken_for_a_transposed_one(tmp_path: Path) -> None:
+    """1×16 and 16×1 differ by an exchange of axes, and by a Reshape; the MatMul takes the first."""
+    ours = "g (float[1,16] x) => (float[1,3] y) { a = Exp(x)  b = Relu(a)  y = MatMul(b, w) }"
+    turned = ours.replace("Relu(a)", "Reshape(a, tall)")
+    w = np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
+    text_models.save(tmp_path / "model.onnx", ours, w=w)
+    text_models.save(tmp_path / "other.onnx", turned, w=w, tall=np.array([16, 1]))
+    found = pair(tmp_path)
+    assert found.matches["b"].perm == ()
+
+
+def test_types_behind_a_contrib_operator_are_ours(tmp_path: Path) -> None:
+    """onnx infers no type there, and the reference does not run this operator."""
+    ours = "g (float[2,4] x) => (float[2,4] y) { a = Relu(x)  b = Exp(a)  y = Neg(b) }"
+    theirs = ours.replace("Exp", "odd.Wave")
+    text_models.save(tmp_path / "model.onnx", ours)
+    text_models.save(tmp_path / "other.onnx", theirs, domains=("odd",))
+    matches = pair(tmp_path).matches
+    assert {name: m.dtype for name, m in matches.items()} == dict.fromkeys("xaby", "float32")
+
+
+HEALTHY: dict[str, Callable[[onnx.ModelProto, converted.Feeds], onnx.ModelProto]] = {
+    "int8": converted.int8,
+    "fp16": converted.fp16,
+    "extended": lambda model, _: converted.optimized(model, "extended"),
+    "nhwc": lambda model, _: converted.nhwc(model),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", HEALTHY)
+def test_faultless_conversion_keeps_the_meaning_of_all_names(form: str, tmp_path: Path) -> None:
+    model = networks.vision()
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    image = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    np.save(tmp_path / "x.npy", image)
+    onnx.save(model, tmp_path / "model.onnx")
+    name = model.graph.input[0].name
+    onnx.save(HEALTHY[form](model, {name: image}), tmp_path / "other.onnx")
+    assert not pair(tmp_path, f"{name}={tmp_path / 'x.npy'}").refuted
