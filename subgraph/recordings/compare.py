@@ -309,7 +309,7 @@ class _Judging:
     ) -> Judgement:
         label = self.judge.model.values.labels[k]
         is_output = name in self.judge.model.graph.outputs
-        context = OutputContext(name, self.precision, noise, is_output)
+        context = OutputContext(name, self.precision, noise, is_output, has_fixed_point=True)
         return judge_values(reference, value, self.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:

@@ -81,12 +81,23 @@ class Judge:
         and the remaining nodes are computed as precisely as in any other model.
         """
         other = self.runtime.own_model
-        of_model = other.precision if other else None
-        claim = Precision(
-            self.runtime.candidate.precision or of_model or self.runtime.about.precision
-        )
+        claim = self._declared
         is_quantized_itself = not other and quantizes_itself(self.model.graph)
         return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
+
+    @cached_property
+    def _declared(self) -> Precision:
+        """The precision that the user, the candidate's own model or the backend declares."""
+        other = self.runtime.own_model
+        of_model = other.precision if other else None
+        return Precision(
+            self.runtime.candidate.precision or of_model or self.runtime.about.precision
+        )
+
+    @property
+    def has_fixed_point(self) -> bool:
+        """Whether the candidate declares int8: its arithmetic may be fixed point."""
+        return self._declared is Precision.INT8
 
     def claim(self, region: Region) -> Precision:
         """The precision that the candidate claims in a region: that of its own model's element
@@ -282,6 +293,7 @@ class Judge:
                 is_model_output,
                 half_step,
                 len(values.samples),
+                self.has_fixed_point,
             )
             yield judge(reference, value, self.rule, context, sample)
 

@@ -93,7 +93,12 @@ def _errors(
     noise = region_noise(trials.model, region, {**values, **expected})
     errors = []
     for name, record in expected.items():
-        context = OutputContext(name, trials.judge.precision, noise.of(name))
+        context = OutputContext(
+            name,
+            trials.judge.precision,
+            noise.of(name),
+            has_fixed_point=trials.judge.has_fixed_point,
+        )
         judgement = judge(record.value(), values[name].value(), trials.judge.rule, context)
         if judgement.status is Status.FAIL:
             error = judgement.errors.get("max_rel", math.nan)

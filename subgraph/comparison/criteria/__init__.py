@@ -154,6 +154,7 @@ class OutputContext:
         half_step: how far the candidate's type moves a value if it is the one that the operator
             must have.
         samples: of how many samples there are such outputs.
+        has_fixed_point: whether the candidate declares int8: it may round a code to the next one.
     """
 
     name: str
@@ -162,6 +163,7 @@ class OutputContext:
     is_model_output: bool = False
     half_step: float = 0.0
     samples: int = 1
+    has_fixed_point: bool = False
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,11 @@ Other values: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i �
 noise_j) (equal values never: ONNX fixes their order; but behind quantization, if a perturbed run
 breaks that tie). Quantized values behind no other quantizer of the region, and such that were just
 dequantized, may be 0.55 of a step from what is quantized, or 0.5 + k·eps of the largest of these;
-1.5 behind operators whose integer kernels are tables (`properties.COARSE`); farther in twice as
-many elements as in the worst of 8 runs. Others may be off by one step, or twice what perturbed runs
-show, in twice that share plus one element. Booleans and classes: the same share; the
-one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression: as sets.
+1.5 behind operators whose integer kernels are tables (`properties.COARSE`), in recordings, or if
+the candidate declares int8: it may compute in fixed point; farther in twice as many elements as in
+the worst of 8 runs. Others may be off by one step, or twice what perturbed runs show, in twice that
+share plus one element. Booleans and classes: the same share; the one element only if perturbed runs
+change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
 Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators
@@ -206,7 +207,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if noise and pair.kind == "integer" and noise.are_codes():
         return _codes(pair, context, noise)
     if noise and (quantized := noise.quantized_values()):
-        return _nearest_codes(pair, context.claim, noise, quantized, k or K[context.claim])
+        return _nearest_codes(pair, context, noise, quantized, k or K[context.claim])
     if (
         noise
         and (not pair.floating or noise.behind_choice())
@@ -337,11 +338,12 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
 
 
 def _nearest_codes(
-    pair: Pair, claim: Precision, noise: Noise, quantized: QuantizedValues, k: float
+    pair: Pair, context: OutputContext, noise: Noise, quantized: QuantizedValues, k: float
 ) -> Ruling:
     """Codes beside what their quantizer rounds: each must be the nearest one, or as near."""
     largest = float(np.abs(quantized.exact - quantized.zero).max(initial=0.0))
-    allowed = 0.5 + max(TIE, k * claim.eps * largest, float(quantized.is_coarse))
+    has_next_codes = float(quantized.is_coarse or context.has_fixed_point)
+    allowed = 0.5 + max(TIE, k * context.claim.eps * largest, has_next_codes)
 
     def is_far(values: Array) -> Array:
         return np.asarray(np.abs(quantized.distances(values)) > allowed)
@@ -350,7 +352,7 @@ def _nearest_codes(
     changed = _changed(pair)
     if not far.any():
         return agree(f"{changed}, each to a code as near to what is quantized")
-    runs = noise.perturbed(claim, JUMP_RUNS)
+    runs = noise.perturbed(context.claim, JUMP_RUNS)
     most = int(MAX_SHARE * max(np.count_nonzero(is_far(values)) for values in runs))
     found = int(np.count_nonzero(far))
     distances = quantized.distances(pair.candidate)[far]

@@ -186,6 +186,12 @@ def test_operators_whose_kernels_are_tables_have_a_step_more(
     assert judged(CODES, CODES + 1, noise).status is status
 
 
+def test_candidate_that_declares_int8_has_a_step_more() -> None:
+    context = OutputContext("y", FP32, quantized(MIDDLES, runs=[CODES]), has_fixed_point=True)
+    assert rule("")(Pair(CODES, CODES + 1), context).status is AGREE
+    assert rule("")(Pair(CODES, CODES + 2), context).status is FAIL
+
+
 def test_lower_precision_allows_the_rounding_of_what_is_quantized() -> None:
     noise = quantized(MIDDLES + 0.2, runs=[CODES])
     assert judged(CODES, CODES - 1, noise, BF16).status is AGREE

@@ -483,3 +483,34 @@ def test_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make)
         region.noise.of("y").quantizes()
         and (region.noise.of("y").rounded(Precision.FP16) == right).mean() > 0.98
     )
+
+
+# ------------------------------------------------------------ what a quantizer rounds
+
+QUANTIZERS = {"s": np.float32(0.1), "t": np.float32(0.3), "z": np.int8(2)}
+PAIR = " %s = QuantizeLinear (%s, %s, z) %s = DequantizeLinear (%s, %s, z)"
+FIRST = PAIR % ("q", "a", "s", "b", "q", "s")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "source"),
+    [
+        ("a = Exp(x)" + PAIR % ("q", "a", "s", "y", "q", "s"), "exp"),
+        ("a = Exp(x)" + FIRST + PAIR % ("p", "b", "t", "y", "p", "t"), "exp in steps"),
+        ("a = Exp(x)" + FIRST + " c = Abs(b)" + PAIR % ("p", "c", "t", "y", "p", "t"), ""),
+        ("a = Exp(x)" + FIRST + " y = Abs(b)", ""),
+    ],
+    ids=["quantizer", "requantization", "behind another quantizer", "no quantizer"],
+)
+def test_what_the_only_quantizer_rounds_is_known(make: Make, nodes: str, source: str) -> None:
+    """A requantization rounds steps that the region itself makes."""
+    x = normal(1, 40) / 2
+    text = f"g (float[1,40] x) => (float[1,40] y) {{ {nodes} }}"
+    found = make(text, {"x": x}, **QUANTIZERS).noise.of("y").quantized_values()
+    if not source:
+        assert found is None
+        return
+    assert found and found.is_coarse and found.zero == 2
+    step = 0.1 if source == "exp" else 0.3
+    real = np.exp(x) if source == "exp" else np.round(np.exp(x) / np.float32(0.1)) * 0.1
+    np.testing.assert_allclose(found.exact, real / step + 2, rtol=1e-5)
