@@ -94,7 +94,8 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
         )
         for items in finding.regions:
             region = oracle.region(items)
-            result = oracle.run_result(region)
+            with oracle.trials.log.count_as_extra(region):
+                result = oracle.run_result(region)
             error = error_of(oracle.trials.judge.verdict(region, result).worst)
             agrees_usually = is_single and agrees(usual, region, result)
             deviations.append(

@@ -41,7 +41,7 @@ def explain(
     began = time.monotonic()
     trials = blame.trials
     wrong = blame.is_wrong
-    if (places := len(search.findings)) > 1:
+    if (places := sum(1 + len(f.repeats or ()) for f in search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")
     passes = blame.passes() if wrong else []
     attributes = blame.attributes() if wrong else []

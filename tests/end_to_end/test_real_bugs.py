@@ -6,11 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from benchmarks.real import BUGS, FIXTURES, LIGHT, Bug
-from tests.helpers import fake_candidate
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import subcut
 from tests.helpers.versions import with_padfusion_bug
 
@@ -112,3 +113,38 @@ def test_softmax_9_is_wrong_in_mnn(tmp_path: Path) -> None:
     ).document
     cures = {cure["what"]: cure["proven"] for cure in blamed["cures"]}
     assert cures["opset 13 instead of 9"], "the whole model, converted"
+
+
+def save_gelus(path: Path, blocks: int) -> None:
+    """Save blocks of Gemm, a GELU of single operators, and a sum by ScatterElements."""
+    draw = np.random.default_rng(0).standard_normal
+    weights = {"idx": np.arange(60).reshape(10, 6) // 6 % 5, "sqrt2": np.float32(2**0.5)}
+    weights |= {
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+        "zeros": np.zeros((5, 6), np.float32),
+    }
+    nodes = []
+    for k in range(blocks):
+        weights[f"w{k}"] = (draw((6, 6)) / 3).astype(np.float32)
+        weights[f"t{k}"] = (draw((10, 5)) / 3).astype(np.float32)
+        nodes.append(
+            f"[gemm{k}] g{k} = Gemm(x{k}, w{k}) [div{k}] d{k} = Div(g{k}, sqrt2)"
+            f" [erf{k}] e{k} = Erf(d{k}) [add{k}] a{k} = Add(e{k}, one)"
+            f" [mulh{k}] h{k} = Mul(a{k}, half) [gelu{k}] m{k} = Mul(g{k}, h{k})"
+            f' [scatter{k}] s{k} = ScatterElements<axis = 0, reduction = "add">(zeros, idx, m{k})'
+            f" [matmul{k}] u{k} = MatMul(t{k}, s{k}) [res{k}] x{k + 1} = Add(u{k}, x{k})"
+        )
+    text = f"g (float[10, 6] x0) => (float[10, 6] x{blocks}) {{ {' '.join(nodes)} }}"
+    text_models.save(path, text, **weights)
+
+
+@pytest.mark.slow
+def test_each_cause_is_one_finding_in_opencv(tmp_path: Path) -> None:
+    """OpenCV 5 dies of a GELU, and throws at a sum into fewer rows: twelve findings in 331 runs."""
+    save_gelus(tmp_path / "m.onnx", 4)
+    document = bisect(tmp_path / "m.onnx", "-c", "opencv", cwd=tmp_path)
+    causes = {(f["nodes"][-1][:-1], f["signature"]): f for f in document["findings"]}
+    assert causes.keys() == {("gelu", "crash"), ("scatter", "throws")}
+    assert all(len(f["repeats"]) == 3 and f["certified"] for f in causes.values())
+    assert document["complete"] and document["trials"] <= 70
