@@ -1,14 +1,13 @@
 """Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound
 networks.
 
-Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, all
+Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_windows`, all
 rules, and `commands.lint`.
 """
 
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -27,14 +26,12 @@ from subgraph.errors import InputError, Refused, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection import lint
 from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, LintContext, LintIssue, custom_domain
-from subgraph.inspection.lint._resize import COORDINATES, ROUNDED, Axis
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
-from tests.helpers.runs import evaluate
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 RULES = plugins.names("lint")
@@ -751,30 +748,6 @@ def test_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
         [f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (linear, nearest)
     ]
     assert told == [[WARNING], [NOTE]]
-
-
-@pytest.mark.parametrize("scale", [0.4, 0.5, 0.7, 1.3, 1.7, 2, 3])
-@pytest.mark.parametrize(
-    "mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
-)
-def test_positions_are_those_of_onnxruntime(mode: str, scale: float) -> None:
-    """A ramp shows which cell each output copies. Positions that are nearly between two cells are
-    not compared."""
-    axis = Axis(10, math.floor(10 * np.float32(scale)), float(np.float32(scale)))
-    ramp = np.arange(10, dtype=np.float32).reshape(1, 1, 1, 10)
-    graph = "g (float[1,1,1,10] x) => (float[1,1,1,N] y) {{ [n] y = Resize<{}>(x, , s) }}"
-
-    def of_runtime(settings: str) -> np.ndarray[Any, Any]:
-        made = text_models.model(graph.format(settings), s=np.array([1, 1, 1, scale], np.float32))
-        (value,) = evaluate(made, {"x": ramp}).values()
-        return np.asarray(value).ravel()
-
-    assert np.allclose(of_runtime(f'{LINEAR}="{mode}"'), axis.reads(mode), atol=1e-5)
-    raw = np.array([COORDINATES[mode](x, 10, axis.out, axis.scale) for x in range(axis.out)])
-    for rounding in ROUNDED:
-        apart = np.abs(raw * 2 - np.rint(raw * 2)) > 1e-5
-        seen = of_runtime(f'{NEAREST}="{mode}", nearest_mode="{rounding}"')
-        assert (seen == axis.picks(mode, rounding))[apart].all(), rounding
 
 
 def test_sizes_count_where_no_scales_are_given(tmp_path: Path) -> None:

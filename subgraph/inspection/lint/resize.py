@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
-from subgraph.inspection.lint._resize import CLOSE, COORDINATES, ROUNDED, Axis, axes
 
-# what targets compute for linear and cubic; for nearest it is asymmetric with floor
-COMMON = "half_pixel"
+# what targets compute for linear and cubic; the others differ from half_pixel for few sizes only
+COMMON = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 FIRST_OPSET = 11  # rule `upsample` reports older ones
-# Coordinate mode → operators of TensorFlow Lite that are exported with it.
+# Other coordinate modes → operators of TensorFlow Lite that are exported with it.
 BILINEAR = {
     "align_corners": " (TFLite's ResizeBilinear with align_corners)",
     "asymmetric": " (TFLite's ResizeBilinear with neither align_corners nor half_pixel_centers)",
+    "tf_half_pixel_for_nn": "",
 }
 NEIGHBOR = {
     "align_corners": " (TFLite's ResizeNearestNeighbor with align_corners)",
@@ -31,72 +31,58 @@ PLAIN = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Resize whose mode makes a difference at its sizes; none where all modes read the same cells."""  # noqa: E501
+    """Each Resize in a mode that makes a difference; none of one that changes no size."""
     for node in context.nodes("Resize"):
-        if (node.version or FIRST_OPSET) < FIRST_OPSET:
-            continue
         mode = node.attribute("mode", "nearest")
         coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
-        if mode is None or coordinates is None:
+        is_old = (node.version or FIRST_OPSET) < FIRST_OPSET
+        scales = _scales(node)
+        if is_old or mode is None or coordinates is None or (scales and set(scales) == {1.0}):
             continue
-        changing = axes(node)
-        if changing == []:
-            continue
-        check_mode = _nearest if mode == "nearest" else _interpolated
-        yield from check_mode(node, coordinates, changing)
+        if coordinates not in (*COMMON, *BILINEAR):
+            yield _special(node, coordinates)
+        elif mode == "nearest":
+            yield from _nearest(node, coordinates, scales)
+        elif coordinates not in COMMON:
+            reason = (
+                f"{mode} with {coordinates}{BILINEAR[coordinates]}: targets that compute half_pixel"
+                " give shifted values"
+            )
+            yield warning(node, reason, HALF_PIXEL)
         if mode == "cubic":
             yield _cubic(node)
 
 
-def _interpolated(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
-    """Linear and cubic: positions compared with those of half_pixel."""
-    if mode not in COORDINATES:
-        yield _special(node, mode)
-    elif mode == "pytorch_half_pixel" and changing is None:
-        return  # it differs for outputs of one cell only
-    elif mode != COMMON and (changing is None or any(_differs(axis, mode) for axis in changing)):
-        kind = node.attribute("mode")
-        reason = (
-            f"{kind} with {mode}{BILINEAR.get(mode, '')}: targets that compute half_pixel give"
-            " shifted values"
-        )
-        yield warning(node, reason, HALF_PIXEL)
+def _scales(node: LintNode) -> list[float] | None:
+    """The scales, of the axes that are listed or of the spatial ones; None if they are unknown."""
+    given = node.constant(2)
+    if given is not None and given.size:
+        return [float(scale) for scale in given.ravel()]
+    before = (node.shape(node.input(0)) or [])[2:]
+    after = (node.shape(node.output(0)) or [])[2:]
+    known = [size for size in (*before, *after) if isinstance(size, int) and size > 0]
+    if not before or len(known) != len(before) + len(after):
+        return None
+    return [size / old for old, size in zip(before, after, strict=True)]
 
 
-def _differs(axis: Axis, mode: str) -> bool:
-    return any(
-        abs(a - b) > CLOSE for a, b in zip(axis.reads(mode), axis.reads(COMMON), strict=True)
-    )
-
-
-def _nearest(node: LintNode, mode: str, changing: list[Axis] | None) -> Iterator[LintIssue]:
-    """Cells compared with those of asymmetric with floor."""
+def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Iterator[LintIssue]:
+    """Compared with asymmetric and floor, which half_pixel gives as well for whole scales."""
     rounding = node.attribute("nearest_mode", "round_prefer_floor")
-    if mode not in COORDINATES:
-        yield _special(node, mode)
-        return
-    if rounding not in ROUNDED or (mode, rounding) == ("asymmetric", "floor"):
+    are_whole = scales is not None and all(scale.is_integer() for scale in scales)
+    is_rounded = mode in COMMON and str(rounding).startswith("round")
+    if (mode, rounding) == ("asymmetric", "floor") or (are_whole and is_rounded):
         return
     title = f"nearest with {mode}{NEIGHBOR.get(mode, '')} and {rounding}"
-    if changing is None:
+    if scales is None:
         reason = (
             f"{title}, sizes open: for some of them targets that round otherwise pick neighboring"
             " cells"
         )
         yield note(node, reason, PLAIN)
         return
-    pairs = [
-        p
-        for a in changing
-        for p in zip(a.picks(mode, rounding), a.picks("asymmetric", "floor"), strict=True)
-    ]
-    other = sum(cell != plain for cell, plain in pairs)
-    if other:
-        reason = (
-            f"{title}: targets with plain nearest (asymmetric, floor) pick another cell at {other}"
-            f" of {len(pairs)}"
-        )
-        yield warning(node, f"{reason} positions", PLAIN)
+    reason = f"{title}: targets with plain nearest (asymmetric, floor) pick other cells"
+    yield warning(node, reason, PLAIN)
 
 
 def _special(node: LintNode, mode: str) -> LintIssue:
