@@ -35,7 +35,13 @@ from subgraph.commands.help import (
     section_of,
     start_page,
 )
-from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
+from subgraph.commands.live import (
+    EVENTS,
+    FIRST_ANSWER,
+    EventHandler,
+    LineFormatter,
+    ProgressHandler,
+)
 from subgraph.commands.options import Text, option
 from subgraph.documents import to_json
 from subgraph.errors import (
@@ -292,7 +298,7 @@ def _set_up_log(*, verbose: bool, quiet: bool, live: bool) -> None:
         handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
-    level = logging.WARNING if quiet else logging.INFO
+    level = FIRST_ANSWER if quiet else logging.INFO
     log.setLevel(logging.DEBUG if verbose else level)
 
 

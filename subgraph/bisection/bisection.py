@@ -50,6 +50,7 @@ log = logging.getLogger("subcut")
 SEARCH_SHARE = (
     0.9  # of the time; the explanations of what was found have the remaining one at least
 )
+END_SECONDS = 1.5  # of the time, for ending a run that is under way and writing the result
 WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
@@ -121,7 +122,8 @@ class Bisection:
         self._progress = progress = BisectionProgress()
         trials = self.trials.restarted()
         limit = self.options.limits.max_time
-        trials.runtime.workers.deadline.limit(progress.began, limit)
+        deadline = trials.runtime.workers.deadline
+        deadline.limit(progress.began, limit and limit - min(END_SECONDS, limit / 5))
         progress.oracle = oracle = self.new_oracle(trials)
         place = result_folder.free_place(self.options.place, oracle)
         capture(oracle)  # what the reference cannot run is an error, not a search
@@ -151,6 +153,7 @@ class Bisection:
                 f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
             )
             raise OutOfTime(what, "the same command with more time", code="time.used-up")
+        deadline.limit(progress.began, limit)
         document = self._describe(
             interim,
             [*prepared.notes, age(interim.trials)],

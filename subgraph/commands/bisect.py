@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
 from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
+from subgraph.commands.live import FIRST_ANSWER
 from subgraph.commands.loop import bisect_loop
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import (
@@ -27,12 +28,13 @@ from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.project import parse_seconds
+from subgraph.text import prediction
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.recordings.runs import RecordedRun, RecordingOptions
     from subgraph.runtime.reference import Reference
-    from subgraph.search import Settings
+    from subgraph.search import Settings, Step
     from subgraph.trials.session import Setup
 
 ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
@@ -214,7 +216,9 @@ def log_steps(bisection: Bisection) -> Result:
     from subgraph.reports.text import COLUMNS, render
 
     last_estimate_at = -math.inf
-    for step in bisection:
+    for number, step in enumerate(bisection):
+        if not number:
+            log.log(FIRST_ANSWER, "%s", _first_answer(bisection, step))
         remaining = bisection.remaining
         steps.log_step(
             step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items))
@@ -226,6 +230,25 @@ def log_steps(bisection: Bisection) -> Result:
     terminal = shutil.get_terminal_size((COLUMNS, 0)).columns
     text = render(found, min(terminal, COLUMNS))
     return Result(bisection.document, text.rstrip("\n"), found.exit_code)
+
+
+def _first_answer(bisection: Bisection, step: Step) -> str:
+    """`outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
+    from subgraph.trials.compare import ranking
+    from subgraph.verdict import NUMBERS, Status, name_failure
+
+    verdict = step.answer.verdict
+    if verdict is None or verdict.status is not Status.FAIL:
+        return f"outputs: {step.answer.status}"
+    failing = {j.name for j in verdict.outputs if j.status is Status.FAIL}
+    outputs = {j.name for j in verdict.outputs}
+    where = f" in {len(failing)} of {len(outputs)}" if outputs else ""
+    is_numeric = verdict.signature in NUMBERS
+    kind = "differ" if is_numeric else name_failure(verdict.signature, verdict.process)
+    how = f"outputs: {kind}{where}: {verdict.why}"
+    trials = bisection.oracle.trials
+    ranks = ranking(trials.model, trials.run(trials.model.whole())).values()
+    return ", ".join([how, *dict.fromkeys(prediction(**shares) for shares in ranks)])
 
 
 def _limits(

@@ -17,6 +17,7 @@ from subgraph.commands.color import colored
 from subgraph.text import clean, clean_lines
 
 EVENTS = "SUBCUT_EVENTS"  # environment: messages are lines of JSON
+FIRST_ANSWER = 25  # level of the first answer of a search, which --quiet does not hide
 SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
 
 

@@ -245,7 +245,8 @@ def run_model(worker: Worker, job: Job) -> RunResult:
     """
     result = _run_model(worker, job)
     sources: Mapping[str, str] = {}
-    if worker.alive or not any(one.failure for one in (result, *result.later)):
+    failed = any(one.failure for one in (result, *result.later))
+    if not worker.is_late and (worker.alive or not failed):
         try:
             sources = worker.sources()
         except WorkerDied as e:  # just after its answer
