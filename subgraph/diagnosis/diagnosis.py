@@ -394,7 +394,7 @@ def _of_model(
         return
     if found.status is Status.AGREE:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
-    elif found.status is Status.FAIL and is_same:
+    elif is_same and (found.status is Status.FAIL or not verdict.worst):
         says = f"the reference refuses this piece of {file} as well"
         if verdict.worst:
             says = f"with {file} the reference gives what the candidate gives"

@@ -59,7 +59,8 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     names = {name: match.name for name, match in other.matches.items()}
     pairs = _pair_nodes(ours, theirs, names)
     paired = set(pairs.values())
-    found = [row for i, j in pairs.items() for row in _iter_node(ours.node(i), theirs.node(j))]
+    found = list(_iter_missing_inputs(theirs))
+    found += [row for i, j in pairs.items() for row in _iter_node(ours.node(i), theirs.node(j))]
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
     return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
@@ -201,6 +202,16 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
     if ours.schema and theirs.schema and ours.schema.since_version != theirs.schema.since_version:
         versions = (str(node.schema.since_version) for node in (ours, theirs))
         yield ModelDifference(ours.label, "version of the operator", *versions)
+
+
+def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
+    """Yield inputs of the candidate's model that no node computes."""
+    graph = theirs.graph
+    for j in theirs.nodes:
+        for name in graph.reads[j]:
+            if not (name in graph.maker or name in graph.inputs or graph.is_weight(name)):
+                text = f"'{clean(name)}', which no node computes"
+                yield ModelDifference(clean(graph.label(j)), "input", "", text)
 
 
 def _iter_outputs(

@@ -124,6 +124,16 @@ def test_model_is_to_blame_if_the_reference_computes_the_same_of_it(tmp_path: Pa
     assert {line["kind"] for line in found["evidence"]} == {"conclusion", "model", "noise"}
 
 
+def test_input_that_no_node_computes_is_named(tmp_path: Path) -> None:
+    """The reference refuses that model as well, so no runtime is to blame."""
+    added = TYPES + "{ [mm] a = MatMul (x, w) [last] y = Add (a, %s) }"
+    ours = (added % "b", {"w": WEIGHT, "b": WEIGHT[0]})
+    found = finding(tmp_path, ours, (added % "gone", {"w": WEIGHT}))
+    assert (found["nodes"], found["signature"]) == (["last"], "refused")
+    assert ("last", "input") == rows(found)[0][:2] and has_line(rows(found)[0][3], "'gone'")
+    assert has_line(found["evidence"][0]["says"], "the model", "'gone'")
+
+
 def test_runtime_is_to_blame_if_the_reference_computes_the_other_model_right(
     tmp_path: Path,
 ) -> None:
