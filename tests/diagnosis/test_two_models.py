@@ -130,7 +130,7 @@ def test_input_that_no_node_computes_is_named(tmp_path: Path) -> None:
     ours = (added % "b", {"w": WEIGHT, "b": WEIGHT[0]})
     found = finding(tmp_path, ours, (added % "gone", {"w": WEIGHT}))
     assert (found["nodes"], found["signature"]) == (["last"], "refused")
-    assert ("last", "input") == rows(found)[0][:2] and has_line(rows(found)[0][3], "'gone'")
+    assert rows(found)[0][:2] == ("last", "input") and has_line(rows(found)[0][3], "'gone'")
     assert has_line(found["evidence"][0]["says"], "the model", "'gone'")
 
 
