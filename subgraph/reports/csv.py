@@ -1,15 +1,36 @@
-"""CSV: a line per tensor of a comparison and way in which it was compared; no cell starts a formula."""  # noqa: E501
+"""CSV: the steps and findings of a search, or the tensors of a comparison; no cell is a formula."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Mapping, Sequence
 
 from subgraph.reports import ComparedDocument, cleaned, listed, view
 from subgraph.reports._compared import METRICS
+from subgraph.reports._words import HasNodes
+from subgraph.results.bisect import BisectDocument
 from subgraph.text import cell
 
 FILE = "report.csv"
+SEARCHED = (
+    "row",
+    "number",
+    "kind",
+    "status",
+    "signature",
+    "first",
+    "last",
+    "count",
+    "nodes",
+    "error",
+    "explains",
+    "reproduces",
+    "certified",
+    "seconds",
+    "case",
+)
+MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 COMPARED = (
     "row",
     "index",
@@ -32,16 +53,26 @@ COMPARED = (
 )
 
 
+def render(document: BisectDocument) -> str:
+    """A search as a table: its steps, its findings, and the pieces that fail alone."""
+    shown = cleaned(document)
+    rows = [{**vars(step), "row": "step"} for step in shown.steps]
+    searched: Mapping[str, Sequence[HasNodes]] = {"finding": shown.findings, "alone": shown.alone}
+    for kind, found in searched.items():
+        for number, one in enumerate(found, 1):
+            nodes = listed(one.nodes, most=MAX_NAMES)
+            about = {"row": kind, "number": number, "count": len(one.nodes), "nodes": nodes}
+            rows.append({**vars(one), **about})
+    return _table(SEARCHED, rows)
+
+
 def render_compared(document: ComparedDocument, candidate: str = "") -> str:
     """A comparison as a table: a line per tensor and column; what was left out follows.
 
     `candidate`: its name, in a column of its own in front; "" for none.
     """
     shown = view(cleaned(document))
-    out = io.StringIO()
     first = {"candidate": candidate} if candidate else {}
-    writer = csv.DictWriter(out, (*first, *COMPARED), restval="", lineterminator="\n")
-    writer.writeheader()
     rows: list[dict[str, object]] = [
         {
             "row": "tensor",
@@ -69,9 +100,15 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
         {"row": "left out", "why": why, "count": n, "tensor": listed(names)}
         for why, n, names in shown.left_out
     ]
+    return _table((*first, *COMPARED), [first | row for row in rows])
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        cells = (first | row).items()
         writer.writerow(
-            {key: cell(value) if isinstance(value, str) else value for key, value in cells}
+            {key: cell(value) if isinstance(value, str) else value for key, value in row.items()}
         )
     return out.getvalue()

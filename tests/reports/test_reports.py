@@ -1,7 +1,7 @@
 """Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line
 of its own.
 
-Covers `reports.html`, `reports.md`, `reports.csv`, `reports.text`,
+Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`,
 `reports.model_explorer`, `results`, `results.bisect`, `results.common`, `results.compare`,
 `results.recorded`, `results.sweep` and `commands.report`.
 """
@@ -16,6 +16,7 @@ import html
 import io
 import json
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -35,7 +36,7 @@ from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.documents import from_json, schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import answer, can_render, cleaned, rendered, with_answer
+from subgraph.reports import answer, cleaned, rendered, with_answer
 from subgraph.reports import text as text_form
 from subgraph.reports.md import code, table_code
 from subgraph.reports.text import first_lines
@@ -69,9 +70,6 @@ def render(form: str, document: dict[str, Any]) -> str:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_renders_every_document(form: str, name: str) -> None:
     document = ALL[name]()
-    if not can_render(plugins.load("reports", form), parse(document)):
-        assert (form, name in RUNS) == ("csv", True)
-        return
     text = render(form, document)
     assert document == ALL[name](), "a report changes nothing"
     assert text == render(form, json.loads(json.dumps(document))), (
@@ -88,7 +86,8 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
 def test_names_of_any_kind_reach_no_markup(names: list[str]) -> None:
     for build in (hostile, compared.hostile):
         document = build(names)
-        for form in ("html", "md", "model-explorer", "text"):
+        ET.fromstring(render("junit", document))
+        for form in FORMS:
             assert not CONTROL.search(render(form, document))
         stubs = {
             ("text", ("x", "y")),
@@ -100,7 +99,7 @@ def test_names_of_any_kind_reach_no_markup(names: list[str]) -> None:
 def test_every_form_names_a_file_of_its_own() -> None:
     files = [plugins.load("reports", form).FILE for form in FORMS]
     assert len(set(files)) == len(files) and all(re.fullmatch(r"\w+\.\w+", file) for file in files)
-    assert {"html", "md", "csv", "model-explorer", "text"} <= set(FORMS)
+    assert {"html", "md", "csv", "junit", "model-explorer", "text"} <= set(FORMS)
 
 
 # ------------------------------------------------------------ schema
@@ -431,6 +430,30 @@ def test_code_spans_hold_any_text(name: str, span: str, cell: str) -> None:
 
 
 # ------------------------------------------------------------ other forms
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_csv_is_a_table_without_formulas(name: str) -> None:
+    document = RUNS[name]()
+    rows = list(csv.DictReader(io.StringIO(render("csv", document), newline="")))
+    kinds = [row["row"] for row in rows]
+    assert [kinds.count(k) for k in ("step", "finding", "alone")] == [
+        len(document[key]) for key in ("steps", "findings", "alone")
+    ]
+    assert all(
+        None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tests", "failures", "errors"),
+    [("culprit", 2, 2, 0), ("culprits", 4, 4, 0), ("unresolved", 2, 1, 1), ("agree", 1, 0, 0)],
+)
+def test_junit_counts_tests_and_failures(name: str, tests: int, failures: int, errors: int) -> None:
+    root = ET.fromstring(render("junit", RUNS[name]()).encode())
+    wanted = {"tests": tests, "failures": failures, "errors": errors}
+    assert {key: int(root[0].attrib[key]) for key in wanted} == wanted
+    assert len(root[0].findall("testcase")) == tests
 
 
 def test_model_explorer_has_the_profile() -> None:

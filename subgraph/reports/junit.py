@@ -1,0 +1,62 @@
+"""JUnit XML for a continuous-integration server: a test case per finding, or per tensor."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from subgraph.reports._answer import answer, evidence
+from subgraph.reports._compared import ComparedDocument, view
+from subgraph.reports._words import cleaned, outcome, region, title
+from subgraph.results.bisect import BisectDocument
+from subgraph.search.findings import FindingKind
+from subgraph.verdict import Status
+
+FILE = "junit.xml"
+HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+def render(document: BisectDocument) -> str:
+    """The document as a suite: the full model, then each finding."""
+    shown = cleaned(document)
+    whole = _case("whole model", shown.whole.status, answer(shown).says, shown.whole.why)
+    return _suite(f"subcut bisect {shown.model.file}", [whole, *_findings(shown)])
+
+
+def _findings(shown: BisectDocument) -> Iterator[ET.Element]:
+    for number, finding in enumerate(shown.findings, 1):
+        is_open = finding.kind is FindingKind.UNRESOLVED
+        status = Status.UNRESOLVED if is_open else Status.FAIL
+        conclusion, reasons = evidence(finding)
+        name = f"{number}. {finding.kind}: {region(finding)}"
+        yield _case(name, status, title(finding), "\n".join([conclusion, *reasons]))
+
+
+def render_compared(document: ComparedDocument) -> str:
+    """A comparison as a suite: the verdict, then each tensor that was compared, in each column."""
+    shown = view(cleaned(document))
+    cases = [_case("verdict", shown.status, shown.headline, "")]
+    for line in shown.lines:
+        for column, one in zip(shown.columns, line.cells, strict=True):
+            if one.status:
+                cases.append(_case(f"{line.tensor}: {column}", one.status, outcome(one), one.why))
+    return _suite(f"subcut {shown.kind}", cases)
+
+
+def _case(name: str, status: Status | Literal[""], message: str, text: str) -> ET.Element:
+    case = ET.Element("testcase", {"name": name, "classname": "subcut"})
+    if status is not Status.AGREE:
+        kind = "failure" if status is Status.FAIL else "error"
+        ET.SubElement(case, kind, {"message": message}).text = text
+    return case
+
+
+def _suite(name: str, cases: Sequence[ET.Element]) -> str:
+    counts = {"tests": str(len(cases))}
+    for kind in ("failure", "error"):
+        counts[f"{kind}s"] = str(sum(case.find(kind) is not None for case in cases))
+    root = ET.Element("testsuites", {"name": "subcut", **counts})
+    ET.SubElement(root, "testsuite", {"name": name, **counts}).extend(cases)
+    ET.indent(root, " ")
+    return HEAD + ET.tostring(root, encoding="unicode") + "\n"
