@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from importlib import import_module
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -61,7 +62,7 @@ RESUMABLE = frozenset(
     ("bisect", "blame", "compare", "plan", "sweep", "manual")
 )  # commands that store each run of the candidate
 RESUME_HINT = "finished runs are stored: the same command continues"
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 EXIT_TEXT = "; ".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())

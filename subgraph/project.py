@@ -14,6 +14,7 @@ import reprlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class Project:
         for table in self.values["tests"]:
             values = {"candidate": "ort"} | self.values | table
             words, candidates = (_list(values.get(key, [])) for key in OF_TESTS)
-            models = [model for word in words for model in _fitting(word)]
+            models = list(chain.from_iterable(_fitting(word) for word in words))
             if not (models and candidates):
                 raise UsageError(
                     f"{self.file}: one of [[tests]] has no model or no candidate: {table}",

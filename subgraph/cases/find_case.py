@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,14 @@ def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ..
     """
     if len(tensor.samples) < samples:
         raise ValueError(f"{tensor.name} has {len(tensor.samples)} of {samples} samples")
-    if bad := next((f.file for s in tensor.samples for f in s.files if name_problem(f.file)), None):
+    if bad := next(
+        (
+            f.file
+            for f in chain.from_iterable(s.files for s in tensor.samples)
+            if name_problem(f.file)
+        ),
+        None,
+    ):
         raise ValueError(f"the file {bad!r}: {name_problem(bad)}")
     return tuple(
         Record(

@@ -404,7 +404,9 @@ def _stated(key: str, head: str) -> list[Sequence[str] | None]:
     """
     every = [stated_options(head)] if stated_options(head) else _all_options()
     return [
-        values for options in every for name, values in options.items() if fnmatchcase(key, name)
+        values
+        for name, values in chain.from_iterable(options.items() for options in every)
+        if fnmatchcase(key, name)
     ]
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -205,7 +206,7 @@ def write_region(
     source = device or values
     names = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
-        names += [n for i in region.nodes for n in graph.makes[i]]
+        names += list(chain.from_iterable(graph.makes[i] for i in region.nodes))
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.above(graph, stems)
     feeding = feeding or request.feeding
@@ -273,7 +274,10 @@ def _groups(
         frozen = (
             freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
         )
-        values = tuple(Path(f).read_bytes() for n in frozen for f in sample.tensors[n].files)
+        values = tuple(
+            Path(f).read_bytes()
+            for f in chain.from_iterable(sample.tensors[n].files for n in frozen)
+        )
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
 
@@ -360,7 +364,7 @@ class CaseBuilder:
         roles: dict[str, tuple[Sequence[str], Sequence[Records]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
-            made = (n for i in self.region.nodes for n in self.graph.makes[i])
+            made = chain.from_iterable(self.graph.makes[i] for i in self.region.nodes)
             roles["dump_data"] = (
                 [n for n in made if all(n in self.dumped[k] for k in group)],
                 self.dumped,

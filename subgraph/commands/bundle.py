@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -276,7 +277,9 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         "versions": versions(),
         "files": [],
     }
-    status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs), every=True)
+    status, signature, why = joined(
+        tuple(chain.from_iterable(v.outputs for v in verdicts)), every=True
+    )
     return replace(request, evidence=evidence, outcome=CaseOutcome(status, signature, why))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph import project
@@ -352,7 +353,7 @@ def _compiler_hint(manifest: CaseManifest) -> str:
 def _origin(manifest: CaseManifest) -> str:
     """Describe how the inputs of a cut were computed, and what the model was fed."""
     recording = manifest.recording
-    kinds = {fed.kind for sample in manifest.samples for fed in sample.fed}
+    kinds = {fed.kind for fed in chain.from_iterable(sample.fed for sample in manifest.samples)}
     if recording:
         above = f"recorded: {clean(recording.name)} ({recording.format})"
     elif manifest.above:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,12 +106,13 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
     for word in words:
         if any(c in word for c in "*?[") and word not in graph.maker:
             hits = [n for n in tensors if fnmatch.fnmatchcase(n, word)]
-            hits += [
-                n
-                for node, i in graph.names.items()
-                if fnmatch.fnmatchcase(node, word)
-                for n in graph.makes[i]
-            ]
+            hits += list(
+                chain.from_iterable(
+                    graph.makes[i]
+                    for node, i in graph.names.items()
+                    if fnmatch.fnmatchcase(node, word)
+                )
+            )
             chosen += hits or [graph.tensor(word)]
         else:
             chosen.append(graph.tensor(word))

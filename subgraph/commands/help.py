@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import typer.core
@@ -116,7 +117,7 @@ def _row(param: Any, ctx: Any) -> tuple[str, str]:
 
 
 def _write(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
-    width = min(max(len(name) for rows in panels.values() for name, _ in rows), COLUMN)
+    width = min(max(len(name) for name, _ in chain.from_iterable(panels.values())), COLUMN)
     for title, rows in panels.items():
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -258,7 +259,7 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     elif isinstance(document, RegionDocument):
         view = _region(document, form)
     blocks = [_head(document), _problems(document), view, _notes(document)]
-    return "\n".join(line for block in blocks for line in block)
+    return "\n".join(chain.from_iterable(blocks))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ on a target."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import plugins
@@ -167,11 +167,12 @@ def text(document: LintDocument) -> str:
     line."""
     width = max((len(clean(f.rule)) for f in document.findings), default=0)
     groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
-    lines = [
-        line
-        for (severity, rule), found in groups
-        for line in _group(f"{severity:<7}  {rule:<{width}}", list(found))
-    ]
+    lines = list(
+        chain.from_iterable(
+            _group(f"{severity:<7}  {rule:<{width}}", list(found))
+            for (severity, rule), found in groups
+        )
+    )
     return "\n".join([*lines, _totals(document)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def open_task(manual: Session, number: int) -> OpenTask:
         folders=[str(folder) for folder in folders],
         put=[str(folder / FROM_DEVICE) for folder in folders],
         inputs=[tensor.name for tensor in (manifest and manifest.inputs) or ()],
-        outputs=[str(file) for output in expected for file in output.files],
+        outputs=[str(file) for file in chain.from_iterable(output.files for output in expected)],
     )
 
 

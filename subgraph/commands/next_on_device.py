@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from subgraph import system
@@ -43,7 +44,7 @@ def next_commands(
 def _form_of(compared: RunComparison) -> tuple[str, str]:
     """The element type and the layout in which a device records; both "" if they are the
     model's."""
-    matches = [match for sample in compared.matched for match in sample.matches.values()]
+    matches = list(chain.from_iterable(sample.matches.values() for sample in compared.matched))
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
     last = any(
         m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches

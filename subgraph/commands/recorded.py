@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -188,7 +189,8 @@ def compare_recorded(
         )
         if choice.save:
             save_values(
-                (p for c in compared for p in value_pairs(c, names)), free_values(choice.save)
+                chain.from_iterable(value_pairs(c, names) for c in compared),
+                free_values(choice.save),
             )
         tables = [
             msaccucmp.accuracy_rows(judge.model, c, names) if npu and c.matched else []

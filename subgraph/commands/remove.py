@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +96,7 @@ def remove(
             labels: dict[str, None] = {}
 
             def edit(there: Graph, names: tuple[str, ...]) -> Draft:
-                chosen = [i for word in names for i in there.select(word).nodes]
+                chosen = list(chain.from_iterable(there.select(word).nodes for word in names))
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)
 

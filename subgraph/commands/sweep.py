@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph.commands import Result, command_line, log, options
@@ -200,7 +201,7 @@ def _operators(document: SweepDocument) -> Iterator[str]:
     numbers = range(len(document.candidates))
     words = [[w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in numbers]
     if mixed:
-        head = ["operator", "tests", *(w for columns in words for w in columns)]
+        head = ["operator", "tests", *chain.from_iterable(words)]
         cells = [head]
         for name, tests, totals in mixed:
             counts = [str(totals[k][w] or "-") for k, columns in enumerate(words) for w in columns]

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -389,8 +390,9 @@ class LoopSearch:
         """States are compared in each of so many steps: in all where they are small."""
         size = sum(
             Path(file).stat().st_size
-            for r in self.walked.states[self.walked.steps].values()
-            for file in r.files
+            for file in chain.from_iterable(
+                r.files for r in self.walked.states[self.walked.steps].values()
+            )
         )
         return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ class Trace:
     def drop(self, states: Records) -> None:
         """Remove the files of states that are no longer read, unless they are results as well."""
         if not set(self.decoder.states.values()).intersection(self.decoder.results):
-            for file in (file for record in states.values() for file in record.files):
+            for file in chain.from_iterable(record.files for record in states.values()):
                 Path(file).unlink(missing_ok=True)
 
 
@@ -208,7 +209,10 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
     if k % walked.stride:
         return
     walked.states[k] = states
-    size = sum(Path(file).stat().st_size for record in states.values() for file in record.files)
+    size = sum(
+        Path(file).stat().st_size
+        for file in chain.from_iterable(record.files for record in states.values())
+    )
     if (
         size * len(walked.states) > min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
         and len(walked.states) > 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from subgraph.text import short
@@ -126,7 +127,7 @@ def chart(
         floor = ""
     low -= bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
-    edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]
+    edge = [p.x for p in points] + list(chain.from_iterable(marks)) or [0.0]
     first = min(edge)
     last = max(edge)
     roof = MARKED if any(marks) else TOP

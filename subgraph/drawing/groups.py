@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
@@ -424,7 +424,7 @@ def segments(
         if not single:
             done += same
             continue
-        row = [m for part in same for m in part]
+        row = list(chain.from_iterable(same))
         if done and len(row) <= TAIL:
             done[-1] += row
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from subgraph.drawing.families import kind_of
@@ -180,7 +181,7 @@ class Drawer:
         keys = self.tree.shown(SHOWN)
         seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
         left = SHOWN - sum(len(g.members) for g in seen)
-        for node in [m for g in seen for m in g.members if m in self._inner]:
+        for node in [m for m in chain.from_iterable(g.members for g in seen) if m in self._inner]:
             inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
             if inside <= left:
                 keys, left = keys | {f"#{node}"}, left - inside
@@ -210,9 +211,7 @@ class Drawer:
             self._kept.clear()
         groups = self.tree.groups
         begin = self.tree.numbers[top]
-        own, inside_of = shared_out(
-            open_groups, [body for row in self.bodies.values() for body in row]
-        )
+        own, inside_of = shared_out(open_groups, list(chain.from_iterable(self.bodies.values())))
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
         seen = [begin]
@@ -375,7 +374,9 @@ class Drawer:
             title=clean(group.key if group else network.label(cell.member)),
             nodes=(
                 *sorted(
-                    [*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes
+                    [*nodes, *chain.from_iterable(folded.get(n, ()) for n in nodes)]
+                    if folded
+                    else nodes
                 ),
                 *nested,
             ),
@@ -389,7 +390,7 @@ class Drawer:
             others = (
                 [self.network.maker[t] for t in tensors]
                 if way == "in"
-                else [r for t in tensors for r in self.network.readers[t]]
+                else list(chain.from_iterable(self.network.readers[t] for t in tensors))
             )
             keys = tuple(dict.fromkeys(map(self.key, others)))
             x = box.x + box.width + 4

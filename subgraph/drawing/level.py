@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
@@ -313,7 +314,10 @@ def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ..
     if len(rows) <= STUBS:
         return rows
     rest = rows[STUBS - 1 :]
-    return [*rows[: STUBS - 1], (rest[0][0], tuple(name for _, names in rest for name in names))]
+    return [
+        *rows[: STUBS - 1],
+        (rest[0][0], tuple(chain.from_iterable(names for _, names in rest))),
+    ]
 
 
 def stub_text(way: str, tensors: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ def edge_values(
     if reference is None:
         yield [], None
         return
-    below = graph.descendants(i for word in first for i in graph.select(word).nodes)
+    below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
     boundary = region.of_nodes(graph, below, keep_random=True)
     with folders.temporary() as temporary:
         folder = temporary / "boundary"

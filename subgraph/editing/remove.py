@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def remove_tail(
         UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the
             boundary is unknown.
     """
-    below = graph.descendants(i for word in selectors for i in graph.select(word).nodes)
+    below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in selectors))
     if len(below) == len(graph.nodes):
         raise NoRegion(
             "nothing is left: all nodes are below",
@@ -121,7 +122,7 @@ def remove_tail(
     model = draft.model.graph
     gone = owned_nodes(graph, region)
     draft.drop_nodes(gone)
-    made = {name for i in gone for name in graph.makes[i]}
+    made = set(chain.from_iterable(graph.makes[i] for i in gone))
     assign(model.output, [v for v in model.output if v.name not in made])
     known = {v.name for v in model.output} | set(graph.inputs)
     for name in (*region.inputs, *region.shapes):

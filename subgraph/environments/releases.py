@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import util
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,8 +209,9 @@ def installed(backend: str, variant: str = "") -> list[str]:
     begin = f"{variant or package(backend)[0]}=="
     found = {
         word.removeprefix(begin)
-        for f in installation.every()
-        for word in installation.requirements(f)[:1]
+        for word in chain.from_iterable(
+            installation.requirements(f)[:1] for f in installation.every()
+        )
         if word.startswith(begin)
     }
     return sorted(found, key=parse)

@@ -28,6 +28,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
@@ -150,7 +151,10 @@ def _reading_pool() -> Any:
     file.options.features.enum_type = features.CLOSED
     file.options.features.repeated_field_encoding = features.EXPANDED
     for message in file.message_type:
-        for field in (*message.field, *(f for nested in message.nested_type for f in nested.field)):
+        for field in (
+            *message.field,
+            *chain.from_iterable(nested.field for nested in message.nested_type),
+        ):
             if field.type_name:
                 field.type_name = field.type_name.replace(".onnx.", ".subcut.")
             if field.options.packed:

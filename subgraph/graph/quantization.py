@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
@@ -68,12 +69,11 @@ def quantizes_itself(graph: Graph) -> bool:
     """Does the model turn values that depend on its inputs into steps?"""
     from subgraph.graph.graph import VALUE
 
-    made = [
-        name
-        for i, node in enumerate(graph.nodes)
-        if makes_steps(node)
-        for name in graph.makes[i][:1]
-    ]
+    made = list(
+        chain.from_iterable(
+            graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node)
+        )
+    )
     return VALUE in graph.kinds(made).values()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from subgraph.errors import InputError
@@ -146,7 +147,7 @@ def is_fixed(proto: protobuf.TypeProto) -> bool:
 def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
     """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is
     open."""
-    shapes = {shape for r in records for shape in r.shapes}
+    shapes = set(chain.from_iterable(r.shapes for r in records))
     ranks = {len(s) for s in shapes}
     dims: tuple[int | None, ...] | None = None
     if len(ranks) == 1:

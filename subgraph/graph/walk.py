@@ -8,6 +8,7 @@ beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 from subgraph.graph import protobuf
@@ -155,7 +156,7 @@ def called(
 def captured_names(node: protobuf.NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in free_names(body)))
+    return list(dict.fromkeys(chain.from_iterable(free_names(body) for body in bodies(node))))
 
 
 def free_names(body: protobuf.GraphProto) -> list[str]:
@@ -163,7 +164,7 @@ def free_names(body: protobuf.GraphProto) -> list[str]:
     own = {v.name for v in (*body.input, *body.initializer)} | {
         s.values.name for s in body.sparse_initializer
     }
-    own |= {name for inner in body.node for name in inner.output}
+    own |= set(chain.from_iterable(inner.output for inner in body.node))
     read = [name for inner in body.node for name in (*inner.input, *captured_names(inner))]
     read += [v.name for v in body.output]
     return [name for name in dict.fromkeys(read) if name and name not in own]

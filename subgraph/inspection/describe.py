@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from subgraph.documents import absent, keyed
@@ -213,7 +214,7 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
     """
-    facts = _facts(graph, [name for names in graph.makes for name in names], feeding)
+    facts = _facts(graph, list(chain.from_iterable(graph.makes)), feeding)
     origins = {name: str(origin) for name, origin in facts.measured.origins.items()}
     return ModelDocument(
         **vars(facts.head("model")),

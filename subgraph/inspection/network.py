@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from subgraph.bodies.parts import Part
 from subgraph.drawing.inner import Inner
@@ -45,7 +46,7 @@ def labeled(graph: Graph) -> Network:
     """The same, each node by its label, and without weights, which are not drawn: as small as a
     document needs it."""
     whole = network(graph)
-    seen = {*whole.inputs, *(name for row in whole.makes for name in row)}
+    seen = {*whole.inputs, *chain.from_iterable(whole.makes)}
     return replace(
         whole,
         names=[graph.label(i) for i in range(len(graph.nodes))],

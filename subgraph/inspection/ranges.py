@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,11 +171,11 @@ def measure(
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
                 failures.append(MissingTensor(batch[0], e.what))
-                lost = {
-                    name
-                    for i in graph.descendants([graph.maker[batch[0]]])
-                    for name in graph.makes[i]
-                }
+                lost = set(
+                    chain.from_iterable(
+                        graph.makes[i] for i in graph.descendants([graph.maker[batch[0]]])
+                    )
+                )
                 pending = [
                     left for names in pending if (left := [n for n in names if n not in lost])
                 ]
@@ -251,7 +252,7 @@ class _Measuring:
         if len(graph.inputs) < 2:
             return []
         made = (
-            (name for i in graph.readers.get(n, ()) for name in graph.makes[i])
+            chain.from_iterable(graph.makes[i] for i in graph.readers.get(n, ()))
             for n in graph.inputs
         )
         return [
@@ -263,7 +264,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
     samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
-    return {name: samples for sample in captured for name in sample.origins}
+    return dict.fromkeys(chain.from_iterable(sample.origins for sample in captured), samples)
 
 
 # ------------------------------------------------------------ elements
@@ -272,7 +273,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
 def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
-    shapes = [shape for r in records for shape in r.shapes]
+    shapes = list(chain.from_iterable(r.shapes for r in records))
     measured = [
         _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
     ]

@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from subgraph.documents import absent, keyed, to_json
@@ -67,7 +68,7 @@ def source(graph: Graph, index: int) -> Source | None:
     if graph.nodes[index].metadata_props:
         return _own(graph, index)
     makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
-    readers = [i for name in graph.makes[index] for i in graph.readers.get(name, ())]
+    readers = list(chain.from_iterable(graph.readers.get(name, ()) for name in graph.makes[index]))
     around = [*((i, "before") for i in makers), *((i, "behind") for i in readers)]
     found = ((_own(graph, i), where) for i, where in around if graph.nodes[i].metadata_props)
     derived = (replace(other, derived=where) for other, where in found if other and other.file)

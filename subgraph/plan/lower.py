@@ -10,6 +10,7 @@ such nodes, and as float32 to all others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,9 @@ class _Drafting:
                     if i != OUTPUT
                     else self._lowered_outputs(own)
                 )
-                parts += [part for name, other in pairs for part in self._apart(name, other)]
+                parts += list(
+                    chain.from_iterable(self._apart(name, other) for name, other in pairs)
+                )
                 owners += [k] * len(pairs)
         self._node("Concat", parts, [PROBES], axis=0)
         self.proto.output.append(helper.make_tensor_value_info(PROBES, FLOAT, (2 * len(owners),)))
@@ -334,7 +337,7 @@ def stored_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapp
         is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
         stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
     sizes = {"low": 0, "between": 0, "float": 0}
-    for name in dict.fromkeys(n for names in graph.reads for n in names):
+    for name in dict.fromkeys(chain.from_iterable(graph.reads)):
         weight = graph.constant(name)
         if weight is not None and weight.data_type == FLOAT:
             sizes[stored.get(name, "float")] += protobuf.nbytes(weight)

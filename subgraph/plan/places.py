@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 
@@ -158,7 +159,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     Inputs of the model and shapes may pass by. Linear in the nodes.
     """
     order = graph.in_order(range(len(graph.nodes)))
-    kinds = graph.kinds([n for names in graph.makes for n in names])
+    kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
     last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(
         graph.outputs, len(order)
     )
@@ -225,7 +226,7 @@ def rounded_to(graph: Graph, precision: Precision) -> Twin:
 
 def by_command(graph: Graph, precision: Precision) -> Twin:
     """Every node that computes values of the inputs, which the candidate's own converter lowers."""
-    kinds = graph.kinds([n for names in graph.makes for n in names])
+    kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
 

@@ -184,14 +184,14 @@ class Planner:
                 its outputs.
         """
         graph = self.trials.graph
-        reads = [read for k in kept for read in self.places[k].reads]
+        reads = list(chain.from_iterable(self.places[k].reads for k in kept))
         outputs = sorted({name for i, name in reads if i == OUTPUT})
         nodes = {i for i, _ in reads if i != OUTPUT}
         for _ in range(rounds):
             names = chain(outputs, chain.from_iterable(graph.reads[i] for i in nodes))
             nodes |= {graph.maker[name] for name in names if name in graph.maker}
         order = graph.in_order(nodes)
-        tensors = [name for i in order for name in graph.makes[i]]
+        tensors = list(chain.from_iterable(graph.makes[i] for i in order))
         return Kept([graph.label(i) for i in order], tensors, outputs)
 
     def judge_file(self, model: Path) -> Judged:

@@ -4,6 +4,7 @@ values tell."""
 from __future__ import annotations
 
 import math
+from itertools import chain
 from statistics import median
 
 from subgraph.plan.places import OUTPUT, Quantized
@@ -27,7 +28,7 @@ def why_many(planner: Planner, found: Found) -> str:
     errors = [planner.sensitivity(k) for k in found.kept]
     if lost := sum(map(math.isinf, errors)):
         found_out.append(f"{lost} of them alone give no numbers, or do not run")
-    reads = [read for k in found.kept for read in planner.places[k].reads]
+    reads = list(chain.from_iterable(planner.places[k].reads for k in found.kept))
     if cut := [
         name for name in dict.fromkeys(name for _, name in reads) if _is_cut_off(planner, name)
     ]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from subgraph.cases import write_case
@@ -90,7 +91,11 @@ class RecordedValues:
         graph = self.judge.model.graph
         out = []
         for k, m in enumerate(self.matched[: len(self.samples)]):
-            names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
+            names = [
+                n
+                for n in chain.from_iterable(graph.makes[i] for i in self.region.nodes)
+                if n in m.matches
+            ]
             capture_tensors(self.judge.model, names)
             out.append(m.save_all(names, folder / str(k), stems))
         return out

@@ -170,9 +170,9 @@ def export(
                 code="tensor.unknown",
             )
     with folders.aside(place.path) as work:
-        exported = [
-            file for entry in entries for file in _export(entry, work, formats, forms, left_out)
-        ]
+        exported = list(
+            chain.from_iterable(_export(entry, work, formats, forms, left_out) for entry in entries)
+        )
         manifest = ExportManifest(
             source=origin,
             command=command,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
@@ -100,7 +101,7 @@ def _interval(
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
-    inner = [n for i in region.nodes for n in graph.makes[i] if n not in names]
+    inner = [n for n in chain.from_iterable(graph.makes[i] for i in region.nodes) if n not in names]
     kinds = graph.kinds(inner)
     return Interval(
         region,
@@ -127,7 +128,7 @@ def _behind_bad(comparison: RunComparison) -> set[str]:
     """Tensors that depend on one that is wrong."""
     graph = comparison.judge.model.graph
     bad = {graph.maker[n] for n in comparison.failing if n in graph.maker}
-    below = graph.descendants(j for i in bad for j in graph.successors(i))
+    below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
     return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}
 
 
@@ -139,7 +140,7 @@ def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list
         touching = [g for g in groups if g[0] & regions[name]]
         groups = [g for g in groups if not g[0] & regions[name]]
         merged = set().union(regions[name], *(g[0] for g in touching))
-        groups.append((merged, [*(n for g in touching for n in g[1]), name]))
+        groups.append((merged, [*chain.from_iterable(g[1] for g in touching), name]))
     return [names for _, names in groups]
 
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -100,7 +101,7 @@ class Recording:
         part of one tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)
-        scopes = {folder for entry in self.entries for folder in _scopes(entry, written)}
+        scopes = set(chain.from_iterable(_scopes(entry, written) for entry in self.entries))
         return (
             replace(self, entries=tuple(_below(e, scopes) for e in self.entries))
             if scopes

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 from subgraph.comparison.noise.casts import find_unrounded
@@ -119,7 +119,7 @@ class RecordedRun:
     @property
     def has_guessed_shapes(self) -> bool:
         """Does any file store no shape?"""
-        return any(entry.guessed for sample in self.samples for entry in sample)
+        return any(entry.guessed for entry in chain.from_iterable(self.samples))
 
     @property
     def channels_last(self) -> bool:
@@ -174,7 +174,7 @@ def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
         return {}
     written = WrittenNames(graph.maker, run.plain)
     entries = dict[str, DumpEntry]()
-    for entry in (e for sample in run.samples for e in sample):
+    for entry in chain.from_iterable(run.samples):
         entries |= dict.fromkeys(written.meant_by(entry), entry)
     return find_unrounded(graph, entries, lambda name: entries[name].read())
 
@@ -330,7 +330,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """A run of nothing but inputs is dropped; its entries join every other run."""
     inputs = [
-        run for run in runs if all(e.role == "input" for sample in run.samples for e in sample)
+        run for run in runs if all(e.role == "input" for e in chain.from_iterable(run.samples))
     ]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
@@ -377,7 +377,7 @@ def _coarser(one: str, other: str) -> str:
 def claim_of(run: RecordedRun) -> str:
     """What the recording says, else int8 where names or types say it, else the precision of the
     coarsest float."""
-    entries = [entry for sample in run.samples for entry in sample]
+    entries = list(chain.from_iterable(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_coarser, computed)
     if any(
@@ -464,7 +464,7 @@ def _save_inputs(
 
     Raises InputError: one cannot be read, or is not what the model declares.
     """
-    stems = safe_names(dict.fromkeys(name for sample in samples for name in sample))
+    stems = safe_names(dict.fromkeys(chain.from_iterable(samples)))
     records: list[dict[str, Record]] = [{} for _ in samples]
     for k, sample in enumerate(samples):
         place = folder / f"sample_{k}"

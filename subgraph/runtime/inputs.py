@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -294,7 +295,7 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
     rows = list(zip(*folders, strict=True))
     labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
     return [
-        (label, common + [f for _, of in row for f in of])
+        (label, common + list(chain.from_iterable(of for _, of in row)))
         for label, row in zip(labels, rows, strict=True)
     ]
 

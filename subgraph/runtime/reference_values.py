@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 from subgraph.graph import region
@@ -141,7 +142,9 @@ class ReferenceValues:
         if not graph.random_nodes:
             return []
         nodes = graph.ancestors(graph.maker[n] for n in names if n in graph.maker)
-        return [n for i in graph.in_order(nodes & graph.random_nodes) for n in graph.makes[i]]
+        return list(
+            chain.from_iterable(graph.makes[i] for i in graph.in_order(nodes & graph.random_nodes))
+        )
 
     def _run_first(self, names: Sequence[str], into: Path) -> None:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
@@ -193,7 +196,7 @@ class ReferenceValues:
 
     def _keep(self, k: int, tensors: Records, folder: Path) -> None:
         kept = {n: r.within(folder) for n, r in tensors.items()}
-        self.watched.add(file for r in kept.values() for file in r.files)
+        self.watched.add(chain.from_iterable(r.files for r in kept.values()))
         self.records[k].update(kept)
 
     def digest(self, records: Sequence[Record]) -> list[str]:

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
@@ -82,7 +83,9 @@ class _Blocks:
     @property
     def order(self) -> tuple[int, ...]:
         """The order of parts in which those of one axis are neighbors."""
-        return tuple(self.parts.index(p) for axis in self.axes for p in self._of(axis))
+        return tuple(
+            self.parts.index(p) for p in chain.from_iterable(self._of(axis) for axis in self.axes)
+        )
 
     def _of(self, axis: str) -> tuple[str, ...]:
         return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")

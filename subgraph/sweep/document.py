@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import chain
 
 from subgraph.cases.case import ResultPlace
 from subgraph.results.sweep import (
@@ -54,7 +55,7 @@ def document(
 def exit_code(rows: Sequence[SweepRow]) -> int:
     """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right
     either; else 0."""
-    results = [result for row in rows for result in row.results]
+    results = list(chain.from_iterable(row.results for row in rows))
     if any(r.outcome in BAD or r.before for r in results):
         return 1
     return 0 if any(r.outcome is SweepOutcome.RIGHT for r in results) else 5

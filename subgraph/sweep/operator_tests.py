@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class OperatorTests:
         names = [(t.op, t.name) for t in self.tests] + [(t.operator, t.test) for t in self.left_out]
         for pattern in patterns:
             if not any(_fits(pattern, *name) for name in names):
-                close = nearest(pattern, [part for name in names for part in name if part])
+                close = nearest(pattern, [part for part in chain.from_iterable(names) if part])
                 raise UnknownName(
                     f"no operator or test '{clean(pattern)}'",
                     nearest=close,

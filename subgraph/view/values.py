@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def values_of_run(
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
     """What a case holds of these tensors; nothing of a damaged one."""
     try:
-        found = [value for name in tensors for value in case_values(folder, name)]
+        found = list(chain.from_iterable(case_values(folder, name) for name in tensors))
     except InputError:
         return []
     return [

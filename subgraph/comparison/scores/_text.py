@@ -9,6 +9,7 @@ class, whichever most steps have.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ def right_share(
         blank = _blank([true[name] for true in truth])
         wanted = [_units(true[name], split, blank) for true in truth]
     found = [_units(given[name], split, blank) for given in outputs]
-    if any(isinstance(w, str) for one in wanted for w in one) and any(
-        isinstance(f, int) for one in found for f in one
+    if any(isinstance(w, str) for w in chain.from_iterable(wanted)) and any(
+        isinstance(f, int) for f in chain.from_iterable(found)
     ):
         raise ValueError(
             "the labels are text, the output is numbers: give numbers, `3 5 7`, or a function of"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -107,8 +108,10 @@ class Scope:
     def read(self) -> frozenset[str]:
         """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""  # noqa: E501
         protos = [node.proto for node in self.nodes]
-        inside = (name for proto in protos if any(bodies(proto)) for name in captured_names(proto))
-        return frozenset([*(name for proto in protos for name in proto.input), *inside])
+        inside = chain.from_iterable(
+            captured_names(proto) for proto in protos if any(bodies(proto))
+        )
+        return frozenset([*chain.from_iterable(proto.input for proto in protos), *inside])
 
     @cached_property
     def _types(self) -> Types:

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class WeightBlob:
         """The values as float32, in the declared shape."""
         if self.values is not None:
             return self.values
-        data = b"".join(chunk for place in self.places for chunk in place.chunks())
+        data = b"".join(chain.from_iterable(place.chunks() for place in self.places))
         return np.frombuffer(data, f"<f{self.width}").astype(np.float32).reshape(self.shape)
 
 
@@ -158,12 +159,13 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
 
 def _dims(file: File, begin: int, end: int) -> list[int]:
     """The `dim`s of a BlobShape, packed or not."""
-    return [
-        n
-        for number, tag, at, stop in protobuf.fields(file, begin, end, "shape")
-        if number == 1
-        for n in _integers(file, tag, at, stop)
-    ]
+    return list(
+        chain.from_iterable(
+            _integers(file, tag, at, stop)
+            for number, tag, at, stop in protobuf.fields(file, begin, end, "shape")
+            if number == 1
+        )
+    )
 
 
 def _integers(file: File, tag: int, begin: int, end: int) -> list[int]:

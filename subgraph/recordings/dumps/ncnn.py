@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _shape(files: Files, name: str) -> Shape:
         for text in channels
     }
     slices = next(iter(sizes), ())
-    columns = {size for rows in slices for size in rows}
+    columns = set(chain.from_iterable(slices))
     heights = {len(rows) for rows in slices}
     if len(sizes) != 1 or len(columns) != 1 or len(heights) != 1:
         raise files.damaged(name, "its channels or rows are of different sizes")

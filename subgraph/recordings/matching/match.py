@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
@@ -312,7 +312,7 @@ class _Matching:
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in filter(self._is_read, nameless):
             likely = self._names.likely(entry.label)
-            later = (n for name in likely for n in self._chain(name))
+            later = chain.from_iterable(self._chain(name) for name in likely)
             value = self._fit.value(entry)
             names = dict.fromkeys((*self._sums.near(value, NEAR), *likely, *later))
             fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
+from itertools import chain
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
@@ -175,7 +176,7 @@ def _sole_reader(graph: Graph, tensor: str) -> int | None:
     """The node through which all that reads a tensor goes: its one reader, or the Mul of x ·
     sigmoid(x)."""
     *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
-    made = [n for i in inner if i is not None for n in graph.makes[i]]
+    made = list(chain.from_iterable(graph.makes[i] for i in inner if i is not None))
     ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
     return last if ends and len(inner) <= 1 else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,17 +61,16 @@ def precision(options: Mapping[str, Any]) -> str:
 
 def switches(options: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
     """What the providers do that may make a difference."""
-    return {
-        name: changed for device in devices(options) for name, changed in device.switches.items()
-    }
+    return dict(chain.from_iterable(device.switches.items() for device in devices(options)))
 
 
 def exact(options: Mapping[str, Any]) -> dict[str, str]:
     """The options that lower the precision, turned off."""
     return {
         key: "0"
-        for device in devices(options)
-        for key, (default, _) in device.lowers.items()
+        for key, (default, _) in chain.from_iterable(
+            device.lowers.items() for device in devices(options)
+        )
         if str(options.get(key, default)) == "1"
     }
 

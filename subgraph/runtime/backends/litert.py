@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import version as package_version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
     proto = protobuf.read(model).model
-    own = [n for node in proto.graph.node if node.domain == TFLITE for n in node.output]
+    own = list(
+        chain.from_iterable(node.output for node in proto.graph.node if node.domain == TFLITE)
+    )
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     if proto.graph.node and not own:
         raise Refused(

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -134,7 +135,7 @@ class StretchedModel:
                     "run it again",
                     code="weight.changed",
                 )
-            needed = {file for record in state.records.values() for file in record.files}
+            needed = set(chain.from_iterable(record.files for record in state.records.values()))
             for path in folder.iterdir():
                 if path.name not in needed:
                     path.unlink()
@@ -235,7 +236,7 @@ class StretchedModel:
             raise ModelError(
                 f"the reference was given no value of '{missing[0]}'", code="reference.no-value"
             )
-        made = [n for i in nodes.order[start:end] for n in graph.makes[i]]
+        made = list(chain.from_iterable(graph.makes[i] for i in nodes.order[start:end]))
         leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
 
         def build() -> protobuf.ModelProto:
