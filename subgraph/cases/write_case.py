@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -206,7 +205,7 @@ def write_region(
     source = device or values
     names = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
-        names += list(chain.from_iterable(graph.makes[i] for i in region.nodes))
+        names += [n for i in region.nodes for n in graph.makes[i]]
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.above(graph, stems)
     feeding = feeding or request.feeding
@@ -274,10 +273,7 @@ def _groups(
         frozen = (
             freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
         )
-        values = tuple(
-            Path(f).read_bytes()
-            for f in chain.from_iterable(sample.tensors[n].files for n in frozen)
-        )
+        values = tuple(Path(f).read_bytes() for n in frozen for f in sample.tensors[n].files)
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
 
@@ -364,7 +360,7 @@ class CaseBuilder:
         roles: dict[str, tuple[Sequence[str], Sequence[Records]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
-            made = chain.from_iterable(self.graph.makes[i] for i in self.region.nodes)
+            made = (n for i in self.region.nodes for n in self.graph.makes[i])
             roles["dump_data"] = (
                 [n for n in made if all(n in self.dumped[k] for k in group)],
                 self.dumped,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 
 WIDE, NEAR = (
     5,
@@ -55,27 +54,21 @@ class Network:
         inputs and outputs."""
         kept = sorted(nodes)
         inside = frozenset(nodes)
-        made = set(chain.from_iterable(self.makes[i] for i in kept))
+        made = {name for i in kept for name in self.makes[i]}
         known = {*self.maker, *self.inputs}
         enters = [
             n
-            for n in dict.fromkeys(chain.from_iterable(self.reads[i] for i in kept))
+            for n in dict.fromkeys(n for i in kept for n in self.reads[i])
             if n in known and n not in made
         ]
-        others = set(
-            chain.from_iterable(row for i, row in enumerate(self.reads) if i not in inside)
-        )
+        others = {name for i, row in enumerate(self.reads) if i not in inside for name in row}
         return Network(
             names=[self.label(i) for i in kept],
             ops=[self.ops[i] for i in kept],
             reads=[self.reads[i] for i in kept],
             makes=[self.makes[i] for i in kept],
             inputs=enters,
-            outputs=[
-                n
-                for n in chain.from_iterable(self.makes[i] for i in kept)
-                if n in others or n in self.outputs
-            ],
+            outputs=[n for i in kept for n in self.makes[i] if n in others or n in self.outputs],
             types=self.types,
             scopes=[self.scopes[i] for i in kept] if self.scopes else (),
         )
@@ -85,7 +78,7 @@ class Network:
         seen = {node}
         level = {node}
         for _ in range(hops):
-            near = {m for m, _ in chain.from_iterable(self.sources[i] for i in level)}
+            near = {m for i in level for m, _ in self.sources[i]}
             near |= {r for i in level for name in self.makes[i] for r in self.readers.get(name, ())}
             level = {i for i in near - seen if i < len(self.ops)}
             seen |= level

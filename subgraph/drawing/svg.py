@@ -12,7 +12,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import chain
 
 from subgraph.drawing.families import RULES, variables
 from subgraph.drawing.layout import Box, Layout, Line, Stub
@@ -233,9 +232,7 @@ def _classes(box: Box, marks: Marks) -> list[str]:
         classes.append("region" if inside == len(box.nodes) else "partly")
     if box.kind in ("input", "output") and box.title in marks.boundary:
         classes.append("boundary")
-    if any(
-        t in marks.failed for t in chain.from_iterable(marks.makes.get(n, ()) for n in box.nodes)
-    ):
+    if any(t in marks.failed for n in box.nodes for t in marks.makes.get(n, ())):
         classes.append("failed")
     if any(n in marks.found for n in box.nodes):
         classes.append("found")
@@ -250,9 +247,7 @@ def _worst(box: Box, marks: Marks) -> float | str | None:
     if not marks.values:
         return None
     found = [
-        marks.values[t]
-        for t in chain.from_iterable(marks.makes.get(n, ()) for n in box.nodes)
-        if t in marks.values
+        marks.values[t] for n in box.nodes for t in marks.makes.get(n, ()) if t in marks.values
     ]
     return max(
         found,

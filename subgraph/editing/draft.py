@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,16 @@ class Draft:
         `kept`: weights that are still needed.
         """
         graph = self.model.graph
-        gone = set(chain.from_iterable(self.graph.makes[i] for i in indices))
-        touched = set(chain.from_iterable(self.graph.reads[i] for i in indices))
+        gone = {name for i in indices for name in self.graph.makes[i]}
+        touched = {name for i in indices for name in self.graph.reads[i]}
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
         read = {name for node in nodes for name in (*node.input, *captured_names(node))} | set(kept)
         read |= {v.name for v in graph.output} | {
             entry.value
-            for entry in chain.from_iterable(
-                annotation.quant_parameter_tensor_names
-                for annotation in graph.quantization_annotation
-                if annotation.tensor_name not in gone
-            )
+            for annotation in graph.quantization_annotation
+            if annotation.tensor_name not in gone
+            for entry in annotation.quant_parameter_tensor_names
         }
         unread = {t for t in touched if t not in read and self.graph.is_weight(t)}
         for part in ("initializer", "value_info"):
@@ -317,7 +314,7 @@ def _names(graph: Any) -> tuple[set[str], set[str]]:
     """The names of a graph's own tensors, and of those in bodies, also of what these read from
     outside."""
     own, *inner = all_graphs(graph)
-    return set(tensor_names(own)), set(chain.from_iterable(tensor_names(body) for body in inner))
+    return set(tensor_names(own)), {name for body in inner for name in tensor_names(body)}
 
 
 def _called(model: Any) -> set[FunctionKey]:

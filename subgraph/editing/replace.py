@@ -7,7 +7,6 @@ topologically.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -56,7 +55,9 @@ def replace(
     kept = [i for i in range(len(graph.nodes)) if i not in gone]
     made = {
         name: name
-        for name in chain.from_iterable(graph.makes[i] for i in region.pulled if i not in gone)
+        for i in region.pulled
+        if i not in gone
+        for name in graph.makes[i]
         if name in piece.maker
     }
     frozen = {name: name for name in computed if name in piece.weights}
@@ -81,7 +82,7 @@ def owned_nodes(graph: Graph, region: Region) -> set[int]:
     for i in reversed(region.pulled):
         readers = graph.readers_of(graph.makes[i])
         outputs = set(graph.makes[i]).intersection(graph.outputs)
-        if not outputs and gone.issuperset(chain.from_iterable(readers.values())):
+        if not outputs and gone.issuperset(r for found in readers.values() for r in found):
             gone.add(i)
     return gone
 
@@ -94,7 +95,7 @@ def _connected(
     Raises:
         UnknownName: the model has no such tensor. UsageError: one is missing.
     """
-    within = set(chain.from_iterable(graph.makes[i] for i in region.nodes))
+    within = {name for i in region.nodes for name in graph.makes[i]}
     connected = {name: ours.get(name, name) for name in piece.inputs}
     for theirs, name in connected.items():
         if name in within or (
@@ -178,9 +179,7 @@ def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model
     both need."""
     graph = draft.model.graph
-    made = {
-        name for name in chain.from_iterable(node.output for node in graph.node[:begin]) if name
-    }
+    made = {name for node in graph.node[:begin] for name in node.output if name}
     assign(
         graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
     )

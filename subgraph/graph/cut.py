@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -183,9 +183,7 @@ def cut(
 
 def in_constants(graph: Graph, region: Region) -> int:
     """How many elements the Constant nodes hold that a region reads."""
-    held = (
-        graph.constant(name) for name in chain.from_iterable(graph.makes[i] for i in region.pulled)
-    )
+    held = (graph.constant(name) for i in region.pulled for name in graph.makes[i])
     return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
 
 
@@ -289,7 +287,7 @@ def build_model(
     out.node.extend(graph.nodes[i] for i in order)
     protobuf.load_all(tensors_in(out.node), graph.path)  # beside the cut it would be missing
     renamed = _distinct_names(graph, order, out)
-    inside = set(chain.from_iterable(graph.makes[i] for i in order))
+    inside = {name for i in order for name in graph.makes[i]}
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
         add_weight(graph, name, out)
     for tensor in constants:
@@ -477,8 +475,8 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
     """
     for function in model.functions:
         function.ClearField("value_info")
-    for body in chain.from_iterable(
-        bodies(node) for node in model_nodes(model) if node.domain in STANDARD
+    for body in (
+        body for node in model_nodes(model) if node.domain in STANDARD for body in bodies(node)
     ):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
@@ -499,9 +497,7 @@ def _misdeclared(
     nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     types |= {
-        n: graph.weights[n].data_type
-        for n in chain.from_iterable(graph.reads[i] for i in nodes)
-        if n in graph.weights
+        n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights
     }
     return types_contradict((graph.nodes[i] for i in graph.in_order(nodes)), types)
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,14 +62,15 @@ class MergedCut:
     @property
     def output_names(self) -> list[str]:
         """The outputs of the merged model."""
-        return list(chain.from_iterable(names.values() for names in self.outputs))
+        return [merged for names in self.outputs for merged in names.values()]
 
     def feeds(self, tensors: Records) -> list[Record]:
         """What the merged model is fed: tensors of the source model under the names of its
         inputs."""
         return [
             replace(tensors[name], name=merged)
-            for name, merged in chain.from_iterable(names.items() for names in self.inputs)
+            for names in self.inputs
+            for name, merged in names.items()
         ]
 
     def split(self, outputs: Records) -> list[dict[str, Record]]:
@@ -203,11 +203,12 @@ def _owned(cut: Cut) -> dict[OwnedKey, str]:
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
     small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
-    small |= set(
-        chain.from_iterable(
-            graph.makes[i] for i in cut.region.pulled if _is_small_constant(graph.nodes[i])
-        )
-    )
+    small |= {
+        name
+        for i in cut.region.pulled
+        if _is_small_constant(graph.nodes[i])
+        for name in graph.makes[i]
+    }
     nodes = [
         *cut.region.nodes,
         *(i for i in cut.region.pulled if not small.issuperset(graph.makes[i])),

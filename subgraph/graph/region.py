@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
@@ -88,12 +87,12 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
             "name a node with --start and one with --end",
             code="region.no-ends",
         )
-    start_nodes = set(chain.from_iterable(s.nodes for s in starts))
+    start_nodes = {i for s in starts for i in s.nodes}
     floor = min(
         (graph.rank[i] for i in start_nodes), default=0
     )  # nodes of lower rank depend on no start
     inside = _reachable(
-        graph, start_nodes, graph.ancestors(chain.from_iterable(s.nodes for s in ends), floor)
+        graph, start_nodes, graph.ancestors((i for s in ends for i in s.nodes), floor)
     )
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
@@ -150,7 +149,7 @@ def _end(graph: Graph, text: str) -> Selection:
 
 
 def _outputs(graph: Graph, end: Selection) -> tuple[str, ...]:
-    return tuple(chain.from_iterable(graph.makes[i] for i in end.nodes))
+    return tuple(name for i in end.nodes for name in graph.makes[i])
 
 
 def _reachable(graph: Graph, start_nodes: set[int], within: set[int]) -> set[int]:
@@ -178,7 +177,7 @@ def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
     """
     makers = [graph.maker[n] for n in names if n in graph.maker]
     nodes = graph.ancestors_until(makers, stops)
-    kinds = graph.kinds(list(chain.from_iterable(graph.makes[i] for i in nodes)))
+    kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
         return of_nodes(graph, kept, [(n,) for n in names]) if kept else None
@@ -218,7 +217,7 @@ def of_nodes(
             "move --end further down",
             code="region.only-random",
         )
-    made = set(chain.from_iterable(graph.makes[i] for i in inside))
+    made = {name for i in inside for name in graph.makes[i]}
     inputs, shapes, weights, constant_makers = _entering(
         graph, inside, made, keep_undefined=keep_undefined
     )
@@ -247,9 +246,7 @@ def _entering(
     weights: set[str] = set()
     constant_makers: set[int] = set()
     entering = dict.fromkeys(
-        name
-        for name in chain.from_iterable(graph.reads[i] for i in graph.in_order(inside))
-        if name not in made
+        name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made
     )
     kinds = graph.kinds(name for name in entering if name in graph.maker)
     for name in entering:
@@ -277,11 +274,7 @@ def _leaving(
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in requested:
         leaving.update([name for name in group if name in read] or group)
-    return tuple(
-        name
-        for name in chain.from_iterable(graph.makes[i] for i in graph.in_order(inside))
-        if name in leaving
-    )
+    return tuple(name for i in graph.in_order(inside) for name in graph.makes[i] if name in leaving)
 
 
 def _undefined(graph: Graph, name: str) -> ModelError:
@@ -351,11 +344,11 @@ def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """The region, the nodes that feed and read it, nodes beside these, and the tensors between
     them."""
     inside = set(nodes)
-    above = set(chain.from_iterable(graph.predecessors(i) for i in inside)) - inside
-    below = set(chain.from_iterable(graph.successors(i) for i in inside)) - inside
-    beside = set(chain.from_iterable(graph.successors(i) for i in above)) | set(
-        chain.from_iterable(graph.predecessors(i) for i in below)
-    )
+    above = {b for i in inside for b in graph.predecessors(i)} - inside
+    below = {a for i in inside for a in graph.successors(i)} - inside
+    beside = {a for i in above for a in graph.successors(i)} | {
+        b for i in below for b in graph.predecessors(i)
+    }
     order = [
         *graph.in_order(inside),
         *graph.in_order(above | below),

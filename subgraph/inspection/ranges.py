@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,11 +170,11 @@ def measure(
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
                 failures.append(MissingTensor(batch[0], e.what))
-                lost = set(
-                    chain.from_iterable(
-                        graph.makes[i] for i in graph.descendants([graph.maker[batch[0]]])
-                    )
-                )
+                lost = {
+                    name
+                    for i in graph.descendants([graph.maker[batch[0]]])
+                    for name in graph.makes[i]
+                }
                 pending = [
                     left for names in pending if (left := [n for n in names if n not in lost])
                 ]
@@ -252,7 +251,7 @@ class _Measuring:
         if len(graph.inputs) < 2:
             return []
         made = (
-            chain.from_iterable(graph.makes[i] for i in graph.readers.get(n, ()))
+            (name for i in graph.readers.get(n, ()) for name in graph.makes[i])
             for n in graph.inputs
         )
         return [
@@ -264,7 +263,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
     samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
-    return dict.fromkeys(chain.from_iterable(sample.origins for sample in captured), samples)
+    return {name: samples for sample in captured for name in sample.origins}
 
 
 # ------------------------------------------------------------ elements
@@ -273,7 +272,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
 def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
-    shapes = list(chain.from_iterable(r.shapes for r in records))
+    shapes = [shape for r in records for shape in r.shapes]
     measured = [
         _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
     ]

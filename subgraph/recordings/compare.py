@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
@@ -138,9 +138,7 @@ def _judged(
 def _wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
     graph = compared.judge.model.graph
-    first = set(
-        chain.from_iterable(first_recorded(graph, name, compared.rows) for name in graph.inputs)
-    )
+    first = {n for name in graph.inputs for n in first_recorded(graph, name, compared.rows)}
     return any(compared.rows[n].failing for n in first)
 
 
@@ -173,15 +171,12 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(judge.model, judge.model.graph.inputs)
     matched = tuple(_matched(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        if unread := [
-            left.why
-            for left in chain.from_iterable(m.left_out_as(Reason.UNREADABLE) for m in matched)
-        ]:
+        if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
             raise InputError(
                 f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}",
                 code="recording.unreadable",
             )
-        recorded = ", ".join([e.name for e in chain.from_iterable(run.samples)][:3])
+        recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(judge.model.tensors()[:3])
         what = (
             f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
@@ -307,9 +302,7 @@ class _Judging:
     def _random(self) -> set[str]:
         """Tensors that depend on random numbers."""
         graph = self.judge.model.graph
-        return set(
-            chain.from_iterable(graph.makes[i] for i in graph.descendants(graph.random_nodes))
-        )
+        return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
     def _judge(
         self, name: str, reference: Array, value: Array, k: int, noise: Noise | None
@@ -399,9 +392,7 @@ class _Judging:
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """
         samples = [m for m in self.matched if name in m.matches]
-        alike = dict.fromkeys(
-            (name, *chain.from_iterable(m.matches[name].alternatives for m in samples))
-        )
+        alike = dict.fromkeys((name, *(n for m in samples for n in m.matches[name].alternatives)))
         judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 

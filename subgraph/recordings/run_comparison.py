@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from subgraph.errors import InputError
 from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Reason, TensorMatch
@@ -100,7 +99,7 @@ class RunComparison:
 
     def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared, for one of these reasons; of all samples."""
-        return list(chain.from_iterable(matched.left_out_as(*reasons) for matched in self.matched))
+        return [left for matched in self.matched for left in matched.left_out_as(*reasons)]
 
     @property
     def unlike(self) -> int:
@@ -212,11 +211,7 @@ class RunComparison:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
         for names in _find_exchanged(
-            {
-                n: m.holds
-                for n, m in chain.from_iterable(one.matches.items() for one in self.matched)
-                if m.holds
-            }
+            {n: m.holds for one in self.matched for n, m in one.matches.items() if m.holds}
         ):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
@@ -232,9 +227,7 @@ class RunComparison:
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
-        by_value = any(
-            t.how == "value" for t in chain.from_iterable(m.matches.values() for m in self.matched)
-        )
+        by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
         if self.failing and self.unseen_outputs and by_value:
             yield (
                 "not found by value, so not compared: the model's output"

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -162,7 +161,7 @@ class ViewSession:
 
     def _kinds(self) -> dict[str, str]:
         """The kinds of operators that the model has, for the legend."""
-        found = {kind_of(op) for op in chain.from_iterable(part.graph.ops for part in self.parts)}
+        found = {kind_of(op) for part in self.parts for op in part.graph.ops}
         found |= {"control"} if len(self.parts) > 1 else set()
         return {kind: words for kind, words in WORDS.items() if kind in found}
 
@@ -409,11 +408,11 @@ class ViewSession:
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
-                list(
-                    chain.from_iterable(
-                        values_of_case(folder, made, self._in_output(folder)) for folder in cases
-                    )
-                )
+                [
+                    v
+                    for folder in cases
+                    for v in values_of_case(folder, made, self._in_output(folder))
+                ]
                 if stored is None
                 else self._values_in(stored, node)
             )
@@ -474,7 +473,7 @@ class ViewSession:
             )
         beside = self.options.beside
         names = beside if several and candidate in beside else [candidate]
-        return list(chain.from_iterable(self.options.candidates[name] for name in names))
+        return [word for name in names for word in self.options.candidates[name]]
 
     def _fed(self, asked: Mapping[str, Any]) -> list[str]:
         """Options for what the model is fed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -85,9 +84,7 @@ class RegionModel:
     def inner(self) -> set[str]:
         """Tensors on an edge between two nodes; constants are none."""
         read = set(_read(self.nodes)) - self.constants.keys()
-        return {
-            name for name in chain.from_iterable(node.output for node in self.nodes) if name
-        } & read
+        return {name for node in self.nodes for name in node.output if name} & read
 
     def value(self, name: str) -> Array | None:
         """A constant's elements; None if it is computed."""
@@ -142,7 +139,7 @@ class RegionModel:
 def _read(nodes: Sequence[protobuf.NodeProto]) -> Iterator[str]:
     for node in all_nodes(nodes):
         yield from node.input
-        yield from (v.name for v in chain.from_iterable(body.output for body in bodies(node)))
+        yield from (v.name for body in bodies(node) for v in body.output)
 
 
 def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:

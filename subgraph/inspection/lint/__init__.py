@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 from subgraph import plugins
@@ -121,7 +120,7 @@ class LintContext:
     @cached_property
     def all_nodes(self) -> list[LintNode]:
         """Every node, at any depth."""
-        return list(chain.from_iterable(scope.nodes for scope in self.scopes))
+        return [node for scope in self.scopes for node in scope.nodes]
 
     @cached_property
     def _by_op(self) -> dict[str, list[LintNode]]:
@@ -158,7 +157,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return list(chain.from_iterable(numbers_of(scope) for scope in self.scopes))
+        return [numbers for scope in self.scopes for numbers in numbers_of(scope)]
 
     @cached_property
     def measured(self) -> MeasuredTensors:
@@ -183,7 +182,8 @@ class LintContext:
         order = graph.in_order(range(len(graph.nodes)))
         return [
             name
-            for name in chain.from_iterable(graph.makes[i] for i in order)
+            for i in order
+            for name in graph.makes[i]
             if kinds.get(name) in (None, "tensor_type")
         ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -373,10 +372,8 @@ def _require_arity(layer: CaffeLayer) -> None:
 def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     """The model with the inputs that are read, or with all if none is; its outputs are what nothing
     reads."""
-    read = set(chain.from_iterable(node.input for node in builder.nodes))
-    made = [
-        n for n in chain.from_iterable(node.output for node in builder.nodes) if n in builder.shapes
-    ]
+    read = {n for node in builder.nodes for n in node.input}
+    made = [n for node in builder.nodes for n in node.output if n in builder.shapes]
     if not made:
         raise ModelError(
             f"{builder.where} computes nothing",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from operator import add
 from typing import Any
 
@@ -93,15 +92,15 @@ class _SubgraphReader:
         self.tensors = list(self.graph.tensors)
         self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
         operators = list(_present(self.graph.operators))
-        self.made = {
-            int(t) for t in chain.from_iterable(_present(op.outputs) for op in operators)
-        } | set(_numbers(self.graph.inputs))
+        self.made = {int(t) for op in operators for t in _present(op.outputs)} | set(
+            _numbers(self.graph.inputs)
+        )
         self.operators = operators
 
     def read(self, name: str) -> ModelProto:
         """The ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
-        read = set(chain.from_iterable(node.input for node in nodes))
+        read = {n for node in nodes for n in node.input}
         weights = [
             self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made
         ]
