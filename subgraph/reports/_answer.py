@@ -461,7 +461,7 @@ def _iter_proof_of_model(document: BisectDocument) -> list[str]:
         return []
     if document.looked_at and document.looked_at.within:
         return ["all other nodes of the searched region agree"]
-    subject = "it" if len(document.findings) == 1 else "all findings"
+    subject = "this region" if len(document.findings) == 1 else "all findings"
     return [f"with {subject} on the reference, the full model agrees"]
 
 

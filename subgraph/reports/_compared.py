@@ -306,7 +306,7 @@ def _next(document: ComparisonDocument) -> list[tuple[str, str]]:
         return []
     spec = system.quote(document.candidate.name)
     commands = document.next or [f"subcut bisect {_model(document)} -c {spec}"]
-    return [(command, "finds the smallest piece that goes wrong") for command in commands]
+    return [(command, "find the smallest region") for command in commands]
 
 
 def _next_of_recordings(document: RecordedDocument) -> list[tuple[str, str]]:
@@ -316,7 +316,7 @@ def _next_of_recordings(document: RecordedDocument) -> list[tuple[str, str]]:
     if not isinstance(document, IntervalDocument) or not document.findings:
         folders = (system.quote(run.folder) for run in document.recordings if run.folder)
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
-        what = "narrows it down to an interval, with a case for the device"
+        what = "narrow it down to an interval, with a case for the device"
         return [(f"subcut bisect {model} {words}", what)]
     first = document.findings[0]
     case = system.quote(first.case or "CASE")
@@ -325,8 +325,8 @@ def _next_of_recordings(document: RecordedDocument) -> list[tuple[str, str]]:
         f"subcut export {case} -o to_device",
         f"subcut manual start {model} -i FILE --within {span}",
     )
-    what = "writes the interval's inputs in the device's form"
-    return list(zip(commands, (what, "goes on with the search, run by you"), strict=False))
+    what = "write the interval's inputs in the device's form"
+    return list(zip(commands, (what, "continue the search by hand"), strict=False))
 
 
 def _model(document: ComparedDocument) -> str:

@@ -38,6 +38,7 @@ MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
 LAST_ROWS = 3  # shown where all rows agree
 COLUMNS = 100  # of a line, where no terminal is narrower
 MAX_LINES = 24  # of an answer
+COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
 UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is
 INDENT = 11  # columns of a label and the blanks around it
 BRIEF = (
@@ -68,13 +69,19 @@ def render(document: BisectDocument, columns: int = COLUMNS) -> str:
     ]
     more += [("note", note) for note in shown.notes]
     lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
-    last = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
-    last += [("report", shown.report)] if shown.report else []
+    last = _last_lines([(system.join(one.argv), one.why) for one in found.next], shown.report)
     room = MAX_LINES - len(last)
     if (left := len(lines) - room) > 0:
         rest = f"{count(left + 1, 'more line')} in the report"
         lines = [*lines[: room - 1], *_laid_out([("…", rest)], columns)]
-    return "\n".join([*lines, *_laid_out(last, UNBROKEN)]) + "\n"
+    return "\n".join([*lines, *last]) + "\n"
+
+
+def _last_lines(commands: Iterable[tuple[str, str]], report: str | None) -> list[str]:
+    """Return the commands that follow, with the reason for each, and the page."""
+    lines = [("next", f"{why}: {line}") for line, why in commands]
+    lines += [("report", report)] if report else []
+    return _laid_out(lines, UNBROKEN)
 
 
 def _head(found: ReportedAnswer, columns: int) -> list[str]:
@@ -82,7 +89,7 @@ def _head(found: ReportedAnswer, columns: int) -> list[str]:
     start = f"{found.sign} {found.name:8} "
     ends = "   ".join(filter(None, (found.size, found.cost)))
     line = f"{start}{found.what}   {ends}"
-    if len(line) <= columns:
+    if len(start + found.what + found.size) + COST_COLUMNS <= columns:
         return [line]
     return [*_wrapped(start, found.what, columns), f"{'':{INDENT}}{ends}"]
 
@@ -129,7 +136,7 @@ def first_lines(document: Document) -> dict[str, object] | None:
     seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
     totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    after = [*totals, *(f"next: {command}   {what}" for command, what in seen.next)]
+    after = [*totals, *(f"{what}: {command}" for command, what in seen.next)]
     return {"headline": seen.headline, "findings": rows, "after": after}
 
 
@@ -143,14 +150,14 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     shown = cleaned(document)
     seen = view(shown)
     if isinstance(shown, ComparisonDocument):
-        return "\n".join(_compared(shown, seen, every=every)) + "\n"
-    lines = _recorded(seen)
-    if seen.findings:
-        lines.append("no trial was possible: nothing is certified")
-        lines += [f"next: {command}   {what}" for command, what in seen.next]
-    elif seen.lines:
-        lines += compared_table(seen, every=every)
-    return "\n".join(lines) + "\n"
+        lines = _compared(shown, seen, every=every)
+    else:
+        lines = _recorded(seen)
+        if seen.findings:
+            lines.append("no trial was possible: nothing is certified")
+        elif seen.lines:
+            lines += compared_table(seen, every=every)
+    return "\n".join([*lines, *_last_lines(seen.next, shown.report)]) + "\n"
 
 
 def recorded_lines(document: RecordedDocument) -> list[str]:
