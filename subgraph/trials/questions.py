@@ -14,6 +14,7 @@ model also asks whether an agreement was earned (`comparison.evidence`).
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import TypeAlias
@@ -24,6 +25,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.trials.precise_setting import find_precise_setting
 from subgraph.trials.reference_movement import ReferenceMovement, find_reference_movement
 from subgraph.trials.trial import Trials
+from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
 
@@ -70,9 +72,13 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> tuple[str, ...]:
         return ()
     if again.failure:
         return ()
-    others = [again, *first.later] if trials.ask.contradicts_itself else [again]
-    with trials.judge.files_unchanged(whole, first, *others):
-        return tuple(sorted(set().union(*map(first.differing, others))))
+    with trials.judge.files_unchanged(whole, first, again):
+        names = first.differing(again)
+    if trials.ask.contradicts_itself:
+        verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]
+        judgements = itertools.chain.from_iterable(verdict.outputs for verdict in verdicts)
+        names |= {j.name for j in judgements if j.status is Status.FAIL}
+    return tuple(sorted(names))
 
 
 def is_flaky(trials: Trials) -> bool:

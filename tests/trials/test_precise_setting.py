@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
@@ -31,8 +32,10 @@ IN_BF16 = planted(
 )
 
 
-def ask(command: str, folder: Path, candidate: str, *words: str) -> Done:
-    (folder / "m.onnx").write_bytes(text_models.model(MODEL).SerializeToString())
+def ask(
+    command: str, folder: Path, candidate: str, *words: str, model: ModelProto | None = None
+) -> Done:
+    (folder / "m.onnx").write_bytes((model or text_models.model(MODEL)).SerializeToString())
     np.save(folder / "x.npy", np.linspace(-2, 2, 8, dtype=np.float32).reshape(1, 8))
     (folder / "c.py").write_text(candidate)
     fed = ("-i", "x.npy", "-c", "c.py", "--trust", "--json")
@@ -48,6 +51,13 @@ def test_a_setting_that_heals_the_outputs_is_the_answer(tmp_path: Path) -> None:
         "precision": "fp32",
         "computes_in": "bf16",
     }
+    assert document["trials"] <= 4
+
+
+def test_a_setting_takes_four_runs_with_open_shapes(tmp_path: Path) -> None:
+    open_shapes = text_models.model(MODEL.replace("[1, 8]", "[N, 8]"))
+    document = ask("bisect", tmp_path, IN_BF16 + SETTINGS, model=open_shapes).document
+    assert document["precise"]["options"] == {"full": "yes"}
     assert document["trials"] <= 4
 
 
