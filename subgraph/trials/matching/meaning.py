@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,7 +78,7 @@ class MeaningTests:
         """Find the matches by name that mean another tensor.
 
         One run if a tensor deviates in the full model, and another one if a piece does. A suspect
-        is joined with what reads it, alone and together with the suspects among that.
+        is joined with what reads it, alone and together with all suspects that it is linked with.
         """
         if self.agree_in_place(MIN_DISTANCE):
             return set()
@@ -86,8 +87,9 @@ class MeaningTests:
         errors = self._measure_all()
         suspects = {name for name in named if errors[name] > self.limit}
         readers = {name: self.find_readers(name) for name in suspects}
-        chains = (reach([name], lambda n: readers[n] & suspects) for name in suspects)
-        groups = {frozenset(group) for group in (*([name] for name in suspects), *chains)}
+        linked = {n: readers[n] | {m for m in suspects if n in readers[m]} for n in suspects}
+        nets = (reach([name], lambda n: linked[n] & suspects) for name in suspects)
+        groups = {frozenset(group) for group in (*([name] for name in suspects), *nets)}
         joined = {g: sorted(g.union(*(readers[name] for name in g))) for g in groups}
         pieces = [(n, self._find_region(n, g)) for g, names in joined.items() for n in names]
         measured = iter(self.measure(pieces, {}))
@@ -98,7 +100,19 @@ class MeaningTests:
             if self._are_right(own, others):
                 least = max(self.limit, *(MIN_RATIO * own[name] for name in others))
                 refuted |= {name for name in group if own[name] > least}
-        return refuted
+        # Next to a fault nothing is right; there the other names of the kind decide, if all moved.
+        moved = Counter(self._find_kind(name) for name, _ in self.pair.refuted)
+        kept = {self._find_kind(name) for name in named if errors[name] <= self.limit}
+        alike = {n for n in suspects if moved[kind := self._find_kind(n)] > 1 and kind not in kept}
+        return refuted | alike
+
+    def _find_kind(self, name: str) -> tuple[str, frozenset[str]]:
+        """Return the operator that computes a tensor of the reference's model, and those that read
+        it."""
+        graph = self.pair.reference
+        return graph.ops[graph.maker[name]], frozenset(
+            graph.ops[i] for i in graph.readers.get(name, ())
+        )
 
     def find_misshapen(self, names: Collection[str]) -> set[str]:
         """Find the tensors whose shape is wrong in the candidate's model.

@@ -98,6 +98,55 @@ def test_two_names_in_a_row_that_moved_are_refuted_together(tmp_path: Path) -> N
     assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "b": "a", "d": "c", "y": "y"}
 
 
+def test_names_that_moved_on_two_branches_are_refuted_together(tmp_path: Path) -> None:
+    """The Add reads both, so that joining it with one of them alone is not right."""
+    weights = draw_weights()
+    branches = (
+        "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+        " { a = Conv<pads=[1,1,1,1]>(x, w)  b = Mul(a, k)  c = Conv<pads=[1,1,1,1]>(b, u)"
+        "  d = Mul(c, k)  e = Add(b, d)  y = Relu(e) }"
+    )
+    folded = (
+        "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+        " { a = Conv<pads=[1,1,1,1]>(x, w)  c = Conv<pads=[1,1,1,1]>(a, u)  e = Add(a, c)"
+        "  y = Relu(e) }"
+    )
+    k = np.array([0.5, 2, 3, 4], np.float32).reshape(1, 4, 1, 1)
+    w = weights["w"]
+    u = weights["u"]
+    text_models.save(tmp_path / "model.onnx", branches, w=w, u=u, k=k)
+    turned = k.reshape(4, 1, 1, 1)
+    text_models.save(tmp_path / "other.onnx", folded, w=w * turned, u=u * turned)
+    assert pair(tmp_path).refuted == {("a", "a"), ("c", "c")}
+
+
+@pytest.mark.parametrize("folded", [(0, 1, 2), (0, 1)])
+def test_next_to_a_fault_a_name_moved_as_all_names_of_its_kind(
+    folded: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The third Conv has a fault. If the two others have their normalizations folded, so has it; if
+    one of these keeps its normalization, it has a fault of its own."""
+    draw = np.random.default_rng(4)
+    weights = {f"w{k}": draw.standard_normal((4, 4)).astype(np.float32) for k in range(4)}
+    scale = np.array([0.5, 2, 3, 4], np.float32)
+    ours = "  ".join(
+        f"a{k} = MatMul(x{k}, w{k})  b{k} = Mul(a{k}, s)  x{k + 1} = Relu(b{k})" for k in range(4)
+    )
+    theirs = ours
+    own = {**weights}
+    for k in (*folded, 3):
+        theirs = theirs.replace(
+            f"b{k} = Mul(a{k}, s)  x{k + 1} = Relu(b{k})", f"x{k + 1} = Relu(a{k})"
+        )
+        own[f"w{k}"] = weights[f"w{k}"] * scale
+    own["w3"] = own["w3"][:, ::-1].copy()
+    text = "g (float[3,4] x0) => (float[3,4] y) {{ {}  y = Neg(x4) }}"
+    text_models.save(tmp_path / "model.onnx", text.format(ours), s=scale, **weights)
+    text_models.save(tmp_path / "other.onnx", text.format(theirs), s=scale, **own)
+    found = {name for name, _ in pair(tmp_path).refuted}
+    assert found == {f"a{k}" for k in (*folded, *([3] if len(folded) == 3 else []))}
+
+
 def test_faulty_weights_refute_no_name(tmp_path: Path) -> None:
     weights = draw_weights()
     text_models.save(tmp_path / "model.onnx", SCALED, **weights)
