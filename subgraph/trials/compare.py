@@ -269,8 +269,7 @@ class Comparison:
         """The outcome where the candidate refuses its own model."""
         bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
         nodes = ", ".join(map(clean, bad)) or "no node"
-        of = count(len(self.rows), "tensor")
-        return f"refused: the candidate's model does not load; not right alone: {nodes} ({of})"
+        return f"refused: the candidate's model does not load; not right alone: {nodes}"
 
     @property
     def _says_right(self) -> str:

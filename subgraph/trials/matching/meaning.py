@@ -33,7 +33,6 @@ from subgraph.trials.reference_model import run_loaded
 MIN_DISTANCE = 1e-3  # relative l2 distance of tensors that are not the same; rounding is below it
 MIN_ROUNDINGS = 12.0  # of the candidate's precision: in int8, a distance of 0.05
 MIN_RATIO = 4.0  # of the error of a piece to that of the piece that it is joined with
-MAX_REFUSED = 16  # pieces that the reference refuses, after which no more are run
 
 
 @dataclass
@@ -50,7 +49,6 @@ class MeaningTests:
     values: ReferenceValues
     folder: Path
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _refused: list[str] = field(default_factory=list)
 
     @property
     def limit(self) -> float:
@@ -202,8 +200,6 @@ class MeaningTests:
     def _run(self, cuts: Sequence[Cut], fed: Mapping[str, Record]) -> dict[int, Record]:
         """Return the outputs of the cuts that the reference runs, by their `id`."""
         assert self.pair.values
-        if len(self._refused) > MAX_REFUSED:
-            return {}
         reference = self.pair.values.reference
         merged = merge_cuts(cuts)
         folder = self._new_folder()
@@ -213,12 +209,9 @@ class MeaningTests:
                 feeds = [merged.feeds(fed)]
                 names = merged.output_names
                 (made,) = run_loaded(reference, str(folder), feeds, names, lambda: folder)
-        except SubcutError as e:
+        except SubcutError:
             half = len(cuts) // 2
-            if not half:
-                self._refused.append(e.what)
-                return {}
-            return self._run(cuts[:half], fed) | self._run(cuts[half:], fed)
+            return self._run(cuts[:half], fed) | self._run(cuts[half:], fed) if half else {}
         outputs = zip(cuts, merged.split(made), strict=True)
         return {id(cut): record for cut, of_cut in outputs for record in of_cut.values()}
 

@@ -71,7 +71,7 @@ def pair_models(
     pair = _match_by_meaning(pair, ours, theirs, values, scratch, tensor_map)
     for attempt in range(MAX_ATTEMPTS if other_values else 0):
         tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
-        if not attempt and tests.agree_in_place(NEAR):
+        if tests.agree_in_place(NEAR):
             break
         theirs = _first_sample(other, _from_matched(tests))
         more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
