@@ -109,20 +109,21 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("body", "signal_name"), [("ctypes.string_at(0)", "SIGSEGV"), ("1 / 0", None)]
+    ("body", "kind", "signal_name"),
+    [("ctypes.string_at(0)", "crash", "SIGSEGV"), ("1 / 0", "throws", None)],
 )
 def test_crash_is_a_verdict(
-    body: str, signal_name: str | None, here: Path, mark: dict[str, str]
+    body: str, kind: str, signal_name: str | None, here: Path, mark: dict[str, str]
 ) -> None:
     words = backend(here, run=f"if 't0' in found: {body}")
     done = compare(*words, "--json", cwd=here, env=mark)
     found = done.document
     assert (done.code, found["exit_code"], found["agree"]) == (1, 1, False)
     assert found["whole"]["status"] == "agree"
-    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "crash")
+    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", kind)
     assert [row["alone"]["status"] for row in found["rows"]] == ["fail", "agree"]
     crash = found["rows"][0]["alone"]
-    assert (crash["signature"], crash["process"]["signal"]) == ("crash", signal_name)
+    assert (crash["signature"], crash["process"]["signal"]) == (kind, signal_name)
     assert found["first_bad"]["tensor"] == "t0"
     assert len(runs(here)) == AGREEING
 
