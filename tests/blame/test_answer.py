@@ -14,6 +14,7 @@ from onnx import helper
 
 from subgraph.blame.answer import paragraph, plain, script, states
 from subgraph.blame.attributes import described
+from subgraph.cases.case import ModelSource
 from subgraph.cases.find_case import FoundCase
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import parse
@@ -94,7 +95,7 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
     assert len(text.split("\n")) == 3
     record = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "inputs" / "x.npy"),))
     made = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "outputs" / "y.npy"),))
-    case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, {})
+    case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, ModelSource())
     for candidate in (parse("ort:opt=basic,providers=CUDAExecutionProvider"), None):
         code = script(case, [("A",)], "onnxruntime==1.31.1", candidate)
         compile(code, "script.py", "exec")
@@ -112,7 +113,7 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
         held[name] = (
             Record(name, "tensor", "float32", ((2,),), (str(tmp_path / folder / f"{name}.npy"),)),
         )
-    case = FoundCase(tmp_path, ("",), {"x": held["x"]}, {"y": held["y"]}, {})
+    case = FoundCase(tmp_path, ("",), {"x": held["x"]}, {"y": held["y"]}, ModelSource())
     text = script(case, [], "onnxruntime==1.31.1", parse("ort:opt=disable"))
     (tmp_path / "blame").mkdir()
     (tmp_path / "blame/script.py").write_text(text, encoding="utf-8")
