@@ -234,10 +234,6 @@ class Bisection:
         """The findings of a search that has just ended, with the counts of those before it."""
         return replace(findings, counts=before + findings.counts)
 
-    def further_notes(self) -> Sequence[str]:
-        """Notes that only the answers of the searches give."""
-        return ()
-
     def search(
         self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
     ) -> Steps[Interim]:
@@ -280,7 +276,7 @@ class Bisection:
             command=options.command,
             criterion=interim.trials.judge.criterion,
             seconds=self._progress.seconds,
-            notes=[*options.notes, *self.further_notes(), *filter(None, notes), *last_notes],
+            notes=[*options.notes, *filter(None, notes), *last_notes],
             within=options.within,
         )
         return replace(

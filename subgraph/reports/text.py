@@ -26,7 +26,6 @@ from subgraph.results.bisect import BisectDocument
 from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
-from subgraph.results.recorded import RecordedDocument
 from subgraph.results.sweep import SweepDocument
 from subgraph.text import aligned, count, prediction, short
 from subgraph.verdict import Status
@@ -158,11 +157,6 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         elif seen.lines:
             lines += compared_table(seen, every=every)
     return "\n".join([*lines, *_last_lines(seen.next, shown.report)]) + "\n"
-
-
-def recorded_lines(document: RecordedDocument) -> list[str]:
-    """The verdict of recordings, where they go wrong, and what makes it doubtful."""
-    return _recorded(view(cleaned(document)))
 
 
 def _recorded(shown: View) -> list[str]:

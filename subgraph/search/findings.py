@@ -29,9 +29,6 @@ class Purpose(StrEnum):
     ALIKE = "alike"  # regions of the kind of two culprits: do they fail as well?
 
 
-CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier ones
-
-
 @dataclass(frozen=True)
 class Step:
     """One answer and its effect.
