@@ -362,7 +362,7 @@ class ResultFolder(Generic[M]):
 
     def document(self) -> dict[str, Any]:
         """Return the path and the fields of the manifest, as a command's JSON has them."""
-        return {**to_json(self.manifest), "path": str(self.path), "exit_code": 0}
+        return {"path": str(self.path), **to_json(self.manifest)}
 
 
 Case: TypeAlias = ResultFolder[CaseManifest]

@@ -307,6 +307,8 @@ def _result(cases: list[Case]) -> Result:
     else:
         code = 0
     results = [case.document() for case in cases]
+    for result in results:
+        del result["schema"]
     document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))

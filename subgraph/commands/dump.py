@@ -126,4 +126,4 @@ def _result(written: ResultFolder[DumpManifest]) -> Result:
     number = len(manifest.samples)
     samples = f" · {count(number, 'sample')}" if number > 1 else ""
     text = f"{count(len(manifest.tensors), 'tensor')}{samples}\n{clean(str(written.path))}/"
-    return Result(written.document(), text)
+    return Result({"exit_code": 0, **written.document()}, text)

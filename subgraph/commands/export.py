@@ -151,7 +151,7 @@ def _result(written: ResultFolder[ExportManifest]) -> Result:
     ]
     lines += [f"left out: {clean(word)}" for word in manifest.left_out]
     text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
-    return Result(written.document(), text)
+    return Result({"exit_code": 0, **written.document()}, text)
 
 
 def _type(file: ExportedFile) -> str:
