@@ -85,7 +85,8 @@ def _last_lines(commands: Iterable[tuple[str, str]], report: str | None) -> list
 
 def _head(found: ReportedAnswer, columns: int) -> list[str]:
     """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
-    start = f"{found.sign} {found.name:8} "
+    name = f"{found.name} " if len(found.name) > 8 else found.name
+    start = f"{found.sign} {name:8} "
     ends = "   ".join(filter(None, (found.size, found.cost)))
     line = f"{start}{found.what}   {ends}"
     if len(start + found.what + found.size) + COST_COLUMNS <= columns:

@@ -312,7 +312,7 @@ CHANGED = planted(
     [
         (
             "half",
-            ("rounding", "noise:floor=1e-5", "no node"),
+            ("rounding", "no node", "noise:floor=1e-5"),
             ("rounding", "not a bug", "float16", "--precision fp16"),
         ),
         ("gain", ("off alone", "none"), (("bug", "layout", "preprocessing", "candidate = 1.0015"))),

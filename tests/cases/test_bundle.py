@@ -283,11 +283,11 @@ def test_printed_text_leaves_only_on_request(plain: Path) -> None:
             ]
         assert any("hunter2" in text for text in texts) == bool(free)
         assert bool(free) or not any(word in text for text in texts for word in TALK)
-    assert "FAIL   crash\n" in content(plain / "out.zip", README)
+    assert "FAIL   throws\n" in content(plain / "out.zip", README)
     assert "  texts: " in content(plain / "all.zip", README) and "log.txt" in content(
         plain / "all.zip", README
     )
-    assert content(plain / "out.zip", "run.json")["whole"]["signature"] == "crash"
+    assert content(plain / "out.zip", "run.json")["whole"]["signature"] == "throws"
 
 
 @pytest.mark.slow

@@ -397,7 +397,7 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
             has_line(said, "✗ wrong: 2 of 28", "stem/pad, stem/pool", "Pad, AveragePool")
             and "explains 100 %" in said
         )
-        assert has_line(said, "next", "replay") and "subcut bundle" in said
+        assert has_line(said, "run it again", "replay") and "subcut bundle" in said
     assert "found" in tab.box("stem/pool").get_attribute("class")
     assert tab.texts("stem/pool") == [
         "AveragePool",
