@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from subgraph.storage.tensors import np_dtype
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Load: TypeAlias = Callable[..., Run]
+Channel: TypeAlias = Any  # a Connection; on Windows, a PipeConnection
 
 IMPORTED = """# {digest}
 import sys
@@ -133,7 +134,7 @@ def connect(address: Any, key: bytes, model: object) -> Run:
     return run
 
 
-def _serve(connection: Connection[Any, Any], load: Load, lock: threading.Lock) -> None:
+def _serve(connection: Channel, load: Load, lock: threading.Lock) -> None:
     """Load a model for another process, and run it until that process ends."""
     with connection, suppress(EOFError, ConnectionError):
         model = Path(json.loads(connection.recv_bytes()))
@@ -146,7 +147,7 @@ def _serve(connection: Connection[Any, Any], load: Load, lock: threading.Lock) -
                 _answer(connection, run, feeds)
 
 
-def _answer(connection: Connection[Any, Any], function: Callable[..., Any], *values: Any) -> Any:
+def _answer(connection: Channel, function: Callable[..., Any], *values: Any) -> Any:
     """Call a function of the user's, and send the arrays that it returns or the error that it
     raises; return its result."""
     try:
@@ -161,7 +162,7 @@ def _answer(connection: Connection[Any, Any], function: Callable[..., Any], *val
     return result
 
 
-def _send(connection: Connection[Any, Any], tensors: Mapping[str, Any]) -> None:
+def _send(connection: Channel, tensors: Mapping[str, Any]) -> None:
     """Send arrays: names, types and shapes as JSON, then the bytes of each one."""
     arrays = {name: np.ascontiguousarray(_plain(value)) for name, value in tensors.items()}
     head = [[name, str(array.dtype), array.shape] for name, array in arrays.items()]
@@ -170,7 +171,7 @@ def _send(connection: Connection[Any, Any], tensors: Mapping[str, Any]) -> None:
         connection.send_bytes(array.tobytes())
 
 
-def _receive(connection: Connection[Any, Any]) -> dict[str, Any]:
+def _receive(connection: Channel) -> dict[str, Any]:
     """Receive arrays as `_send` sends them.
 
     Raises:
