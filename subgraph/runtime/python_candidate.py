@@ -23,8 +23,9 @@ from typing import Any, TypeAlias
 from subgraph.errors import Refused, UsageError
 from subgraph.lazy import np
 from subgraph.runtime.candidate import Candidate, parse
+from subgraph.runtime.command_line import code_of_python
 from subgraph.storage import folders
-from subgraph.storage.digest import file_digest
+from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import np_dtype
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -89,7 +90,7 @@ def _import_text(load: Load) -> str:
     if load.__module__ == "__main__" or not file or not is_known:
         return ""
     return IMPORTED.format(
-        digest=file_digest(Path(file)),
+        digest=digest(list(map(file_digest, code_of_python(Path(file)).files))),
         path=[str(Path(folder).resolve()) for folder in sys.path if folder],
         module=load.__module__,
         name=load.__name__,

@@ -1,9 +1,10 @@
-"""How far the reference's own outputs move if it splits its work in another way.
+"""How far the reference's own outputs move if it runs with another number of threads.
 
 A model that finds the scales of its quantized values as it runs returns other values with another
-number of threads, or for a part of a batch: onnxruntime's DynamicQuantizeLSTM quantizes the part of
-each thread with a separate scale. Two correct runs of such a model differ by this movement, so a
-candidate that differs by no more is right.
+number of threads: onnxruntime's DynamicQuantizeLSTM quantizes the part of each thread with a
+separate scale. Two correct runs of such a model differ by this movement, so a candidate that
+differs by no more is right. Parts of the batch are not tried: if the first axis is no batch, they
+have other outputs, and would excuse any candidate.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.quantization import finds_scales
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -39,7 +38,7 @@ class ReferenceMovement:
     """A movement of the reference that explains the candidate's outputs.
 
     Attributes:
-        way: How its work was split: `1 and 2 threads`, `parts of the batch`.
+        way: How its work was split: `1 and 2 threads`.
     """
 
     way: str
@@ -107,30 +106,3 @@ def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[
             values.need(names)
             least, most = sorted((number, threads))
             yield f"{least} and {most} threads", _read_outputs(values.records, names)
-    if halves := list(_iter_halves(model)):
-        values = model.values.with_inputs(halves)
-        values.need(names)
-        first, second = (_read_outputs(values.records[k::2], names) for k in (0, 1))
-        yield "parts of the batch", list(map(_join, first, second))
-
-
-def _iter_halves(model: ReferenceModel) -> Iterator[Mapping[str, Record]]:
-    """Yield the inputs of the two halves of each sample; nothing if the inputs are no batch."""
-    for sample in model.values.records:
-        inputs = [sample[name] for name in model.graph.inputs if name in sample]
-        rows = {record.shapes[0][:1] for record in inputs}
-        (size,) = rows.pop() if len(rows) == 1 and () not in rows else (0,)
-        if size < 2:
-            return
-        for part in (slice(size // 2), slice(size // 2, None)):
-            folder = model.new_folder()
-            yield {
-                record.name: written(
-                    record.name, record.array()[part], folder, f"x{i}", record.type_text
-                )
-                for i, record in enumerate(inputs)
-            }
-
-
-def _join(first: Array, second: Array) -> Array:
-    return np.concatenate([np.atleast_1d(first), np.atleast_1d(second)])
