@@ -173,7 +173,7 @@ gpu: .venv-bench/.locked ## an NVIDIA GPU by CUDA: cut, compare, bisect, blame, 
 KNOWN := ort $(addprefix ort==,1.15.1 1.17.1 1.18.1 1.19.2 1.20.1 1.22.1 1.24.4 1.27.0 1.31.1 1.32.0) \
 	opencv $(addprefix opencv==,4.7.0.72 4.8.1.78 4.9.0.80 4.10.0.84 4.13.0.92) openvino:precision=f32 \
 	$(patsubst %,openvino==%:precision=f32,2024.0.0 2025.1.0 2025.4.1 2026.0.0 2026.1.0) tract tract==0.22.4 mnn qnn-htp
-known: $(STAMP) ## run the entries of `subcut known` on the releases that they do not name yet, and write docs/known.md anew (all of them: 40 minutes, 5 GB of disk)
+known: $(STAMP) ## run the entries of `subcut known` on the releases that they do not name yet, and write the pages of docs/known (all of them: 40 minutes, 5 GB of disk)
 	$(BIN)/python -m benchmarks.known $(ALL) $(KNOWN)
 
 producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)

@@ -1,7 +1,6 @@
-"""Are the entries of `subgraph/known/` still true? Their tests on releases -> the files, and
-docs/known.md.
+"""Run the tests of the entries in `subgraph/known/` on releases, and write the files and pages.
 
-    python -m benchmarks.known [--all] [tract==0.22.0 …]      without words only the page is written
+    python -m benchmarks.known [--all] [tract==0.22.0 …]     without arguments: only the pages
 
 A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into
 neither. Only entries that do not name it yet are run, or `--all`: take the releases out of an entry
@@ -28,8 +27,9 @@ from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "known.md"
+FOLDER = ROOT / "docs" / "known"
 ALL = "--all"
-MARK = "<!-- the tables are written by `python -m benchmarks.known` -->"
+MARK = "<!-- `python -m benchmarks.known` writes this table, and the page of each runtime -->"
 
 
 def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
@@ -124,15 +124,25 @@ def _link(thread: str) -> str:
     return f"[{repository.rpartition('/')[2]} #{number}]({thread})" if thread else ""
 
 
-def write_page() -> None:
-    """The tables of docs/known.md, one per runtime."""
+def write_pages() -> None:
+    """Write a page per runtime in docs/known/, and the table of these pages in docs/known.md."""
     every = known.entries()
     head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    parts = [f"{head}{MARK}"]
-    for runtime in dict.fromkeys(e.runtime for e in every):
-        own = [e for e in every if e.runtime == runtime]
-        parts.append(f"## {runtime}: {len(own)}\n\n{table(own)}")
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    runtimes = list(dict.fromkeys(entry.runtime for entry in every))
+    FOLDER.mkdir(exist_ok=True)
+    rows = ["| runtime | entries | with a public thread |", "|---|--:|--:|"]
+    for runtime in runtimes:
+        entries = [entry for entry in every if entry.runtime == runtime]
+        threads = sum(bool(entry.thread) for entry in entries)
+        rows.append(f"| [{runtime}](known/{runtime}.md) | {len(entries)} | {threads} |")
+        title = f"# Known wrong: {runtime}"
+        origin = "Each row was seen in a run: [known](../known.md)."
+        text = f"{title}\n\n{origin}\n\n{table(entries)}\n"
+        (FOLDER / f"{runtime}.md").write_text(text, encoding="utf-8")
+    links = [f"known/{runtime}" for runtime in runtimes]
+    tree = "\n".join(["```{toctree}", ":hidden:", "", *links, "```"])
+    table_of_pages = "\n".join(rows)
+    PAGE.write_text(f"{head}{MARK}\n\n{table_of_pages}\n\n{tree}\n", encoding="utf-8")
 
 
 def main(words: Sequence[str]) -> int:
@@ -144,7 +154,7 @@ def main(words: Sequence[str]) -> int:
         for entry in tried(candidate, entries) if entries else ():
             (HOME / f"{entry.path}.toml").write_text(render(entry), encoding="utf-8")
         print(f"{spec}: {len(entries)} of {len(every)} entries tried")
-    write_page()
+    write_pages()
     return 0
 
 
