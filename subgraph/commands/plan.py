@@ -89,7 +89,6 @@ def plan(
     """
     from subgraph.cases.case import ResultPlace, free_place, source_of
     from subgraph.graph.graph import load
-    from subgraph.plan.acceptance import ByCriterion
     from subgraph.plan.plan import Planner
     from subgraph.plan.result_folder import save
     from subgraph.storage.folders import safe_name
@@ -106,15 +105,10 @@ def plan(
         raise UsageError(
             f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}", code="option.unknown-value"
         )
-    with (
-        _opened(asked, options_of, to, began + SEARCH_SHARE * limit) as (trials, twin),
-        ExitStack() as stack,
-    ):
+    with _opened(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
-        higher = _gears_of(trials.model, twin, between)
-        planner = _planner(
-            Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack
-        )
+        planner = Planner(trials, twin, chosen, _gears_of(trials.model, twin, between), parallel)
+        trials.model.values.need(planner.outputs)
         if wanted:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
@@ -170,7 +164,11 @@ def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict
 
 @contextmanager
 def _opened(
-    asked: Asked, candidate_options: options.CandidateOptions, to: str | None, end: float
+    asked: Asked,
+    candidate_options: options.CandidateOptions,
+    to: str | None,
+    wanted: Wanted | None,
+    end: float,
 ) -> Iterator[tuple[Trials, Twin]]:
     """The trials of the float model, and how it is lowered. `end`: of the time for all that runs,
     by `monotonic`."""
@@ -184,7 +182,7 @@ def _opened(
     from subgraph.trials.matching.pair_models import pair_models
     from subgraph.trials.session import open_trials, with_own_model
 
-    setup = asked.setup(candidate_options)
+    setup = replace(asked.setup(candidate_options), score=wanted)
     by_command = setup.candidate.keeps_nodes
     if bool(to) + bool(candidate_options.other_model) + by_command != 1:
         how = (
@@ -268,18 +266,6 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
 
-def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Planner:
-    """With its acceptance: the criterion, or a score, whose process ends with the stack."""
-    from subgraph.trials.score import open_score
-
-    trials = planner.trials
-    trials.model.values.need(planner.outputs)
-    if not wanted:
-        return planner
-    score = open_score(wanted, trials.model, planner.outputs, trials.runtime.workers.memory)
-    return replace(planner, acceptance=stack.enter_context(score))
-
-
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
     from subgraph.plan.lower import stored_bytes
     from subgraph.plan.result_folder import kept_places
@@ -357,10 +343,9 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     from subgraph.results.plan import PlanScore
     from subgraph.runtime.deadline import if_time
-    from subgraph.trials.score import ByScore
 
-    score = planner.acceptance
-    if not isinstance(score, ByScore):
+    score = planner.trials.judge.score
+    if score is None:
         return None
     kept = None if found is None else planner.judge(found.levels)
     interval = (

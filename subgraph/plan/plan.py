@@ -26,7 +26,6 @@ import numpy as np
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
-from subgraph.plan.acceptance import Acceptance
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import PROBES, lowered, probed
@@ -37,7 +36,11 @@ from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
+from subgraph.trials.preflight import require_usable
+from subgraph.trials.questions import explain_full_model
+from subgraph.trials.reference_movement import ReferenceMovement
 from subgraph.trials.score import Judged, not_run
+from subgraph.trials.session import with_own_model
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Status
@@ -89,7 +92,6 @@ class Planner:
     trials: Trials
     twin: Twin
     unit: Unit
-    acceptance: Acceptance
     gears: Mapping[str, Twin] = field(default_factory=dict)
     jobs: int = 1
     tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
@@ -205,7 +207,17 @@ class Planner:
             options = self.trials.runtime.candidate.options
             return Job(model, self._feeds(), self.outputs, into, options=options)
 
-        return self.acceptance.judge(self._stored([self._identity, file_digest(model)], job))
+        return self.accept(self._stored([self._identity, file_digest(model)], job))
+
+    def accept(self, result: RunResult) -> Judged:
+        """Judge the outputs of a model by the score of the task, or as `compare` judges them."""
+        judge = self.trials.judge
+        if judge.score:
+            return judge.score.judge(result)
+        if result.failure:
+            return not_run(result.failure.why)
+        verdict = judge.verdict(self.trials.model.whole(), result)
+        return Judged(verdict.status, verdict.why or verdict.status.value)
 
     def run(self, levels: Levels, samples: int | None = None) -> RunResult:
         """What the model gives with these levels, on the first samples or all; stored.
@@ -262,7 +274,7 @@ class Planner:
         """What is said of the model with these levels; asked once."""
         key = frozenset(levels.items())
         if key not in self.tried:
-            judged = self.acceptance.judge(self.run(levels))
+            judged = self.accept(self.run(levels))
             with self._lock:
                 self.tried[key] = Tried(levels, judged)
                 number = len(self.tried)
@@ -293,7 +305,7 @@ class Planner:
         try:
             if trials.runtime.own_model is None:
                 return self.judge({})
-            return self.acceptance.judge(trials.run(trials.model.whole()))
+            return self.accept(trials.run(trials.model.whole()))
         except SubcutError as e:
             return not_run(e.what)
 
@@ -403,15 +415,27 @@ class Planner:
         return max((distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
 
     def find(self) -> Found | None:
-        """The smallest set of places to keep; None where there is none, or no time: `problem` says
-        which."""
+        """Find the smallest set of places to keep.
+
+        Returns:
+            None if there is none, or no time is left; `problem` has the reason.
+
+        Raises:
+            BackendError: The candidate runs nothing, or its outputs break the contract.
+            Refused: The candidate's file does not load, and its nodes do.
+        """
         every = frozenset(range(len(self.places)))
+        in_float = with_own_model(self.trials, None)
         try:
+            require_usable(in_float, self.run({}))
             if self.judge({}).accepted:
                 return Found((), 0)
             if not (judged := self.judge(self.in_float(every))).accepted:
+                reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
-                self.is_wrong = judged.status is Status.FAIL
+                self.problem += f"; {reason.says}" if reason else ""
+                is_moving = isinstance(reason, ReferenceMovement)
+                self.is_wrong = judged.status is Status.FAIL and not is_moving
                 return None
         except OutOfTime:
             return None

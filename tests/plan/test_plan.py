@@ -1,6 +1,6 @@
 """Plans as a user asks for them.
 
-Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`,
+Covers `plan.result_folder`, `plan.quantize`, `plan.quantize_main`,
 `plan.reasons`, `results.plan`.
 """
 
@@ -25,7 +25,6 @@ from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
-from subgraph.plan.acceptance import ByCriterion
 from subgraph.plan.places import Unit, by_command
 from subgraph.plan.plan import Planner, distance
 from subgraph.plan.reasons import why_many
@@ -329,10 +328,7 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
         processes=SimpleNamespace(runs=SimpleNamespace(candidate_key=key)),
     )
     twin = by_command(graph, Precision.INT8)
-    acceptance = ByCriterion(trials)
-    node, operator = (
-        Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR)
-    )
+    node, operator = (Planner(trials, twin, unit) for unit in (Unit.NODE, Unit.OPERATOR))
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
     assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
     assert node.key_of({0: 1}) != operator.key_of({0: 1}) and node.key_of({}) == operator.key_of({})
@@ -390,7 +386,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         trials: Any = SimpleNamespace(
             runtime=SimpleNamespace(workers=SimpleNamespace(deadline=Deadline(left), turns=None))
         )
-        planner = Planner(trials, None, Unit.NODE, None)  # type: ignore[arg-type]
+        planner = Planner(trials, None, Unit.NODE)  # type: ignore[arg-type]
         vars(planner)["places"] = [SimpleNamespace(name=f"n{k}") for k in range(160)]
         monkeypatch.setattr(planner, "_error_of", error_of)
         monkeypatch.setattr(planner, "_own_errors", lambda: [1.0] * 160)
@@ -506,3 +502,31 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
     said = why_many(planner, Found((0, 1), 1))
     assert has_line(said, "not over") and has_line(said, "2", "no numbers")
     assert why_many(planner, Found((0,), 1)) == ""
+
+
+def test_wrapper_that_breaks_its_contract_has_no_plan(place: Path) -> None:
+    """As before a search: no place in float heals an output that is a list."""
+    (place / "lists.py").write_text(
+        planted("", "found = {name: value.tolist() for name, value in found.items()}")
+    )
+    words = "plan m.onnx -i samples -c lists.py --to fp16 --trust --json"
+    done = subcut(*words.split(), cwd=place)
+    assert done.code == 4 and done.document["error"]["code"] == "candidate.breaks-contract", done
+
+
+def test_a_setting_that_heals_the_float_model_is_named(place: Path) -> None:
+    """As before a search: the runtime is wrong only in the precision that it chose."""
+    settings = """
+def precision(options):
+    return "fp32" if options.get("full") == "yes" else "bf16"
+
+
+def exact(options):
+    return {**options, "full": "yes"} if options.get("full") != "yes" else None
+"""
+    fault = "wrong = not options.get('full') and any(n.op_type == 'Tanh' for n in nodes)"
+    answer = "found = {n: v + v.max() if wrong else v for n, v in found.items()}"
+    (place / "chooses.py").write_text(planted(fault, answer) + settings)
+    words = "plan m.onnx -i samples -c chooses.py --to fp16 --trust --json"
+    done = subcut(*words.split(), cwd=place)
+    assert done.code == 1 and has_line(done.document["says"], "full=yes", "agree"), done
