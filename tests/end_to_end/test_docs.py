@@ -38,7 +38,7 @@ NOT_RUN = re.compile(
     r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |adb |unzip"
     r" |aarch64-|#|$"
 )
-ALL_TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ALL_TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
 
 
 @pytest.fixture(scope="module")
