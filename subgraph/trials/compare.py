@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.pair import comparable
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
-from subgraph.errors import NoRegion, UsageError
+from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
@@ -193,6 +194,21 @@ class Comparison:
         """`result` as JSON, as `subcut compare --json` prints it."""
         document: dict[str, Any] = to_json(self.result)
         return document
+
+    def to_dataframe(self) -> Any:
+        """Return the tensors as a pandas DataFrame, with a column for each field and metric.
+
+        Raises:
+            NotInstalled: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            message = "pandas is not installed"
+            raise NotInstalled(
+                message, "pip install pandas", code="package.not-installed"
+            ) from error
+        return pandas.json_normalize(self.document["rows"])
 
     @property
     def first_bad(self) -> ComparisonRow | None:
