@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 
 from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message
+from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.types import Array
 
@@ -92,9 +93,7 @@ class Builder:
             ModelError: a dimension is less than one, or there are too many elements.
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
-            what = (
-                f"{self.where}: '{clean(tensor)}' would have the shape {'×'.join(map(str, shape))}"
-            )
+            what = f"{self.where}: '{clean(tensor)}' would have the shape {shape_text(shape)}"
             raise ModelError(what, "correct the sizes in front of it", code="caffe.wrong-shape")
         self.shapes[tensor] = tuple(shape)
 
@@ -145,7 +144,7 @@ class CaffeLayer:
         """
         rank = len(self.shape) if rank is None else rank
         if not -rank <= axis < rank:
-            raise self.refuse(f"has no axis {axis}: its bottom is {'×'.join(map(str, self.shape))}")
+            raise self.refuse(f"has no axis {axis}: its bottom is {shape_text(self.shape)}")
         return axis % rank
 
     # ------------------------------------------------------------ weights
@@ -171,7 +170,7 @@ class CaffeLayer:
             if _bare(blob.shape) != _bare(
                 shape
             ):  # old files declare four dims, filled up with ones
-                have, want = ("×".join(map(str, s)) or "a number" for s in (blob.shape, shape))
+                have, want = (shape_text(s) for s in (blob.shape, shape))
                 hint = "is the caffemodel of this prototxt? name it with --weights"
                 raise self.refuse(f"needs {want} as blob {k}, the caffemodel has {have}", hint)
         self.builder.used.setdefault(self.name, []).append(blob)
@@ -194,28 +193,51 @@ class CaffeLayer:
         self.builder.initializers.append(tensor)
         return name
 
-    def constant(self, what: str, values: Any, dtype: Any = np.float32) -> str:
-        """An initializer with these values; returns its name."""
+    def constant(self, what: str, value: Any) -> str:
+        """Add an initializer, of float32 or of int64; returns its name."""
         name = self.builder.unique(f"{self.name}.{what}")
-        self.builder.initializers.append(numpy_helper.from_array(np.asarray(values, dtype), name))
+        array = np.asarray(value)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        self.builder.initializers.append(numpy_helper.from_array(array, name))
         return name
-
-    def integers(self, what: str, values: Sequence[int]) -> str:
-        """A list of int64 as an initializer."""
-        return self.constant(what, values, np.int64)
 
     # ------------------------------------------------------------ nodes
 
-    def step(
-        self, what: str, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any
-    ) -> str:
-        """A node in front of the layer's last one; returns its (first) tensor, the others are
-        `…@2`."""
-        name = self.builder.unique(f"{self.name}/{what}")
-        made = [name, *(f"{name}@{k}" for k in range(2, outputs + 1))]
-        self.builder.taken.update(made)
-        self.builder.nodes.append(helper.make_node(op, list(inputs), made, name=name, **attributes))
-        return name
+    def formula(self, text: str, *shapes: Sequence[int], **values: Any) -> str:
+        """Add the nodes of a formula in ONNX's text syntax.
+
+        Args:
+            text: One node per line: `half = Mul (x, factor)`. The bottoms are `x`, `x1` and `x2`;
+                every other name is one of `values` or the output of an earlier line.
+            shapes: Shapes of the tops, which the last node outputs. None if the nodes come before
+                the layer's last node.
+            values: Names of tensors, and constants: floats become float32, integers int64.
+
+        Returns:
+            The name of the last node's first output.
+        """
+        names = {"": "", **dict(zip(("x", "x1", "x2"), self.bottoms, strict=False))}
+        for what, value in values.items():
+            names[what] = value if isinstance(value, str) else self.constant(what, value)
+        nodes = [parser.parse_node(line) for line in text.splitlines()]
+        for node in nodes:
+            node.input[:] = [names[name] for name in node.input]
+            if shapes and node is nodes[-1]:
+                node.name = self.name
+                outputs = list(self.tops)
+            else:
+                node.name = self.builder.unique(f"{self.name}/{node.output[0]}")
+                outputs = [node.name, *(f"{node.name}@{k + 1}" for k in range(1, len(node.output)))]
+                self.builder.taken.update(outputs)
+            names |= dict(zip(node.output, outputs, strict=True))
+            node.output[:] = outputs
+        self.builder.nodes += nodes
+        self._declare_tops(shapes)
+        return outputs[0]
+
+    def _declare_tops(self, shapes: Sequence[Sequence[int]]) -> None:
+        for top, shape in zip(self.tops, shapes, strict=False):
+            self.builder.declare(top, shape)
 
     def last(
         self, op: str, inputs: Sequence[str], *shapes: Sequence[int], **attributes: Any
@@ -224,8 +246,7 @@ class CaffeLayer:
         self.builder.nodes.append(
             helper.make_node(op, list(inputs), list(self.tops), name=self.name, **attributes)
         )
-        for top, shape in zip(self.tops, shapes, strict=True):
-            self.builder.declare(top, shape)
+        self._declare_tops(shapes)
 
     def chain(self, *steps: tuple[str, str, Any, Any]) -> None:
         """Add unary or binary nodes in a row, of which the last is the layer's.
@@ -234,15 +255,15 @@ class CaffeLayer:
             steps: The name of the step, the operator, its constant (None for a unary operator), and
                 the constant with which the step changes nothing and is omitted.
         """
-        tensor = self.bottoms[0]
         needed = [step for step in steps if step[2] is None or step[2] != step[3]]
-        needed = needed or [("", "Identity", None, None)]
-        for what, op, value, _ in needed:
-            inputs = [tensor] if value is None else [tensor, self.constant(what, value)]
-            if what == needed[-1][0]:
-                self.last(op, inputs, self.shape)
-            else:
-                tensor = self.step(what, op, inputs)
+        lines = []
+        tensor = "x"
+        for what, op, value, _ in needed or [("y", "Identity", None, None)]:
+            operands = tensor if value is None else f"{tensor}, {what}"
+            lines.append(f"{what} = {op} ({operands})")
+            tensor = what
+        constants = {what: value for what, _, value, _ in needed if value is not None}
+        self.formula("\n".join(lines), self.shape, **constants)
 
 
 def expected_rms(layer: CaffeLayer) -> float:

@@ -22,17 +22,19 @@ def normalize(layer: CaffeLayer) -> None:
     """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the
     whole sample."""
     p = layer.parameters("norm_param")
-    shape = layer.shape
-    axes = [1, 2, 3] if p.across_spatial else [1]
-    square = layer.step("square", "Mul", layer.bottoms * 2)
-    total = layer.step("sum", "ReduceSum", [square, layer.integers("axes", axes)])
-    norm = layer.step(
-        "norm", "Sqrt", [layer.step("eps", "Add", [total, layer.constant("epsilon", p.eps)])]
+    count = 1 if p.channel_shared else layer.shape[1]
+    layer.formula(
+        """square = Mul (x, x)
+        sum = ReduceSum (square, axes)
+        eps = Add (sum, epsilon)
+        norm = Sqrt (eps)
+        divide = Div (x, norm)
+        y = Mul (divide, scale)""",
+        layer.shape,
+        axes=[1, 2, 3] if p.across_spatial else [1],
+        epsilon=p.eps,
+        scale=layer.weight(0, (count,), "scale", "factor", (count, 1, 1)),
     )
-    divided = layer.step("divide", "Div", [*layer.bottoms, norm])
-    count = 1 if p.channel_shared else shape[1]
-    scale = layer.weight(0, (count,), "scale", "factor", (count, 1, 1))
-    layer.last("Mul", [divided, scale], shape)
 
 
 def prior_box(layer: CaffeLayer) -> None:
@@ -106,44 +108,63 @@ def detection_output(layer: CaffeLayer) -> None:
     classes = p.num_classes
     boxes = layer.shapes[2][-1] // 4
     _require_plain(layer, p, nms, boxes)
-    corners = _decode(layer, p, boxes)
     kept = [k for k in range(classes) if k != p.background_label_id]
-    scores = layer.step(
-        "scores", "Reshape", [layer.bottoms[1], layer.integers("scores", (boxes, classes))]
+    threshold = -3e38 if p.confidence_threshold is None else p.confidence_threshold
+    corners = _decode(layer, p, boxes)
+    # pairs: (class, its candidate)
+    pairs = layer.formula(
+        """scores = Reshape (x1, sizes)
+        by_class = Transpose <perm = [1, 0]> (scores)
+        foreground = Gather <axis = 0> (by_class, classes)
+        best, places = TopK <axis = 1> (foreground, top_k)
+        candidates = Gather <axis = 0> (corners, places)
+        unsqueeze = Unsqueeze (best, axis)
+        nms = NonMaxSuppression (candidates, unsqueeze, per_class, overlap, threshold)
+        pairs = Gather <axis = 1> (nms, columns)""",
+        sizes=(boxes, classes),
+        classes=kept,
+        top_k=[min(nms.top_k, boxes) if nms.top_k > -1 else boxes],
+        corners=corners,
+        axis=[1],
+        per_class=[boxes],
+        overlap=[nms.nms_threshold],
+        threshold=[threshold],
+        columns=[0, 2],
     )
-    scores = layer.step("by_class", "Transpose", [scores], perm=[1, 0])
-    scores = layer.step("foreground", "Gather", [scores, layer.integers("classes", kept)], axis=0)
-    best = layer.step(
-        "best",
-        "TopK",
-        [scores, layer.integers("top_k", [min(nms.top_k, boxes) if nms.top_k > -1 else boxes])],
-        outputs=2,
-        axis=1,
-    )
-    candidates = layer.step(
-        "candidates", "Gather", [corners, f"{best}@2"], axis=0
-    )  # (classes, top_k, 4)
-    three = layer.step("unsqueeze", "Unsqueeze", [best, layer.integers("axis", [1])])
-    limits = [layer.integers("per_class", [boxes]), layer.constant("overlap", [nms.nms_threshold])]
-    limits.append(
-        layer.constant(
-            "threshold", [-3e38 if p.confidence_threshold is None else p.confidence_threshold]
-        )
-    )
-    found = layer.step("nms", "NonMaxSuppression", [candidates, three, *limits])
-    pairs = layer.step(
-        "pairs", "Gather", [found, layer.integers("columns", [0, 2])], axis=1
-    )  # (class, its candidate)
-    score = layer.step("score", "GatherND", [best, pairs])
+    best = f"{layer.name}/best"
+    candidates = f"{layer.name}/candidates"
+    score = layer.formula("score = GatherND (best, pairs)", best=best, pairs=pairs)
+    most = boxes * len(kept)
     if p.keep_top_k > -1:
-        pairs, score = _keep_best(layer, p.keep_top_k, pairs, score)
-    box = layer.step("box", "GatherND", [candidates, pairs])
-    row = layer.step("row", "Gather", [pairs, layer.integers("first", [0])], axis=1)
-    label = layer.step("label", "Gather", [layer.constant("labels", kept), row], axis=0)
-    column = layer.step("column", "Unsqueeze", [score, layer.integers("axis_1", [1])])
-    image = layer.step("image", "Mul", [label, layer.constant("zero", 0)])
-    table = layer.step("table", "Concat", [image, label, column, box], axis=1)
-    _rows(layer, table, score, most=p.keep_top_k if p.keep_top_k > -1 else boxes * len(kept))
+        most = p.keep_top_k
+        pairs, score = _keep_best(layer, most, pairs, score)
+    layer.formula(
+        """box = GatherND (candidates, pairs)
+        row = Gather <axis = 1> (pairs, first)
+        label = Gather <axis = 0> (labels, row)
+        column = Unsqueeze (score, axis_1)
+        image = Mul (label, zero)
+        table = Concat <axis = 1> (image, label, column, box)
+        fill = Concat <axis = 0> (table, nothing)
+        found = Shape (score)
+        rows = Max (found, one)
+        cut = Slice (fill, start, rows, axis_0)
+        y = Unsqueeze (cut, axes)""",
+        (1, 1, max(most, 1), 7),
+        candidates=candidates,
+        pairs=pairs,
+        first=[0],
+        labels=np.array(kept, np.float32),
+        score=score,
+        axis_1=[1],
+        zero=0.0,
+        nothing=np.array([[0, *[-1] * 6]], np.float32),  # one row of -1; the first column: image 0
+        one=[1],
+        start=[0],
+        axis_0=[0],
+        axes=[0, 1],
+    )
+    layer.builder.open.add(layer.tops[0])
 
 
 def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int) -> None:
@@ -166,66 +187,49 @@ def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int
 
 def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
     """The boxes as corners (boxes, 4), from locations relative to the prior boxes."""
-    location = layer.step(
-        "location", "Reshape", [layer.bottoms[0], layer.integers("location", (boxes, 4))]
-    )
-    priors = layer.step(
-        "priors", "Reshape", [layer.bottoms[2], layer.integers("priors", (2, boxes, 4))]
-    )
-    prior, variance = (
-        layer.step(
-            f"prior{k}", "Gather", [priors, layer.constant(f"index{k}", k, np.int64)], axis=0
-        )
-        for k in (0, 1)
-    )
-    if not p.variance_encoded_in_target:
-        location = layer.step("scaled", "Mul", [location, variance])
+    scaled = "" if p.variance_encoded_in_target else "\nlocation = Mul (location, prior1)"
+    parts = f"""location = Reshape (x, sizes)
+        priors = Reshape (x2, prior_sizes)
+        prior0 = Gather <axis = 0> (priors, index0)
+        prior1 = Gather <axis = 0> (priors, index1){scaled}"""
+    values = {"sizes": (boxes, 4), "prior_sizes": (2, boxes, 4), "index0": 0, "index1": 1}
     if p.code_type in CORNER:
-        return layer.step("corners", "Add", [prior, location])
-
-    def halves(tensor: str, what: str) -> tuple[str, str]:
-        name = layer.step(
-            what, "Split", [tensor, layer.integers(f"{what}_sizes", [2, 2])], outputs=2, axis=1
-        )
-        return name, f"{name}@2"
-
-    low, high = halves(prior, "prior_corners")
-    half = layer.constant("half", 0.5)
-    size = layer.step("prior_size", "Sub", [high, low])
-    center = layer.step("prior_center", "Mul", [layer.step("prior_sum", "Add", [low, high]), half])
-    shift, growth = halves(location, "location_parts")
-    moved = layer.step("center", "Add", [layer.step("shift", "Mul", [shift, size]), center])
-    grown = layer.step("size", "Mul", [layer.step("growth", "Exp", [growth]), size])
-    reach = layer.step("reach", "Mul", [grown, half])
-    ends = [layer.step(what, op, [moved, reach]) for what, op in (("low", "Sub"), ("high", "Add"))]
-    return layer.step("corners", "Concat", ends, axis=1)
+        return layer.formula(f"{parts}\ncorners = Add (prior0, location)", **values)
+    return layer.formula(
+        f"""{parts}
+        low, high = Split <axis = 1> (prior0, halves)
+        prior_size = Sub (high, low)
+        prior_sum = Add (low, high)
+        prior_center = Mul (prior_sum, half)
+        moves, grows = Split <axis = 1> (location, halves)
+        shift = Mul (moves, prior_size)
+        center = Add (shift, prior_center)
+        growth = Exp (grows)
+        size = Mul (growth, prior_size)
+        reach = Mul (size, half)
+        least = Sub (center, reach)
+        most = Add (center, reach)
+        corners = Concat <axis = 1> (least, most)""",
+        **values,
+        halves=[2, 2],
+        half=0.5,
+    )
 
 
 def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
     """The `most` best of all classes, still in the order of their classes."""
-    count = layer.step("count", "Shape", [score])
-    limit = layer.step("limit", "Min", [count, layer.integers("keep_top_k", [most])])
-    chosen = layer.step("keep", "TopK", [score, limit], outputs=2, axis=0)
-    sortable = layer.step("chosen", "Cast", [f"{chosen}@2"], to=1)
-    order = layer.step("order", "TopK", [sortable, limit], outputs=2, axis=0, largest=0)
-    index = layer.step("index", "Cast", [order], to=7)
-    return layer.step("kept_pairs", "Gather", [pairs, index]), layer.step(
-        "kept_score", "Gather", [score, index]
+    index = layer.formula(
+        """count = Shape (score)
+        limit = Min (count, keep_top_k)
+        keep, places = TopK <axis = 0> (score, limit)
+        chosen = Cast <to = 1> (places)
+        order, sorted = TopK <axis = 0, largest = 0> (chosen, limit)
+        index = Cast <to = 7> (order)""",
+        score=score,
+        keep_top_k=[most],
     )
-
-
-def _rows(layer: CaffeLayer, table: str, score: str, most: int) -> None:
-    """The table, or one row of -1 where it is empty (its first column is the image, 0)."""
-    nothing = layer.constant("nothing", [[0, *[-1] * 6]])
-    filled = layer.step("fill", "Concat", [table, nothing], axis=0)
-    count = layer.step(
-        "rows", "Max", [layer.step("found", "Shape", [score]), layer.integers("one", [1])]
-    )
-    cut = layer.step(
-        "cut", "Slice", [filled, layer.integers("start", [0]), count, layer.integers("axis_0", [0])]
-    )
-    layer.last("Unsqueeze", [cut, layer.integers("axes", [0, 1])], (1, 1, max(most, 1), 7))
-    layer.builder.open.add(layer.tops[0])
+    kept_pairs = layer.formula("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
+    return kept_pairs, layer.formula("kept_score = Gather (score, index)", score=score, index=index)
 
 
 LAYERS = {"DetectionOutput": detection_output, "Normalize": normalize, "PriorBox": prior_box}

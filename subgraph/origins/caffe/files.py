@@ -117,5 +117,5 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
 
     drawn_or_read = file_digest(files.weights) if files.weights else files.seed
     return converted(
-        ["caffe/2", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write
+        ["caffe/3", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write
     )

@@ -15,6 +15,8 @@ import numpy as np
 
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.origins.caffe.fields import Parameters
+from subgraph.storage.tensors import shape_text
+from subgraph.types import Array
 
 MAX_EXPONENT = 88  # e to this power is the largest float32
 
@@ -26,28 +28,26 @@ def inner_product(layer: CaffeLayer) -> None:
     axis = layer.axis(p.axis)
     outputs = p.num_output
     width = prod(shape[axis:])
-    tensor = layer.bottoms[0]
-    if len(shape) != 2 or axis != 1:
-        tensor = layer.step("flatten", "Flatten", [tensor], axis=axis)
-    inputs = [
-        tensor,
-        layer.weight(0, (width, outputs) if p.transpose else (outputs, width), "weight", "filter"),
-    ]
+    weight_shape = (width, outputs) if p.transpose else (outputs, width)
+    values: dict[str, Any] = {"weight": layer.weight(0, weight_shape, "weight", "filter")}
     if p.bias_term:
-        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
-    attributes = {"transB": int(not p.transpose)}
-    if axis == 1:
-        layer.last("Gemm", inputs, (shape[0], outputs), **attributes)
-        return
-    tensor = layer.step("gemm", "Gemm", inputs, **attributes)
+        values["bias"] = layer.weight(1, (outputs,), "bias", "offset")
+    flat = len(shape) == 2 and axis == 1
+    text = "" if flat else f"flatten = Flatten <axis = {axis}> (x)\n"
+    operands = ", ".join(("x" if flat else "flatten", *values))
+    text += f"gemm = Gemm <transB = {int(not p.transpose)}> ({operands})"
     out = (*shape[:axis], outputs)
-    layer.last("Reshape", [tensor, layer.integers("shape", out)], out)
+    if axis == 1:
+        out = (shape[0], outputs)
+    else:
+        text += "\ny = Reshape (gemm, shape)"
+        values["shape"] = out
+    layer.formula(text, out, **values)
 
 
 def batch_norm(layer: CaffeLayer) -> None:
     """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
     p = layer.parameters("batch_norm_param")
-    shape = layer.shape
     if not p.use_global_stats:
         raise layer.refuse(
             "takes the statistics of the batch (use_global_stats: false)",
@@ -57,35 +57,29 @@ def batch_norm(layer: CaffeLayer) -> None:
         raise layer.refuse(
             "has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it"
         )
-    channels = shape[1] if len(shape) > 1 else 1
-    mean, variance = (
-        layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "variance"))
-    )
+    mean, variance = _read_blobs(layer, "offset", "variance")
     total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
     factor = np.float32(1 / total if total else 0)
-    _normalize(
-        layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps
-    )
+    ones = np.ones(len(mean))
+    _normalize(layer, p.eps, ones, np.zeros(len(mean)), mean * factor, variance * factor)
+
+
+def _read_blobs(layer: CaffeLayer, *likes: str) -> list[Array]:
+    """Return the first blobs, of a value per channel, drawn as `likes` says."""
+    channels = layer.shape[1] if len(layer.shape) > 1 else 1
+    return [layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)]
 
 
 def bn(layer: CaffeLayer) -> None:
     """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale,
     shift."""
     p = layer.parameters("bn_param")
-    shape = layer.shape
-    channels = shape[1] if len(shape) > 1 else 1
     given = {name for name, _ in p.given.fields}
     if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
-        likes = ("factor", "offset", "offset", "variance")
-        slope, bias, mean, variance = (
-            layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)
-        )
-        _normalize(layer, slope, bias, mean, variance, p.eps)
+        blobs = _read_blobs(layer, "factor", "offset", "offset", "variance")
+        _normalize(layer, p.eps, *blobs)
     elif p.bn_mode in ("INFERENCE", "1"):
-        factor, shift = (
-            layer.blob(k, (channels,), like).array() for k, like in enumerate(("factor", "offset"))
-        )
-        _normalize(layer, factor, shift, np.zeros(channels), np.ones(channels), 0.0)
+        _scale_and_shift(layer)
     else:
         raise layer.refuse(
             "takes the statistics of the batch (bn_mode is not INFERENCE)",
@@ -98,22 +92,24 @@ def axpy(layer: CaffeLayer) -> None:
     scale, x, y = layer.shapes
     if len(x) != 4 or x != y or scale[:2] != x[:2] or prod(scale[2:]) != 1:
         raise layer.refuse("needs a scale per sample and channel, and two bottoms of one shape")
-    factor = layer.bottoms[0]
-    if len(scale) != 4:
-        factor = layer.step("reshape", "Reshape", [factor, layer.integers("shape", (*x[:2], 1, 1))])
-    product = layer.step("mul", "Mul", [factor, layer.bottoms[1]])
-    layer.last("Add", [product, layer.bottoms[2]], x)
+    text = "mul = Mul (x, x1)\ny = Add (mul, x2)"
+    if len(scale) == 4:
+        layer.formula(text, x)
+    else:
+        layer.formula(f"x = Reshape (x, shape)\n{text}", x, shape=(*x[:2], 1, 1))
 
 
-def _normalize(
-    layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float
-) -> None:
+def _normalize(layer: CaffeLayer, eps: float, *values: Any) -> None:
+    """Add a BatchNormalization with gamma, beta, mean and variance."""
     names = ("gamma", "beta", "mean", "variance")
-    values = [
-        layer.constant(n, np.reshape(v, -1))
-        for n, v in zip(names, (gamma, beta, mean, variance), strict=True)
-    ]
-    layer.last("BatchNormalization", [*layer.bottoms, *values], layer.shape, epsilon=eps)
+    inputs = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, values, strict=True)]
+    layer.last("BatchNormalization", [*layer.bottoms, *inputs], layer.shape, epsilon=eps)
+
+
+def _scale_and_shift(layer: CaffeLayer) -> None:
+    """Add the node of factors and offsets per channel: a mean of 0 and a variance of 1."""
+    factor, shift = _read_blobs(layer, "factor", "offset")
+    _normalize(layer, 0.0, factor, shift, np.zeros(len(shift)), np.ones(len(shift)))
 
 
 def scale(layer: CaffeLayer) -> None:
@@ -121,29 +117,22 @@ def scale(layer: CaffeLayer) -> None:
     variance 1."""
     p = layer.parameters("scale_param")
     if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
-        channels = layer.shape[1]
-        gamma, beta = (
-            layer.blob(k, (channels,), like).array() for k, like in ((0, "factor"), (1, "offset"))
-        )
-        _normalize(layer, gamma, beta, np.zeros(channels), np.ones(channels), 0.0)
+        _scale_and_shift(layer)
         return
     factor, shape = _broadcast(layer, p, "gamma", "factor")
     if not p.bias_term:
-        layer.last("Mul", [layer.bottoms[0], factor], layer.shape)
+        layer.formula("y = Mul (x, factor)", layer.shape, factor=factor)
         return
-    scaled = layer.step("mul", "Mul", [layer.bottoms[0], factor])
     view = _view(layer, p, shape)
-    layer.last(
-        "Add",
-        [scaled, layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)],
-        layer.shape,
-    )
+    shift = layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)
+    text = "mul = Mul (x, factor)\ny = Add (mul, shift)"
+    layer.formula(text, layer.shape, factor=factor, shift=shift)
 
 
 def bias(layer: CaffeLayer) -> None:
     """x + beta."""
     beta, _ = _broadcast(layer, layer.parameters("bias_param"), "beta", "offset")
-    layer.last("Add", [layer.bottoms[0], beta], layer.shape)
+    layer.formula("y = Add (x, beta)", layer.shape, beta=beta)
 
 
 def _broadcast(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
@@ -154,7 +143,7 @@ def _broadcast(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[
         view = _view(layer, p, shape)
         if view == shape:
             return layer.bottoms[1], shape
-        return layer.step(what, "Reshape", [layer.bottoms[1], layer.integers("shape", view)]), shape
+        return layer.formula(f"{what} = Reshape (x1, shape)", shape=view), shape
     axis = layer.axis(p.axis) if p.num_axes else 0
     shape = layer.shape[axis:] if p.num_axes == -1 else layer.shape[axis : axis + p.num_axes]
     return layer.weight(0, shape, what, like, _view(layer, p, shape)), shape
@@ -164,9 +153,7 @@ def _view(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """The shape, with ones behind it where the first bottom has further axes."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
-        raise layer.refuse(
-            f"cannot spread {'×'.join(map(str, shape))} over axis {axis} of its bottom"
-        )
+        raise layer.refuse(f"cannot spread {shape_text(shape)} over axis {axis} of its bottom")
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
 
 
@@ -180,18 +167,19 @@ def lrn(layer: CaffeLayer) -> None:
         attributes = {"size": n, "alpha": p.alpha, "beta": p.beta, "bias": p.k}
         layer.last("LRN", layer.bottoms, layer.shape, **attributes)
         return
-    square = layer.step("square", "Mul", layer.bottoms * 2)
-    window: dict[str, Any] = {
-        "kernel_shape": [n, n],
-        "strides": [1, 1],
-        "pads": [n // 2] * 4,
-        "count_include_pad": 1,
-    }
-    mean = layer.step("mean", "AveragePool", [square], **window)
-    scaled = layer.step("mul", "Mul", [mean, layer.constant("alpha", p.alpha)])
-    added = layer.step("add", "Add", [scaled, layer.constant("one", 1)])
-    power = layer.step("pow", "Pow", [added, layer.constant("power", -p.beta)])
-    layer.last("Mul", [layer.bottoms[0], power], layer.shape)
+    window = f"kernel_shape = {[n, n]}, strides = [1, 1], pads = {[n // 2] * 4}"
+    layer.formula(
+        f"""square = Mul (x, x)
+        mean = AveragePool <{window}, count_include_pad = 1> (square)
+        mul = Mul (mean, alpha)
+        add = Add (mul, one)
+        pow = Pow (add, power)
+        y = Mul (x, pow)""",
+        layer.shape,
+        alpha=p.alpha,
+        one=1.0,
+        power=-p.beta,
+    )
 
 
 def mvn(layer: CaffeLayer) -> None:
@@ -200,17 +188,20 @@ def mvn(layer: CaffeLayer) -> None:
     axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
     if not axes:
         raise layer.refuse("has no axes to take the mean over")
-    mean = layer.step("mean", "ReduceMean", layer.bottoms, axes=axes)
     if not p.normalize_variance:
-        layer.last("Sub", [*layer.bottoms, mean], layer.shape)
+        layer.formula(f"mean = ReduceMean <axes = {axes}> (x)\ny = Sub (x, mean)", layer.shape)
         return
-    centered = layer.step("center", "Sub", [*layer.bottoms, mean])
-    square = layer.step("square", "Mul", [centered, centered])
-    deviation = layer.step(
-        "deviation", "Sqrt", [layer.step("variance", "ReduceMean", [square], axes=axes)]
+    layer.formula(
+        f"""mean = ReduceMean <axes = {axes}> (x)
+        center = Sub (x, mean)
+        square = Mul (center, center)
+        variance = ReduceMean <axes = {axes}> (square)
+        deviation = Sqrt (variance)
+        eps = Add (deviation, epsilon)
+        y = Div (center, eps)""",
+        layer.shape,
+        epsilon=p.eps,
     )
-    divisor = layer.step("eps", "Add", [deviation, layer.constant("epsilon", p.eps)])
-    layer.last("Div", [centered, divisor], layer.shape)
 
 
 def eltwise(layer: CaffeLayer) -> None:
@@ -218,7 +209,7 @@ def eltwise(layer: CaffeLayer) -> None:
     p = layer.parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
         raise layer.refuse(
-            f"has bottoms of other shapes: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}"
+            f"has bottoms of other shapes: {', '.join(shape_text(s) for s in layer.shapes)}"
         )
     if p.coeff and len(p.coeff) != len(layer.bottoms):
         raise layer.refuse(f"has {len(p.coeff)} coefficients for {len(layer.bottoms)} bottoms")
@@ -228,14 +219,14 @@ def eltwise(layer: CaffeLayer) -> None:
     elif p.operation in ("SUM", "1"):
         for k, coefficient in enumerate(p.coeff):
             if coefficient != 1:
-                terms[k] = layer.step(
-                    f"coeff{k}", "Mul", [terms[k], layer.constant(f"coefficient{k}", coefficient)]
+                terms[k] = layer.formula(
+                    f"coeff{k} = Mul (term, factor)", term=terms[k], factor=float(coefficient)
                 )
         layer.last("Add" if len(terms) == 2 else "Sum", terms, layer.shape)
     elif p.operation in ("PROD", "0"):
         product = terms[0]
         for k, term in enumerate(terms[1:-1]):
-            product = layer.step(f"mul{k}", "Mul", [product, term])
+            product = layer.formula(f"mul{k} = Mul (left, right)", left=product, right=term)
         layer.last("Mul", [product, terms[-1]], layer.shape)
     else:
         raise layer.refuse(f"has the operation {p.operation}", "known: PROD, SUM, MAX")
@@ -270,18 +261,19 @@ def clip(layer: CaffeLayer) -> None:
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
     if low is None or high is None:
         raise layer.refuse("needs min and max in clip_param")
-    layer.last(
-        "Clip",
-        [*layer.bottoms, layer.constant("min", low), layer.constant("max", high)],
-        layer.shape,
-    )
+    layer.formula("y = Clip (x, min, max)", layer.shape, min=float(low), max=float(high))
 
 
 def swish(layer: CaffeLayer) -> None:
     """x · sigmoid(beta · x)."""
     beta = layer.parameters("swish_param").beta
-    scaled = layer.step("mul", "Mul", [*layer.bottoms, layer.constant("beta", beta)])
-    layer.last("Mul", [*layer.bottoms, layer.step("sigmoid", "Sigmoid", [scaled])], layer.shape)
+    layer.formula(
+        """mul = Mul (x, beta)
+        sigmoid = Sigmoid (mul)
+        y = Mul (x, sigmoid)""",
+        layer.shape,
+        beta=beta,
+    )
 
 
 def power(layer: CaffeLayer) -> None:
@@ -333,9 +325,12 @@ def dropout(layer: CaffeLayer) -> None:
 
 def threshold(layer: CaffeLayer) -> None:
     """1 above the threshold, else 0."""
-    limit = layer.constant("threshold", layer.parameters("threshold_param").threshold)
-    above = layer.step("greater", "Greater", [*layer.bottoms, limit])
-    layer.last("Cast", [above], layer.shape, to=1)
+    limit = layer.parameters("threshold_param").threshold
+    layer.formula(
+        "greater = Greater (x, threshold)\ny = Cast <to = 1> (greater)",
+        layer.shape,
+        threshold=limit,
+    )
 
 
 def softmax(layer: CaffeLayer) -> None:
@@ -348,32 +343,27 @@ def reduction(layer: CaffeLayer) -> None:
     """Sum, sum of magnitudes, of squares, or mean over an axis and all behind it."""
     p = layer.parameters("reduction_param")
     axis = layer.axis(p.axis)
-    ops = dict(
-        zip(
-            ("SUM", "ASUM", "SUMSQ", "MEAN"),
-            ("ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceMean"),
-            strict=True,
-        )
-    )
-    op = ops.get(p.operation) or ops.get(dict(zip("1234", ops, strict=True)).get(p.operation, ""))
+    ops = {"SUM": "ReduceSum", "ASUM": "ReduceL1", "SUMSQ": "ReduceSumSquare", "MEAN": "ReduceMean"}
+    by_number = dict(zip("1234", ops.values(), strict=True))
+    op = ops.get(p.operation) or by_number.get(p.operation)
     if op is None:
         raise layer.refuse(f"has the operation {p.operation}", f"known: {', '.join(ops)}")
     axes = list(range(axis, len(layer.shape)))
-    out = layer.shape[:axis]
-    inputs = [*layer.bottoms]
-    attributes: dict[str, Any] = {"keepdims": 0, "axes": axes}
+    reduced = f"{op} <keepdims = 0, axes = {axes}> (x)"
+    values: dict[str, Any] = {}
     if op == "ReduceSum":  # has its axes as an input since opset 13
-        inputs.append(layer.integers("axes", attributes.pop("axes")))
-    if p.coeff == 1:
-        layer.last(op, inputs, out, **attributes)
-        return
-    reduced = layer.step("reduce", op, inputs, **attributes)
-    layer.last("Mul", [reduced, layer.constant("coefficient", p.coeff)], out)
+        reduced = "ReduceSum <keepdims = 0> (x, axes)"
+        values["axes"] = axes
+    text = f"reduce = {reduced}"
+    if p.coeff != 1:
+        text += "\ny = Mul (reduce, coefficient)"
+        values["coefficient"] = p.coeff
+    layer.formula(text, layer.shape[:axis], **values)
 
 
 def _unary(op: str) -> Callable[[CaffeLayer], None]:
     """Return the conversion of a layer without parameters to an operator."""
-    return lambda layer: layer.chain(("", op, None, None))
+    return lambda layer: layer.chain(("y", op, None, None))
 
 
 ELEMENT_WISE = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}

@@ -20,6 +20,7 @@ from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message, Scalar
+from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
@@ -145,7 +146,7 @@ def convert(
         try:
             CONVERTERS[text.type](layer)
         except IndexError:
-            shapes_of = ", ".join("×".join(map(str, shape)) or "a number" for shape in layer.shapes)
+            shapes_of = ", ".join(shape_text(shape) for shape in layer.shapes)
             raise layer.refuse(f"needs a bottom with more axes than {shapes_of}") from None
         builder.rms |= dict.fromkeys(layer.tops, expected_rms(layer))
         current.update(zip(text.tops, layer.tops, strict=True))

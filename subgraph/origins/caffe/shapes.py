@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper, parser
 
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
-
-FLOAT = 1  # TensorProto.FLOAT
+from subgraph.storage.tensors import shape_text
 
 
 def concat(layer: CaffeLayer) -> None:
@@ -20,8 +20,7 @@ def concat(layer: CaffeLayer) -> None:
     others = [shape[:axis] + shape[axis + 1 :] for shape in layer.shapes]
     if any(other != others[0] for other in others):
         raise layer.refuse(
-            "joins shapes that do not fit:"
-            f" {', '.join('×'.join(map(str, s)) for s in layer.shapes)}"
+            f"joins shapes that do not fit: {', '.join(shape_text(s) for s in layer.shapes)}"
         )
     out = [*layer.shape]
     out[axis] = sum(shape[axis] for shape in layer.shapes)
@@ -44,7 +43,8 @@ def slices(layer: CaffeLayer) -> None:
             "the points must rise, one less than tops",
         )
     shapes = [(*layer.shape[:axis], n, *layer.shape[axis + 1 :]) for n in sizes]
-    layer.last("Split", [*layer.bottoms, layer.integers("sizes", sizes)], *shapes, axis=axis)
+    tops = ", ".join(f"y{k}" for k in range(count))
+    layer.formula(f"{tops} = Split <axis = {axis}> (x, sizes)", *shapes, sizes=sizes)
 
 
 def split(layer: CaffeLayer) -> None:
@@ -68,14 +68,10 @@ def crop(layer: CaffeLayer) -> None:
     ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
     if any(end > shape[a] for a, end in zip(axes, ends, strict=True)):
         raise layer.refuse(
-            f"would cut {'×'.join(map(str, wanted))} out of {'×'.join(map(str, shape))}, which is"
-            " smaller"
+            f"would cut {shape_text(wanted)} out of {shape_text(shape)}, which is smaller"
         )
-    inputs = [
-        layer.bottoms[0],
-        *(layer.integers(n, v) for n, v in (("starts", offsets), ("ends", ends), ("axes", axes))),
-    ]
-    layer.last("Slice", inputs, (*shape[:axis], *wanted[axis:]))
+    out = (*shape[:axis], *wanted[axis:])
+    layer.formula("y = Slice (x, starts, ends, axes)", out, starts=offsets, ends=ends, axes=axes)
 
 
 def flatten(layer: CaffeLayer) -> None:
@@ -94,7 +90,7 @@ def flatten(layer: CaffeLayer) -> None:
 
 
 def _reshape(layer: CaffeLayer, out: Shape) -> None:
-    layer.last("Reshape", [*layer.bottoms, layer.integers("shape", out)], out)
+    layer.formula("y = Reshape (x, shape)", out, shape=out)
 
 
 def reshape(layer: CaffeLayer) -> None:
@@ -105,7 +101,7 @@ def reshape(layer: CaffeLayer) -> None:
     end = len(shape) if p.num_axes == -1 else start + p.num_axes
     dims = list(p.shape.dim) if p.shape else []
     if end > len(shape) or dims.count(-1) > 1 or min(dims, default=0) < -1:
-        raise layer.refuse(f"cannot reshape {'×'.join(map(str, shape))} to {dims}")
+        raise layer.refuse(f"cannot reshape {shape_text(shape)} to {dims}")
     for k, n in enumerate(dims):
         if n == 0:
             dims[k] = shape[layer.axis(start + k)]
@@ -114,9 +110,7 @@ def reshape(layer: CaffeLayer) -> None:
         dims[dims.index(-1)] = prod(shape[start:end]) // rest
     out = (*shape[:start], *dims, *shape[end:])
     if prod(out) != prod(shape):
-        raise layer.refuse(
-            f"cannot reshape {'×'.join(map(str, shape))} to {'×'.join(map(str, out))}"
-        )
+        raise layer.refuse(f"cannot reshape {shape_text(shape)} to {shape_text(out)}")
     _reshape(layer, out)
 
 
@@ -135,7 +129,7 @@ def tile(layer: CaffeLayer) -> None:
     axis = layer.axis(p.axis)
     repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]
     out = [n * r for n, r in zip(layer.shape, repeats, strict=True)]
-    layer.last("Tile", [*layer.bottoms, layer.integers("repeats", repeats)], out)
+    layer.formula("y = Tile (x, repeats)", out, repeats=repeats)
 
 
 def shuffle_channel(layer: CaffeLayer) -> None:
@@ -164,7 +158,7 @@ def reorg(layer: CaffeLayer) -> None:
         )
     batch, channels, height, width = shape
     if channels % (s * s) or (not p.reverse and (height % s or width % s)):
-        raise layer.refuse(f"cannot part {'×'.join(map(str, shape))} by {s}")
+        raise layer.refuse(f"cannot part {shape_text(shape)} by {s}")
     few = channels // (s * s)
     if p.reverse:
         out = (batch, few, height * s, width * s)
@@ -176,9 +170,14 @@ def reorg(layer: CaffeLayer) -> None:
 
 def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
     """Reshape, transpose, reshape."""
-    tensor = layer.step("parts", "Reshape", [*layer.bottoms, layer.integers("parts", inner)])
-    tensor = layer.step("transpose", "Transpose", [tensor], perm=list(order))
-    layer.last("Reshape", [tensor, layer.integers("shape", out)], out)
+    layer.formula(
+        f"""parts = Reshape (x, parts)
+        transpose = Transpose <perm = {list(order)}> (parts)
+        y = Reshape (transpose, shape)""",
+        out,
+        parts=inner,
+        shape=out,
+    )
 
 
 def upsample(layer: CaffeLayer) -> None:
@@ -188,13 +187,12 @@ def upsample(layer: CaffeLayer) -> None:
     shape = layer.shape
     if not scale or len(shape) != 4:
         raise layer.refuse("needs a scale, and a bottom with four axes")
-    inputs = [*layer.bottoms, "", layer.constant("scales", (1, 1, scale, scale))]
-    mode = {
-        "mode": "nearest",
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
-    layer.last("Resize", inputs, (*shape[:2], shape[2] * scale, shape[3] * scale), **mode)
+    how = 'coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    layer.formula(
+        f'y = Resize <mode = "nearest", {how}> (x, , scales)',
+        (*shape[:2], shape[2] * scale, shape[3] * scale),
+        scales=[1.0, 1.0, scale, scale],
+    )
 
 
 def roi_pooling(layer: CaffeLayer) -> None:
@@ -208,16 +206,13 @@ def roi_pooling(layer: CaffeLayer) -> None:
         or prod(boxes[2:]) != 1
     ):
         raise layer.refuse("needs pooled_h, pooled_w, and boxes of five numbers")
-    rois = layer.bottoms[1]
-    if len(boxes) > 2:
-        rois = layer.step("boxes", "Reshape", [rois, layer.integers("boxes", boxes[:2])])
-    sizes = {"pooled_shape": [p.pooled_h, p.pooled_w], "spatial_scale": p.spatial_scale}
-    layer.last(
-        "MaxRoiPool",
-        [layer.bottoms[0], rois],
-        (boxes[0], shape[1], p.pooled_h, p.pooled_w),
-        **sizes,
-    )
+    sizes = f"pooled_shape = {[p.pooled_h, p.pooled_w]}, spatial_scale = {p.spatial_scale}"
+    text = f"y = MaxRoiPool <{sizes}> (x, x1)"
+    out = (boxes[0], shape[1], p.pooled_h, p.pooled_w)
+    if len(boxes) == 2:
+        layer.formula(text, out)
+    else:
+        layer.formula(f"x1 = Reshape (x1, boxes)\n{text}", out, boxes=boxes[:2])
 
 
 def interp(layer: CaffeLayer) -> None:
@@ -234,14 +229,14 @@ def interp(layer: CaffeLayer) -> None:
         sizes = [n + (n - 1) * (p.zoom_factor - 1) for n in sizes]
     if p.height and p.width and not (p.shrink_factor or p.zoom_factor):
         sizes = [p.height, p.width]
-    tensor = layer.bottoms[0]
+    values: dict[str, Any] = {"sizes": (*shape[:2], *sizes)}
+    text = 'y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners">'
+    text += " (x, , , sizes)"
     if inner != list(shape[2:]):
+        text = f"x = Slice (x, starts, ends, axes)\n{text}"
         ends = [-p.pad_beg + n for n in inner]
-        places = (("starts", [-p.pad_beg] * 2), ("ends", ends), ("axes", [2, 3]))
-        tensor = layer.step("crop", "Slice", [tensor, *(layer.integers(n, v) for n, v in places)])
-    out = (*shape[:2], *sizes)
-    attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
-    layer.last("Resize", [tensor, "", "", layer.integers("sizes", out)], out, **attributes)
+        values |= {"starts": [-p.pad_beg] * 2, "ends": ends, "axes": [2, 3]}
+    layer.formula(text, values["sizes"], **values)
 
 
 def arg_max(layer: CaffeLayer) -> None:
@@ -249,33 +244,39 @@ def arg_max(layer: CaffeLayer) -> None:
     both."""
     p = layer.parameters("argmax_param")
     shape = layer.shape
-    tensor = layer.bottoms[0]
     axis = 1 if p.axis is None else layer.axis(p.axis)
-    if p.axis is None:
-        tensor = layer.step("flatten", "Flatten", [tensor], axis=1)
     size = shape[axis] if p.axis is not None else prod(shape[1:])
     if not 1 <= p.top_k <= size:
         raise layer.refuse(f"wants the {p.top_k} largest of {size}")
+    flatten = "" if p.axis is not None else "x = Flatten <axis = 1> (x)\n"
     # TopK takes the earlier of equal values, Caffe the later one: so along the reversed axis.
-    places = (("starts", [-1]), ("ends", [-size - 1]), ("axes", [axis]), ("steps", [-1]))
-    reverse = layer.step("reverse", "Slice", [tensor, *(layer.integers(n, v) for n, v in places)])
-    values = layer.step(
-        "top", "TopK", [reverse, layer.integers("k", [p.top_k])], outputs=2, axis=axis
-    )
-    index = layer.step("cast", "Cast", [f"{values}@2"], to=FLOAT)
-    last = layer.constant("last", size - 1)
-    if p.axis is not None:
-        out = [*shape]
-        out[axis] = p.top_k
+    text = f"""{flatten}reverse = Slice (x, starts, ends, axes, steps)
+        top, places = TopK <axis = {axis}> (reverse, k)"""
+    values: dict[str, Any] = {
+        "starts": [-1],
+        "ends": [-size - 1],
+        "axes": [axis],
+        "steps": [-1],
+        "k": [p.top_k],
+    }
+    index = "\nindex = Cast <to = 1> (places)\nindex = Sub (last, index)"
+    out = [*shape]
+    out[axis : axis + 1] = [p.top_k]
+    if p.axis is not None and p.out_max_val:
+        text += "\ny = Identity (top)"
+    elif p.axis is not None:
+        text += index
+        values["last"] = float(size - 1)
+    else:
+        found = "index"
+        text += index
         if p.out_max_val:
-            layer.last("Identity", [values], out)
-        else:
-            layer.last("Sub", [last, index], out)
-        return
-    found = [layer.step("index", "Sub", [last, index]), *([values] if p.out_max_val else [])]
-    joined = layer.step("concat", "Concat", found, axis=1) if len(found) > 1 else found[0]
-    shape = (shape[0], len(found), p.top_k, *[1] * max(len(shape) - 3, 0))
-    layer.last("Reshape", [joined, layer.integers("shape", shape)], shape)
+            found = "found"
+            text += "\nfound = Concat <axis = 1> (index, top)"
+        text += f"\ny = Reshape ({found}, shape)"
+        out = [shape[0], 1 + bool(p.out_max_val), p.top_k, *[1] * max(len(shape) - 3, 0)]
+        values |= {"last": float(size - 1), "shape": out}
+    layer.formula(text, out, **values)
 
 
 def lstm(layer: CaffeLayer) -> None:
@@ -293,44 +294,41 @@ def lstm(layer: CaffeLayer) -> None:
     if layer.shapes[1] != (steps, batch):
         raise layer.refuse(f"needs a second bottom, cont, of {steps}×{batch}")
     width = prod(rest)
-    weight = layer.weight(0, (4 * size, width), "weight", "filter")
-    bias = layer.weight(1, (4 * size,), "bias", "offset")
+    gates = layer.formula(
+        """flatten = Flatten <axis = 2> (x)
+        gemm = Gemm <transB = 1> (flatten, weight, bias)
+        gates = Reshape (gemm, gates)""",
+        weight=layer.weight(0, (4 * size, width), "weight", "filter"),
+        bias=layer.weight(1, (4 * size,), "bias", "offset"),
+        gates=(steps, batch, 4 * size),
+    )
     state = layer.weight(2, (4 * size, size), "state", "filter")
-    flat = layer.step("flatten", "Flatten", [layer.bottoms[0]], axis=2)
-    gates = layer.step("gemm", "Gemm", [flat, weight, bias], transB=1)
-    gates = layer.step(
-        "gates", "Reshape", [gates, layer.integers("gates", (steps, batch, 4 * size))]
-    )
-    cont = layer.step(
-        "cont", "Reshape", [layer.bottoms[1], layer.integers("cont", (steps, batch, 1))]
-    )
+    cont = layer.formula("cont = Reshape (x1, cont)", cont=(steps, batch, 1))
     zero = layer.constant("zero", np.zeros((batch, size)))
-    turned = layer.step("transpose", "Transpose", [state], perm=[1, 0])
-    info = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [
-            helper.make_node("Mul", ["h", "cont"], ["h0"]),
-            helper.make_node("Mul", ["c", "cont"], ["c0"]),
-            helper.make_node("MatMul", ["h0", turned], ["hw"]),
-            helper.make_node("Add", ["x", "hw"], ["sum"]),
-            helper.make_node("Split", ["sum"], ["i", "f", "o", "g"], axis=1),
-            *(helper.make_node("Sigmoid", [n], [f"{n}s"]) for n in "ifo"),
-            helper.make_node("Tanh", ["g"], ["gt"]),
-            helper.make_node("Mul", ["fs", "c0"], ["kept"]),
-            helper.make_node("Mul", ["is", "gt"], ["new"]),
-            helper.make_node("Add", ["kept", "new"], ["c1"]),
-            helper.make_node("Tanh", ["c1"], ["ct"]),
-            helper.make_node("Mul", ["os", "ct"], ["h1"]),
-            helper.make_node("Identity", ["h1"], ["y"]),
-        ],
-        layer.name,
-        [
-            *(info(n, TensorProto.FLOAT, (batch, size)) for n in "hc"),
-            info("x", TensorProto.FLOAT, (batch, 4 * size)),
-            info("cont", TensorProto.FLOAT, (batch, 1)),
-        ],
-        [info(n, TensorProto.FLOAT, (batch, size)) for n in ("h1", "c1", "y")],
+    turned = layer.formula("transpose = Transpose <perm = [1, 0]> (state)", state=state)
+    body = parser.parse_graph(
+        f"""step (float[{batch}, {size}] h, float[{batch}, {size}] c,
+              float[{batch}, {4 * size}] x, float[{batch}, 1] cont)
+        => (float[{batch}, {size}] h1, float[{batch}, {size}] c1, float[{batch}, {size}] y) {{
+            h0 = Mul (h, cont)
+            c0 = Mul (c, cont)
+            hw = MatMul (h0, weights)
+            sum = Add (x, hw)
+            i, f, o, g = Split <axis = 1> (sum)
+            is = Sigmoid (i)
+            fs = Sigmoid (f)
+            os = Sigmoid (o)
+            gt = Tanh (g)
+            kept = Mul (fs, c0)
+            new = Mul (is, gt)
+            c1 = Add (kept, new)
+            ct = Tanh (c1)
+            h1 = Mul (os, ct)
+            y = Identity (h1)
+        }}"""
     )
+    body.name = layer.name
+    body.node[2].input[1] = turned
     ends = [layer.builder.unique(f"{layer.name}/{n}") for n in ("last_h", "last_c")]
     node = helper.make_node(
         "Scan",

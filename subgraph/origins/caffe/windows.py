@@ -147,8 +147,7 @@ def _pool(
         if floor:
             attributes["count_include_pad"] = 1
         else:  # runtimes differ in what they count where padding and rounding up meet
-            pads = layer.integers("pads", [0, 0, *pad, 0, 0, *pad])
-            tensor = layer.step("pad", "Pad", [tensor, pads])
+            tensor = layer.formula("pad = Pad (x, pads)", pads=[0, 0, *pad, 0, 0, *pad])
             attributes["pads"] = [0] * 4
     if not floor and ceil:
         attributes["ceil_mode"] = 1
