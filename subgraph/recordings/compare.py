@@ -9,10 +9,9 @@ wrong, even where everything before them is wrong already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
@@ -47,7 +46,6 @@ from subgraph.verdict import Judgement, Status, gravity
 
 log = logging.getLogger("subcut")
 
-MAX_ORDERS = 16  # ways to lay out a node's tensors that are tried where values confirm none
 NOISE_BYTES = (
     1 << 30
 )  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
@@ -327,63 +325,36 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Wrong rows with the isolated judgement. What a later node agrees with settles earlier
-        orders of axes, too."""
-        rows = {row.match.tensor: row for row in wrong}
-        unordered = [n for n in rows if self._orders(n)]
-        alone = {n: self._ordered(n) for n in rows}
-        alone |= {
-            n: self._ordered(n)
-            for n in reversed(rows)
-            if any(map(self._orders, (n, *self._entering(n))))
-        }
-        rows |= {n: self.in_place(n) for n in unordered}
-        return {n: replace(row, alone=alone[n]) for n, row in rows.items()}
+        """Return wrong rows with the isolated judgement, which settles unknown orders of axes."""
+        alone = {row.match.tensor: self._settle_order(row.match.tensor) for row in wrong}
+        rows = {}
+        for row in wrong:
+            name = row.match.tensor
+            current = self.in_place(name) if row.match.orders else row
+            rows[name] = replace(current, alone=alone[name])
+        return rows
 
-    def _ordered(self, name: str) -> Judgement | None:
-        """`_alone`, with the axes in the order in which the node, run on what was recorded before
-        it, agrees.
+    def _settle_order(self, name: str) -> Judgement | None:
+        """Return the isolated judgement, with the axes in the first order that agrees.
 
-        None where none agrees and the order of what enters is not known.
+        Returns:
+            None if no order agrees and the order of a tensor that enters is not known.
         """
-        names = [n for n in (name, *self._entering(name)) if self._orders(n)]
-        found: list[tuple[tuple[Alignment, ...], Judgement | None]] = []
-        for ways in islice(product(*map(self._orders, names)), MAX_ORDERS):
-            self._lay_out(dict(zip(names, ways, strict=True)))
-            found.append((ways, self._alone(name)))
-        right = [ways for ways, judged in found if judged and judged.status is Status.AGREE]
-        ways, judged = next(((w, j) for w, j in found if w in right), found[0])
-        known = {
-            n
-            for n, kept in zip(names, zip(*right, strict=True), strict=False)
-            if len(set(kept)) == 1
-        }
-        self._lay_out(dict(zip(names, ways, strict=True)), known)
-        return judged if right or not set(names) - {name} else None
-
-    def _entering(self, name: str) -> tuple[str, ...]:
-        """What the isolated judgement of a tensor starts at."""
-        region = self._above(name, [m for m in self.matched if name in m.matches])
-        return region.inputs if region else ()
-
-    def _orders(self, name: str) -> tuple[Alignment, ...]:
-        """The alignments that a recorded tensor may have, the present one first; none where it is
-        known."""
-        match = next((m.matches[name] for m in self.matched if name in m.matches), None)
-        return (
-            (match.alignment, *match.orders) if match and match.alignment and match.orders else ()
+        match = next(m.matches[name] for m in self.matched if name in m.matches)
+        unsettled = self.matched
+        judgements = []
+        for way in (match.alignment, *match.orders):
+            self.matched = [_lay_out(sample, name, way) for sample in unsettled]
+            judgements.append(self._alone(name))
+            if judgements[-1] and judgements[-1].status is Status.AGREE:
+                return judgements[-1]
+        self.matched = unsettled
+        region = self._above(name, [m for m in unsettled if name in m.matches])
+        entering = region.inputs if region else ()
+        has_unknown = any(
+            m.matches[n].orders for m in unsettled for n in entering if n in m.matches
         )
-
-    def _lay_out(self, ways: Mapping[str, Alignment], known: Collection[str] = ()) -> None:
-        """Read tensors in these alignments; of those in `known` no other one is possible."""
-        for k, sample in enumerate(self.matched):
-            turned = {
-                n: _turned(sample.matches[n], way) for n, way in ways.items() if n in sample.matches
-            }
-            turned |= {n: replace(turned[n], orders=()) for n in turned.keys() & known}
-            self.matched[k] = (
-                replace(sample, matches={**sample.matches, **turned}) if turned else sample
-            )
+        return None if has_unknown else judgements[0]
 
     def _alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference
@@ -466,14 +437,12 @@ class _Judging:
         return numbered_folder(self.judge.model.scratch, "recorded")
 
 
-def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:
-    """The match in one of its alignments."""
-    ways = (match.alignment, *match.orders)
-    return (
-        replace(match, alignment=way, orders=tuple(w for w in ways if w and w != way))
-        if way in ways
-        else match
-    )
+def _lay_out(sample: MatchedSample, name: str, way: Alignment | None) -> MatchedSample:
+    """Return the sample with one tensor in this order of axes, which is settled."""
+    if name not in sample.matches:
+        return sample
+    match = replace(sample.matches[name], alignment=way, orders=())
+    return replace(sample, matches={**sample.matches, name: match})
 
 
 def _is_certain(match: TensorMatch | None) -> bool:

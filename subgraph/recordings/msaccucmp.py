@@ -29,17 +29,10 @@ from subgraph.text import cell, clean, count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
-ALGORITHMS = (
-    "CosineSimilarity",
-    "MaxAbsoluteError",
-    "AccumulatedRelativeError",
-    "RelativeEuclideanDistance",
-    "KullbackLeiblerDivergence",
-    "StandardDeviation",
-    "MeanAbsoluteError",
-    "RootMeanSquareError",
-    "MaxRelativeError",
-    "MeanRelativeError",
+ALGORITHMS = tuple(
+    "CosineSimilarity MaxAbsoluteError AccumulatedRelativeError RelativeEuclideanDistance"
+    " KullbackLeiblerDivergence StandardDeviation MeanAbsoluteError RootMeanSquareError"
+    " MaxRelativeError MeanRelativeError".split()
 )
 COSINE = ALGORITHMS[0]
 REASON = "CompareFailReason"

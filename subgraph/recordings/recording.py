@@ -34,24 +34,9 @@ from subgraph.storage.tensors import Tensors
 from subgraph.text import clean, count, nearest
 
 # Ends of files that hold lists, logs, models and programs
-NO_TENSORS = (
-    ".json",
-    ".csv",
-    ".md",
-    ".log",
-    ".txt",
-    ".onnx",
-    ".data",
-    ".prototxt",
-    ".tnnproto",
-    ".tnnmodel",
-    ".mnn",
-    ".ir",
-    ".py",
-    ".sh",
-    ".html",
-    ".yaml",
-    ".yml",
+NO_TENSORS = tuple(
+    ".json .csv .md .log .txt .onnx .data .prototxt .tnnproto .tnnmodel .mnn .ir .py .sh .html"
+    " .yaml .yml".split()
 )
 MAX_LOST = 0.1  # of the files, that may be damaged
 STATISTICS = frozenset(

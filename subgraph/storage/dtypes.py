@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element), onnx.proto3 of IR 14.
-TYPES: dict[int, tuple[str, int]] = {
-    1: ("float32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    8: ("string", 0),
-    9: ("bool", 8),
-    10: ("float16", 16),
-    11: ("float64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    14: ("complex64", 64),
-    15: ("complex128", 128),
-    16: ("bfloat16", 16),
-    17: ("float8_e4m3fn", 8),
-    18: ("float8_e4m3fnuz", 8),
-    19: ("float8_e5m2", 8),
-    20: ("float8_e5m2fnuz", 8),
-    21: ("uint4", 4),
-    22: ("int4", 4),
-    23: ("float4_e2m1fn", 4),
-    24: ("float8_e8m0fnu", 8),
-    25: ("uint2", 2),
-    26: ("int2", 2),
-    27: ("float6_e2m3fn", 6),
-    28: ("float6_e3m2fn", 6),
-}
+# The types in the order of their numbers in TensorProto.DataType, which begin at 1, of IR 14.
+_NAMES_AND_BITS = (
+    "float32:32 uint8:8 int8:8 uint16:16 int16:16 int32:32 int64:64 string:0 bool:8 float16:16"
+    " float64:64 uint32:32 uint64:64 complex64:64 complex128:128 bfloat16:16 float8_e4m3fn:8"
+    " float8_e4m3fnuz:8 float8_e5m2:8 float8_e5m2fnuz:8 uint4:4 int4:4 float4_e2m1fn:4"
+    " float8_e8m0fnu:8 uint2:2 int2:2 float6_e2m3fn:6 float6_e3m2fn:6"
+).split()
+# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element).
+TYPES: dict[int, tuple[str, int]] = {}
+for _number, _entry in enumerate(_NAMES_AND_BITS, 1):
+    _name, _, _bits = _entry.partition(":")
+    TYPES[_number] = _name, int(_bits)
+
 TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 

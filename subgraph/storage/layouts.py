@@ -24,7 +24,7 @@ from subgraph.types import Shape
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-PLAIN = ("NCHW", "NHWC", "HWCN", "CHWN", "NCDHW", "NDHWC", "DHWCN", "DHWNC", "NC", "CN")
+PLAIN = "NCHW NHWC HWCN CHWN NCDHW NDHWC DHWCN DHWNC NC CN".split()
 AS_THEY_ARE = ("", "ND", "NCHW", "NCDHW", "NC", "MD")
 MAX_AXES = 6  # of an array whose axes are tried in all orders: 720 of them
 C0 = 16  # values of float16 in one block of Ascend's matrix unit; 32 of int8

@@ -18,7 +18,7 @@ from subgraph.origins.caffe.network import PRODUCER, CaffeNetwork, ConvertedLaye
 from subgraph.origins.caffe.text import Message
 from subgraph.text import clean
 
-_WRITTEN_ANEW = ("name", "type", "bottom", "top", "include", "exclude", "phase")
+_WRITTEN_ANEW = "name type bottom top include exclude phase".split()
 
 
 def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "model") -> None:

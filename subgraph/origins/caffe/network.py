@@ -47,16 +47,7 @@ _BOTTOMS = {
     "Scale": (1, 2),
 }
 _MANY_TOPS = ("Slice", "Split")
-_INPUTS = (
-    "AnnotatedData",
-    "Data",
-    "DummyData",
-    "HDF5Data",
-    "ImageData",
-    "Input",
-    "MemoryData",
-    "WindowData",
-)
+_INPUTS = "AnnotatedData Data DummyData HDF5Data ImageData Input MemoryData WindowData".split()
 _IGNORED = (
     "Accuracy",
     "DetectionEvaluate",

@@ -245,6 +245,12 @@ def unreadable() -> Array:
     raise AssertionError("an entry that cannot be read is not loaded")
 
 
+def parse_pairs(text: str) -> dict[str, str]:
+    """Return a table of words: of each two, the first is the key of the second."""
+    words = text.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def dtype_of(array_dtype: np.dtype[Any]) -> str:
     """ONNX's element type by numpy's or ml_dtypes' name; "" if ONNX has none.
 

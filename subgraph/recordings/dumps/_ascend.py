@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from subgraph.recordings.files import Files
+from subgraph.storage import dtypes
 
 # OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP; newer names end with .TASK_TYPE.CONTEXT.THREAD.DEVICE
 NAME = re.compile(
@@ -17,145 +18,48 @@ NAME = re.compile(
 )
 MAPPING = "mapping.csv"
 
-DTYPES = {
-    0: "int8",
-    1: "float32",
-    2: "float16",
-    3: "int8",
-    4: "uint8",
-    5: "int16",
-    6: "uint16",
-    7: "int32",
-    8: "int64",
-    9: "uint32",
-    10: "uint64",
-    11: "bool",
-    12: "float64",
-    16: "complex64",
-    17: "complex128",
-    18: "int8",
-    19: "int16",
-    20: "int32",
-    21: "uint8",
-    22: "uint16",
-    23: "int64",
-    27: "bfloat16",
-    34: "float8_e5m2",
-    35: "float8_e4m3fn",
-    36: "float8_e8m0fnu",
-}
+# Of the numbers of element types: names that ONNX has, names that it has not, and the number itself
+# where there is no name.
+TYPE_NAMES = (
+    "int8 float32 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool float64 STRING"
+    " DUAL_SUB_INT8 DUAL_SUB_UINT8 complex64 complex128 int8 int16 int32 uint8 uint16 int64"
+    " STRING_REF DUAL 26 bfloat16 28 UINT1 30 31 COMPLEX32 HIFLOAT8 float8_e5m2 float8_e4m3fn"
+    " float8_e8m0fnu FP6_E3M2 FP6_E2M3 FP4_E2M1 FP4_E1M2"
+).split()
+DTYPES = {n: name for n, name in enumerate(TYPE_NAMES) if name in dtypes.TYPE_NUMBERS}
 NUMBERS = {name: n for n, name in reversed(DTYPES.items()) if n}
-OTHER = {
-    13: "STRING",
-    14: "DUAL_SUB_INT8",
-    15: "DUAL_SUB_UINT8",
-    24: "STRING_REF",
-    25: "DUAL",
-    29: "UINT1",
-    32: "COMPLEX32",
-    33: "HIFLOAT8",
-    37: "FP6_E3M2",
-    38: "FP6_E2M3",
-    39: "FP4_E2M1",
-    40: "FP4_E1M2",
-}
 FORMATS = dict(
     enumerate(
         (
-            "NCHW",
-            "NHWC",
-            "ND",
-            "NC1HWC0",
-            "FRACTAL_Z",
-            "NC1C0HWPAD",
-            "NHWC1C0",
-            "FSR_NCHW",
-            "FRACTAL_DECONV",
-            "C1HWNC0",
-            "FRACTAL_DECONV_TRANSPOSE",
-            "FRACTAL_DECONV_SP_STRIDE_TRANS",
-            "NC1HWC0_C04",
-            "FRACTAL_Z_C04",
-            "CHWN",
-            "FRACTAL_DECONV_SP_STRIDE8_TRANS",
-            "HWCN",
-            "NC1KHKWHWC0",
-            "BN_WEIGHT",
-            "FILTER_HWCK",
-            "HASHTABLE_LOOKUP_LOOKUPS",
-            "HASHTABLE_LOOKUP_KEYS",
-            "HASHTABLE_LOOKUP_VALUE",
-            "HASHTABLE_LOOKUP_OUTPUT",
-            "HASHTABLE_LOOKUP_HITS",
-            "C1HWNCoC0",
-            "MD",
-            "NDHWC",
-            "FRACTAL_ZZ",
-            "FRACTAL_NZ",
-            "NCDHW",
-            "DHWCN",
-            "NDC1HWC0",
-            "FRACTAL_Z_3D",
-            "CN",
-            "NC",
-            "DHWNC",
-            "FRACTAL_Z_3D_TRANSPOSE",
-            "FRACTAL_ZN_LSTM",
-            "FRACTAL_Z_G",
-            "RESERVED",
-            "ALL",
-            "NULL",
-            "ND_RNN_BIAS",
-            "FRACTAL_ZN_RNN",
-            "YUV",
-            "YUV_A",
-        )
+            "NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0"
+            " FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04"
+            " CHWN FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK"
+            " HASHTABLE_LOOKUP_LOOKUPS HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE"
+            " HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0 MD NDHWC FRACTAL_ZZ"
+            " FRACTAL_NZ NCDHW DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE"
+            " FRACTAL_ZN_LSTM FRACTAL_Z_G RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV YUV_A"
+        ).split()
     )
 )
-
-# DumpData of toolkit/dumpdata: message -> its fields as (name, number, type, repeated).
-_SCHEMA: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
-    "Shape": (("dim", 1, "uint64", True),),
-    "OriginalOp": (
-        ("name", 1, "string", False),
-        ("output_index", 2, "uint32", False),
-        ("data_type", 3, "int32", False),
-        ("format", 4, "int32", False),
-    ),
+# DumpData of toolkit/dumpdata: message -> its fields, `name=number:type`; `*`: repeated.
+_SCHEMA = {
+    "Shape": "dim=1:uint64*",
+    "OriginalOp": "name=1:string output_index=2:uint32 data_type=3:int32 format=4:int32",
     "OpOutput": (
-        ("data_type", 1, "int32", False),
-        ("format", 2, "int32", False),
-        ("shape", 3, "Shape", False),
-        ("original_op", 4, "OriginalOp", False),
-        ("data", 5, "bytes", False),
-        ("size", 6, "uint64", False),
-        ("original_shape", 7, "Shape", False),
-        ("sub_format", 8, "int32", False),
+        "data_type=1:int32 format=2:int32 shape=3:Shape original_op=4:OriginalOp data=5:bytes"
+        " size=6:uint64 original_shape=7:Shape sub_format=8:int32"
     ),
     "OpInput": (
-        ("data_type", 1, "int32", False),
-        ("format", 2, "int32", False),
-        ("shape", 3, "Shape", False),
-        ("data", 4, "bytes", False),
-        ("size", 5, "uint64", False),
-        ("original_shape", 6, "Shape", False),
-        ("sub_format", 7, "int32", False),
+        "data_type=1:int32 format=2:int32 shape=3:Shape data=4:bytes size=5:uint64"
+        " original_shape=6:Shape sub_format=7:int32"
     ),
-    "Blob": (
-        ("kind", 1, "int32", False),
-        ("data", 2, "bytes", False),
-        ("size", 3, "uint64", False),
-    ),
+    "Blob": "kind=1:int32 data=2:bytes size=3:uint64",
     "DumpData": (
-        ("version", 1, "string", False),
-        ("dump_time", 2, "uint64", False),
-        ("output", 3, "OpOutput", True),
-        ("input", 4, "OpInput", True),
-        ("buffer", 5, "Blob", True),
-        ("op_name", 6, "string", False),
-        ("space", 8, "Blob", True),
+        "version=1:string dump_time=2:uint64 output=3:OpOutput* input=4:OpInput* buffer=5:Blob*"
+        " op_name=6:string space=8:Blob*"
     ),
 }
+_FIELD = re.compile(r"(?P<name>\w+)=(?P<number>\d+):(?P<kind>\w+)(?P<repeated>\*?)")
 
 
 @cache
@@ -169,9 +73,11 @@ def message() -> Any:
     kinds = descriptor_pb2.FieldDescriptorProto
     for name, fields in _SCHEMA.items():
         message_type = file.message_type.add(name=name)
-        for field_name, number, kind, repeated in fields:
-            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            field = message_type.field.add(name=field_name, number=number, label=label)
+        for entry in _FIELD.finditer(fields):
+            kind = entry["kind"]
+            label = kinds.LABEL_REPEATED if entry["repeated"] else kinds.LABEL_OPTIONAL
+            number = int(entry["number"])
+            field = message_type.field.add(name=entry["name"], number=number, label=label)
             if kind in _SCHEMA:
                 field.type = kinds.TYPE_MESSAGE
                 field.type_name = f".subcut.dump.{kind}"

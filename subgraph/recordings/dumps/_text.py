@@ -18,19 +18,8 @@ from subgraph.types import Array
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
 MIN_WORDS = 4  # numbers that show to how many digits a tool prints
-HOLDS = (
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "bool",
+HOLDS = tuple(
+    "float16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 bool".split()
 )
 _COMMENT = re.compile(rb"^#.*$", re.M)  # as numpy.savetxt and those who use it write them
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")

@@ -17,24 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from subgraph.recordings.dumps import parse_pairs
 from subgraph.recordings.files import ZIP_ERRORS, Files, possible
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 
 SAVE_AS_NPY = "save its tensors with numpy.save(name, tensor.detach().cpu().numpy())"
 MAX_PICKLE = 16 << 20  # bytes of the list of tensors
-STORAGES = {
-    "FloatStorage": "float32",
-    "DoubleStorage": "float64",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-}
+STORAGES = parse_pairs(
+    "FloatStorage float32 DoubleStorage float64 HalfStorage float16 BFloat16Storage bfloat16"
+    " LongStorage int64 IntStorage int32 ShortStorage int16 CharStorage int8 ByteStorage uint8"
+    " BoolStorage bool"
+)
 OPCODES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 FOLLOWED = frozenset(
     "PROTO FRAME STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT MEMOIZE BINGET"

@@ -166,7 +166,8 @@ def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
     msaccucmp."""
     size = int(blob.size)
     if not dtype:
-        return None, f"element type {_ascend.OTHER.get(blob.data_type, blob.data_type)} is not read"
+        names = dict(enumerate(_ascend.TYPE_NAMES))
+        return None, f"element type {names.get(blob.data_type, blob.data_type)} is not read"
     shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.bits_of(dtype),)
     if not 0 <= size - _raw.nbytes(dtype, math.prod(shape)) <= MAX_PADDING:
         return shape, f"{size} bytes do not fill {dtype} {list(shape)}"

@@ -14,8 +14,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw, _text
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _raw,
+    _text,
+    parse_pairs,
+)
 from subgraph.recordings.files import Files
+from subgraph.storage import dtypes
 
 MAGIC = b"IEB0"
 _HEADER = struct.Struct("<4sHBB7IB3x")
@@ -24,46 +34,19 @@ _SHORT_PLACES = struct.Struct("<4I")  # `unsigned long` of Windows, until 2024
 # ov::element::Type_t by number; renumbered twice: when u2, u3 and u6 were added, and when
 # `undefined` was removed.
 _2021 = (
-    "",
-    "",
-    "bool",
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-    "int4",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "",
-    "uint4",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-)
-_2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
+    "- - bool bfloat16 float16 float32 float64 int4 int8 int16 int32 int64 - uint4 uint8 uint16"
+    " uint32 uint64"
+).split()
+_2024 = [*_2021[:12], *"- uint2 - uint4 - uint8 uint16 uint32 uint64".split()]
 _2025 = _2024[1:]
 # InferenceEngine::Precision, until 2023
-_ENGINE = {
-    10: "float32",
-    11: "float16",
-    12: "bfloat16",
-    13: "float64",
-    30: "int16",
-    40: "uint8",
-    41: "bool",
-    50: "int8",
-    60: "uint16",
-    70: "int32",
-    72: "int64",
-    73: "uint64",
-    74: "uint32",
-}
+_ENGINE = parse_pairs(
+    "10 float32 11 float16 12 bfloat16 13 float64 30 int16 40 uint8 41 bool 50 int8 60 uint16"
+    " 70 int32 72 int64 73 uint64 74 uint32"
+)
 NUMBERINGS = (
-    _ENGINE,
-    *({k: name for k, name in enumerate(names) if name} for names in (_2025, _2024, _2021)),
+    {int(number): name for number, name in _ENGINE.items()},
+    *(dict(enumerate(names)) for names in (_2025, _2024, _2021)),
 )
 # "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older
 # builds leave the type of the node out
@@ -72,22 +55,10 @@ _NAME = re.compile(
 )
 _TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
 _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
-_WORDS = {
-    "f32": "float32",
-    "fp32": "float32",
-    "bf16": "float32",
-    "f16": "float32",
-    "fp16": "float32",
-    "i32": "int32",
-    "i8": "int8",
-    "u8": "uint8",
-    "i64": "int64",
-    "u32": "uint32",
-    "u16": "uint16",
-    "i16": "int16",
-    "boolean": "bool",
-}
-
+_WORDS = parse_pairs(
+    "f32 float32 fp32 float32 bf16 float32 f16 float32 fp16 float32 i32 int32 i8 int8 u8 uint8"
+    " i64 int64 u32 uint32 u16 uint16 i16 int16 boolean bool"
+)
 _ROLES = {"in": "input", "out": "output", "blb": "constant"}
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
 
@@ -175,7 +146,11 @@ def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: Mapping[int,
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
-    return dtype if dtype and _raw.nbytes(dtype, math.prod(shape)) == size else ""
+    return (
+        dtype
+        if dtype in dtypes.TYPE_NUMBERS and _raw.nbytes(dtype, math.prod(shape)) == size
+        else ""
+    )
 
 
 def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> Mapping[int, str]:

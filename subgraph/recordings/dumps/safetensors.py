@@ -8,28 +8,24 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw
+from subgraph.recordings.dumps import (
+    NONE,
+    TYPED,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    _raw,
+    parse_pairs,
+)
 from subgraph.recordings.files import Files, possible
 from subgraph.storage.folders import safe_name
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
+DTYPES = parse_pairs(
+    "F64 float64 F32 float32 F16 float16 BF16 bfloat16 I64 int64 I32 int32 I16 int16 I8 int8"
+    " U64 uint64 U32 uint32 U16 uint16 U8 uint8 BOOL bool F8_E4M3 float8_e4m3fn"
+    " F8_E5M2 float8_e5m2"
+)
 plain = _npy.plain
 
 

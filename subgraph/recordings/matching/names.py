@@ -18,24 +18,10 @@ from subgraph.recordings.dumps import DumpEntry
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
 # quantizer.
 ENDINGS = (
-    "-rs",
-    "_rs",
-    "_tp",
-    "_mm",
-    "_sw",
-    "_sdpa",
-    "_pad",
-    "_int8",
-    "-mul",
-    "__matmul_converted",
-    "_raster_0",
-    "_WithoutBiases",
-    "/WithoutBiases",
-    "_quantized",
-    "_QuantizeLinear_Output",
-    "_DequantizeLinear_Output",
-    "_QuantizeLinear_Input",
-)
+    "-rs _rs _tp _mm _sw _sdpa _pad _int8 -mul __matmul_converted _raster_0 _WithoutBiases"
+    " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
+    " _QuantizeLinear_Input"
+).split()
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
