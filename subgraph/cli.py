@@ -43,7 +43,7 @@ from subgraph.commands.live import (
     LineFormatter,
     ProgressHandler,
 )
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Text, option, with_option_groups
 from subgraph.documents import to_json
 from subgraph.errors import (
     EXIT_CODES,
@@ -246,42 +246,34 @@ def _print_version(value: bool) -> None:
 
 
 @app.callback(cls=Group, invoke_without_command=True, help=HELP)
+@with_option_groups()
 def global_options(
     ctx: typer.Context,
-    as_json: Annotated[
-        bool,
-        option(
-            "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool, option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE)
-    ] = False,
-    quiet: Annotated[
-        bool, option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE)
-    ] = False,
-    color: Annotated[
-        Text, option("--color", "WHEN", "auto (default), always or never.", panel=EVERYWHERE)
-    ] = None,
-    progress: Annotated[
-        bool,
-        option(
-            "--progress/--no-progress",
-            None,
-            "Lines or a bar that show progress (default).",
-            panel=EVERYWHERE,
-        ),
-    ] = True,
+    as_json: bool = option(
+        "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
+    ),
+    verbose: bool = option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE),
+    quiet: bool = option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE),
+    color: Text = option(
+        "--color",
+        "WHEN",
+        "auto (default), always or never.",
+        panel=EVERYWHERE,
+        words=("auto", "always", "never"),
+    ),
+    progress: bool = option(
+        "--progress/--no-progress",
+        None,
+        "Lines or a bar that show progress (default).",
+        panel=EVERYWHERE,
+        default=True,
+    ),
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> Result | None:
     """Read the options of every command; without a command, list the tasks."""
-    if color not in (None, "auto", "always", "never"):
-        raise typer.BadParameter(
-            f"{color!r}: expected auto, always or never.", param_hint="'--color'"
-        )
     _set_up_log(verbose=verbose, quiet=quiet, live=progress and not quiet)
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()

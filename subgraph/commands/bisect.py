@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph import project
 from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
@@ -25,7 +25,6 @@ from subgraph.commands.recorded import (
     weights_of,
 )
 from subgraph.commands.resolve import Asked
-from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.project import parse_seconds
 from subgraph.text import prediction
@@ -52,44 +51,34 @@ def bisect(
     comparison: options.CriterionOptions,
     compared: options.OutputOptions,
     runtime: options.RuntimeOptions,
-    max_trials: Annotated[
-        Number,
-        option(
-            "--max-trials",
-            "N",
-            "Stop after N runs of the candidate.",
-            refused_beside="--recorded",
-        ),
-    ] = None,
+    max_trials: Number = option(
+        "--max-trials",
+        "N",
+        "Stop after N runs of the candidate.",
+        limits=options.FROM_1,
+        refused_beside="--recorded",
+    ),
     max_time: options.MaxTime = None,
-    repeat: Annotated[
-        Number,
-        option(
-            "--repeat",
-            "N",
-            "Runs of the whole model that must agree; default 2, up to 7 if quick.",
-            refused_beside="--recorded",
-        ),
-    ] = None,
-    inside: Annotated[
-        bool,
-        option(
-            "--inside",
-            None,
-            "Check intermediate tensors, too, if outputs agree.",
-            refused_beside="--recorded",
-        ),
-    ] = False,
+    repeat: Number = option(
+        "--repeat",
+        "N",
+        "Runs of the whole model that must agree; default 2, up to 7 if quick.",
+        limits=options.FROM_1,
+        refused_beside="--recorded",
+    ),
+    inside: bool = option(
+        "--inside",
+        None,
+        "Check intermediate tensors, too, if outputs agree.",
+        refused_beside="--recorded",
+    ),
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
-    loop: Annotated[
-        Text,
-        option(
-            "--loop",
-            "FILE",
-            "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.",
-        ),
-    ] = None,
+    loop: Text = option(
+        "--loop",
+        "FILE",
+        "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.",
+    ),
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
     given: options.Given,
@@ -256,12 +245,4 @@ def _limits(
 ) -> Settings:
     from subgraph.search import Settings
 
-    if max_trials is not None and max_trials < 1:
-        raise UsageError(
-            f"--max-trials {max_trials}: at least one run is needed", code="option.out-of-range"
-        )
-    if repeat is not None and repeat < 1:
-        raise UsageError(
-            f"--repeat {repeat}: at least one run is needed", code="option.out-of-range"
-        )
     return Settings(max_trials, parse_seconds(max_time), jobs, inside=inside, repeat=repeat)

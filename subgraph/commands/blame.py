@@ -42,23 +42,15 @@ def blame(
         ),
     ] = None,
     candidate: options.CandidateSpec = None,
-    versions: Annotated[
-        Text,
-        option(
-            "--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all."
-        ),
-    ] = None,
-    versions_command: Annotated[
-        Text,
-        option(
-            "--versions-command",
-            "CMD",
-            "What switches to a version of yours: './use.sh {version}'; with --versions.",
-        ),
-    ] = None,
-    index_url: Annotated[
-        Text, option("--index-url", "URL", "Where releases come from, as for pip.")
-    ] = None,
+    versions: Text = option(
+        "--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all."
+    ),
+    versions_command: Text = option(
+        "--versions-command",
+        "CMD",
+        "What switches to a version of yours: './use.sh {version}'; with --versions.",
+    ),
+    index_url: Text = option("--index-url", "URL", "Where releases come from, as for pip."),
     find_links: options.FindLinks = None,
     max_time: options.MaxTime = None,
     weights: options.Weights = None,

@@ -40,41 +40,30 @@ def bundle(
             metavar="CASE|MODEL", help="Folder that cut, bisect, sweep or manual wrote, or a model."
         ),
     ],
-    output: Annotated[
-        Text, option("--output -o", "FILE.zip", "The zip; default CASE.zip in this folder.")
-    ] = None,
-    candidate_files: Annotated[
-        Texts,
-        option(
-            "--candidate-files",
-            "PATH",
-            "Files of the candidate to pack as they are, or a folder of them. Repeatable.",
-        ),
-    ] = None,
-    keep: Annotated[
-        Texts,
-        option(
-            "--keep",
-            "NAME",
-            "Also pack free texts, which may be private: those of a field (why, notes, stderr,"
-            " command …), a file "
-            "(log.txt), or all. Repeatable.",
-        ),
-    ] = None,
-    source_code: Annotated[
-        bool | None,
-        option(
-            "--keep-source/--strip-source",
-            None,
-            "Pack, or leave out, lines of source code and their paths, which PyTorch writes into"
-            " models. Default: ask; "
-            "without a terminal they are left out.",
-        ),
-    ] = None,
-    strip_metadata: Annotated[
-        bool,
-        option("--strip-metadata", None, "Leave out all metadata and documentation of the models."),
-    ] = False,
+    output: Text = option("--output -o", "FILE.zip", "The zip; default CASE.zip in this folder."),
+    candidate_files: Texts = option(
+        "--candidate-files",
+        "PATH",
+        "Files of the candidate to pack as they are, or a folder of them. Repeatable.",
+    ),
+    keep: Texts = option(
+        "--keep",
+        "NAME",
+        "Also pack free texts, which may be private: those of a field (why, notes, stderr,"
+        " command …), a file "
+        "(log.txt), or all. Repeatable.",
+    ),
+    source_code: bool | None = option(
+        "--keep-source/--strip-source",
+        None,
+        "Pack, or leave out, lines of source code and their paths, which PyTorch writes into"
+        " models. Default: ask; "
+        "without a terminal they are left out.",
+        default=None,
+    ),
+    strip_metadata: bool = option(
+        "--strip-metadata", None, "Leave out all metadata and documentation of the models."
+    ),
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,

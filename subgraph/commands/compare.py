@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph import project, system
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
@@ -44,64 +44,48 @@ SEVERITY = ("", "agree", "unresolved", "fail")
 class PartOptions:
     """What is compared of the model; without these, every tensor in place and alone."""
 
-    at: Annotated[
-        Texts,
-        option(
-            "--at",
-            "NAME",
-            "Only this node or tensor, or those that match a glob. Repeatable.",
-            options.complete_nodes,
-        ),
-    ] = None
+    at: Texts = option(
+        "--at",
+        "NAME",
+        "Only this node or tensor, or those that match a glob. Repeatable.",
+        options.complete_nodes,
+    )
     start: options.Start = None
     end: options.End = None
-    in_place: Annotated[
-        bool,
-        option(
-            "--in-place",
-            None,
-            "Only in a run of the whole model: of thousands of nodes, each alone is slow.",
-            refused_beside="--recorded",
-        ),
-    ] = False
+    in_place: bool = option(
+        "--in-place",
+        None,
+        "Only in a run of the whole model: of thousands of nodes, each alone is slow.",
+        refused_beside="--recorded",
+    )
 
 
 @options.with_option_groups("force", "spec")
 def compare(
     *,
     model: options.ModelArgument = None,
-    candidate: Annotated[
-        Texts,
-        option(
-            "--candidate -c",
-            "SPEC",
-            "The runtime in doubt, as in bisect. Repeatable: side by side.",
-            options.complete_candidates,
-            refused_beside="--recorded",
-        ),
-    ] = None,
+    candidate: Texts = option(
+        "--candidate -c",
+        "SPEC",
+        "The runtime in doubt, as in bisect. Repeatable: side by side.",
+        options.complete_candidates,
+        refused_beside="--recorded",
+    ),
     candidate_options: options.CandidateOptions,
     weights: options.Weights = None,
     part: PartOptions,
-    save: Annotated[
-        Text,
-        option(
-            "--save",
-            "DIR",
-            "Also write the compared tensors of both sides as .npy, with a list of them.",
-        ),
-    ] = None,
-    fail_fast: Annotated[
-        bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")
-    ] = False,
-    align: Annotated[
-        Text,
-        option(
-            "--align",
-            "output|all",
-            "As TNN's converter: only the outputs, or all tensors up to the first wrong one.",
-        ),
-    ] = None,
+    save: Text = option(
+        "--save",
+        "DIR",
+        "Also write the compared tensors of both sides as .npy, with a list of them.",
+    ),
+    fail_fast: bool = option("--fail-fast", None, "Stop at the first tensor that is wrong."),
+    align: Text = option(
+        "--align",
+        "output|all",
+        "As TNN's converter: only the outputs, or all tensors up to the first wrong one.",
+        words=("output", "all"),
+    ),
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -110,9 +94,7 @@ def compare(
     runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
     no_freeze: options.NoFreeze = False,
-    every_row: Annotated[
-        bool, option("--all", None, "Every row of the table, also those that agree.")
-    ] = False,
+    every_row: bool = option("--all", None, "Every row of the table, also those that agree."),
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
     given: options.Given,
@@ -135,12 +117,6 @@ def compare(
     _ = asked.criterion
     wanted = resolve.wanted_score(score)
     chosen = OutputChoice.parse(**vars(compared))  # mistakes there are told first
-    if align not in (None, "output", "all"):
-        raise UsageError(
-            f"--align {align}: expected output or all",
-            "--align output compares the model's outputs alone",
-            code="option.unknown-value",
-        )
     if part.at and (part.start or part.end):
         raise UsageError(
             "--at and --start or --end: which?", "give one of them", code="option.conflict"

@@ -42,28 +42,17 @@ UNCHECKED = 5
 def convert(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The file or folder to convert.")],
-    output: Annotated[
-        Text, option("--output -o", "FILE", "The new model; default: MODEL.onnx.")
-    ] = None,
-    with_command: Annotated[
-        Text,
-        option(
-            "--with",
-            "CMD",
-            "Another converter: a command in which {model} and {output} are filled in.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool, option("--yes -y", None, "Install what the converter needs without asking.")
-    ] = False,
-    index_url: Annotated[
-        Text, option("--index-url", "URL", "Where packages come from, as for pip.")
-    ] = None,
+    output: Text = option("--output -o", "FILE", "The new model; default: MODEL.onnx."),
+    with_command: Text = option(
+        "--with",
+        "CMD",
+        "Another converter: a command in which {model} and {output} are filled in.",
+    ),
+    yes: bool = option("--yes -y", None, "Install what the converter needs without asking."),
+    index_url: Text = option("--index-url", "URL", "Where packages come from, as for pip."),
     find_links: options.FindLinks = None,
     weights: options.Weights = None,
-    no_check: Annotated[
-        bool, option("--no-check", None, "Only convert: run neither model.")
-    ] = False,
+    no_check: bool = option("--no-check", None, "Only convert: run neither model."),
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph import project
 from subgraph.cases import layout
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from subgraph.cases.write_case import CaseRequest
 
 INCONCLUSIVE = 5
+RECORDING = options.title_of(options.RecordedOptions)
 MAX_NEWER = 6  # nodes that are listed
 ASCEND = ("ascend", "ascend-converted")
 AIPP = (
@@ -52,58 +53,41 @@ def cut(
     output: options.Output = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
-    dump: Annotated[
-        Text, option("--dump", "all", "`all`: also write every tensor between the two nodes.")
-    ] = None,
-    no_capture: Annotated[bool, option("--no-capture", None, "Only cut; run nothing.")] = False,
-    check: Annotated[bool, option("--check", None, "Also run onnx.checker on the cut.")] = False,
-    dynamic: Annotated[
-        bool, option("--dynamic", None, "Keep the model's open dimensions.")
-    ] = False,
+    dump: Text = option(
+        "--dump", "all", "`all`: also write every tensor between the two nodes.", words=["all"]
+    ),
+    no_capture: bool = option("--no-capture", None, "Only cut; run nothing."),
+    check: bool = option("--check", None, "Also run onnx.checker on the cut."),
+    dynamic: bool = option("--dynamic", None, "Keep the model's open dimensions."),
     no_freeze: options.NoFreeze = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", None, "Show what would be cut; run and write nothing.")
-    ] = False,
-    recorded: Annotated[
-        Text,
-        option(
-            "--recorded",
-            "DIR",
-            "Inputs and dump_data are a device's layer dumps.",
-            panel=options.title_of(options.RecordedOptions),
-        ),
-    ] = None,
-    tensor_map: Annotated[
-        Text,
-        option(
-            "--map",
-            "FILE",
-            "Lines `OURS THEIRS` for recorded tensors.",
-            panel=options.title_of(options.RecordedOptions),
-        ),
-    ] = None,
+    dry_run: bool = option("--dry-run", None, "Show what would be cut; run and write nothing."),
+    recorded: Text = option(
+        "--recorded",
+        "DIR",
+        "Inputs and dump_data are a device's layer dumps.",
+        panel=RECORDING,
+    ),
+    tensor_map: Text = option(
+        "--map",
+        "FILE",
+        "Lines `OURS THEIRS` for recorded tensors.",
+        panel=RECORDING,
+    ),
     recording: options.RecordedOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
-    as_form: Annotated[
-        Text,
-        option(
-            "--as",
-            "caffe",
-            "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.",
-        ),
-    ] = None,
-    target_opset: Annotated[
-        Number,
-        option(
-            "--target-opset",
-            "N",
-            "Say which nodes need a newer opset, and also write the cut converted to this.",
-        ),
-    ] = None,
-    stamp: Annotated[
-        bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")
-    ] = False,
+    as_form: Text = option(
+        "--as",
+        "caffe",
+        "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.",
+        words=["caffe"],
+    ),
+    target_opset: Number = option(
+        "--target-opset",
+        "N",
+        "Say which nodes need a newer opset, and also write the cut converted to this.",
+    ),
+    stamp: bool = option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS."),
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
 
@@ -133,8 +117,13 @@ def cut(
             _what_next(load(model_path), model),
             code="region.ends-missing",
         )
-    as_caffe = _as_caffe(as_form, asked) if as_form else ()
-    _check_dump(dump, no_capture)
+    as_caffe = _as_caffe(asked) if as_form else ()
+    if dump and no_capture:
+        raise UsageError(
+            "--dump all writes tensors, and --no-capture computes none",
+            "leave one of them out",
+            code="option.conflict",
+        )
     formats, tensor_format = asked.formats(form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
@@ -194,26 +183,6 @@ def cut(
             return _result(write_case.extract(graph, request, place, reference, feeding))
 
 
-def _check_dump(dump: str | None, no_capture: bool) -> None:
-    """Check the value of --dump.
-
-    Raises:
-        UsageError: It is unknown, or there are no tensors to write.
-    """
-    if dump not in (None, "all"):
-        raise UsageError(
-            f"--dump {dump}: only `all` is known",
-            "subcut dump MODEL NAME… writes a choice of tensors",
-            code="option.unknown-value",
-        )
-    if dump and no_capture:
-        raise UsageError(
-            "--dump all writes tensors, and --no-capture computes none",
-            "leave one of them out",
-            code="option.conflict",
-        )
-
-
 def _what_next(graph: Graph, model: str | None) -> str:
     """Commands for this model: a cut from its own first to its own last node, and what else can be
     done with it."""
@@ -230,19 +199,13 @@ def _what_next(graph: Graph, model: str | None) -> str:
     return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
-def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
+def _as_caffe(asked: Asked) -> tuple[str, ...]:
     """The files of the Caffe model that is cut.
 
     Raises:
-        UsageError: another form, or the model is not Caffe's.
+        UsageError: The model is not Caffe's.
     """
     path, _ = project.find_model(asked.model, asked.settings)
-    if form != "caffe":
-        raise UsageError(
-            f"--as {clean(form)}: only `caffe` is known",
-            "leave it out for ONNX",
-            code="option.unknown-value",
-        )
     if family_of(path) is not Family.CAFFE:
         raise UsageError(
             f"--as caffe: {clean(path.name)} is no .prototxt",

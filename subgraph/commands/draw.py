@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, inside, options, table
@@ -27,32 +27,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("subcut")
 
 SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
-MAX = 100_000  # pixels, levels, hops
+LIMITS = (1, 100_000)  # pixels, levels, hops
 
 
 @dataclass(frozen=True)
 class ShownOptions:
     """What is shown."""
 
-    around: Annotated[
-        Text,
-        option("--around", "NODE", "Only this node and those near it.", options.complete_nodes),
-    ] = None
-    hops: Annotated[
-        options.Number, option("--hops", "N", "How near, in tensors on the way; default 2.")
-    ] = None
-    depth: Annotated[
-        options.Number,
-        option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes."),
-    ] = None
-    opened: Annotated[
-        Texts,
-        option("--open", "GROUP", "Open this group, or node with bodies, and those around it."),
-    ] = None
-    width: Annotated[
-        options.Number,
-        option("--width", "PIXELS", "Of the page that shows the drawing; default 1200."),
-    ] = None
+    around: Text = option(
+        "--around", "NODE", "Only this node and those near it.", options.complete_nodes
+    )
+    hops: options.Number = option(
+        "--hops", "N", "How near, in tensors on the way; default 2.", limits=LIMITS
+    )
+    depth: options.Number = option(
+        "--depth", "N", "Levels of groups that are shown; default: about 60 boxes.", limits=LIMITS
+    )
+    opened: Texts = option(
+        "--open", "GROUP", "Open this group, or node with bodies, and those around it."
+    )
+    width: options.Number = option(
+        "--width", "PIXELS", "Of the page that shows the drawing; default 1200.", limits=LIMITS
+    )
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,9 @@ class MarkOptions:
 
     start: options.Start = None
     end: options.End = None
-    values: Annotated[
-        Text,
-        option(
-            "--values", "RUN", "Errors of tensors: from `compare --json`, or a bisection's folder."
-        ),
-    ] = None
+    values: Text = option(
+        "--values", "RUN", "Errors of tensors: from `compare --json`, or a bisection's folder."
+    )
 
 
 @options.with_option_groups()
@@ -75,10 +68,7 @@ def draw(
     model: options.ModelArgument = None,
     weights: options.Weights = None,
     trust: options.Trust = False,
-    output: Annotated[
-        Text,
-        option("--output -o", "FILE", "The .svg file; default: standard output."),
-    ] = None,
+    output: Text = option("--output -o", "FILE", "The .svg file; default: standard output."),
     shown: ShownOptions,
     marked: MarkOptions,
 ) -> Result:
@@ -99,11 +89,6 @@ def draw(
             "subcut draw MODEL -o model.svg; a browser shows it, and prints it in other forms",
             code="option.unknown-value",
         )
-    for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
-        if value is not None and not 0 < value <= MAX:
-            raise UsageError(
-                f"{name} {value}: expected a number from 1 to {MAX}", code="option.out-of-range"
-            )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
     drawn = _inside(graph, shown, marked)

@@ -35,10 +35,8 @@ def dump(
             autocompletion=options.complete_nodes,
         ),
     ] = None,
-    everything: Annotated[bool, option("--all", None, "Every tensor of the model.")] = False,
-    output: Annotated[
-        Text, option("--output -o", "DIR", "Folder for the files; default subcut_out/dump.")
-    ] = None,
+    everything: bool = option("--all", None, "Every tensor of the model."),
+    output: Text = option("--output -o", "DIR", "Folder for the files; default subcut_out/dump."),
     inputs: options.InputOptions,
     form: options.FormatOptions,
     runtime: options.RuntimeOptions,

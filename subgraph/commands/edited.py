@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph.commands import Result
-from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.commands.options import Number, Text, Texts, declare, option
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TensorMap = Annotated[
     Texts,
-    option(
+    declare(
         "--map",
         "OURS=THEIRS",
         "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable.",
@@ -34,7 +34,7 @@ TensorMap = Annotated[
 
 Opset = Annotated[
     Number,
-    option(
+    declare(
         "--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it."
     ),
 ]
@@ -44,11 +44,9 @@ Opset = Annotated[
 class FileOptions:
     """The new file."""
 
-    output: Annotated[
-        Text, option("--output -o", "FILE", "The new model; default: MODEL-new.onnx.")
-    ] = None
-    force: Annotated[bool, option("--force", None, "Replace a file that is in the way.")] = False
-    no_run: Annotated[bool, option("--no-run", None, "Run nothing: only write the file.")] = False
+    output: Text = option("--output -o", "FILE", "The new model; default: MODEL-new.onnx.")
+    force: bool = option("--force", None, "Replace a file that is in the way.")
+    no_run: bool = option("--no-run", None, "Run nothing: only write the file.")
 
 
 def read_maps(words: Sequence[str] | None) -> dict[str, str]:

@@ -42,36 +42,26 @@ def export(
     ],
     output: Annotated[str, option("--output -o", "DIR", "Folder for the files.")],
     form: options.FormatOptions,
-    dump_format: Annotated[
-        Text,
-        option(
-            "--dump-format",
-            "NAME",
-            "Format of DIR: ascend, tnn, rknn, qnn, raw …; detected if not given.",
-            complete_formats,
-        ),
-    ] = None,
-    model: Annotated[
-        Text,
-        option(
-            "--model",
-            "MODEL",
-            "Model that gives types and shapes of files without a header, and scales of codes.",
-        ),
-    ] = None,
-    tensor: Annotated[
-        Texts,
-        option(
-            "--tensor",
-            "NAME=FORM",
-            "Form of these tensors, a name or glob: int8:scale=0.02:zero=-3:NHWC, or a part of"
-            " that. Repeatable.",
-        ),
-    ] = None,
-    dump_layout: Annotated[
-        Text,
-        option("--dump-layout", "NHWC", "Layout of files without a header, if not the model's."),
-    ] = None,
+    dump_format: Text = option(
+        "--dump-format",
+        "NAME",
+        "Format of DIR: ascend, tnn, rknn, qnn, raw …; detected if not given.",
+        complete_formats,
+    ),
+    model: Text = option(
+        "--model",
+        "MODEL",
+        "Model that gives types and shapes of files without a header, and scales of codes.",
+    ),
+    tensor: Texts = option(
+        "--tensor",
+        "NAME=FORM",
+        "Form of these tensors, a name or glob: int8:scale=0.02:zero=-3:NHWC, or a part of"
+        " that. Repeatable.",
+    ),
+    dump_layout: Text = option(
+        "--dump-layout", "NHWC", "Layout of files without a header, if not the model's."
+    ),
     result: options.ResultOptions,
 ) -> Result:
     """Convert tensor files: element type, layout, file format.

@@ -72,12 +72,8 @@ def inspect(
     trust: options.Trust = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
-    no_run: Annotated[
-        bool, option("--no-run", None, "Only what the file says; run nothing.")
-    ] = False,
-    every: Annotated[
-        bool, option("--all", None, "Each node, also constants, with whole names and sizes.")
-    ] = False,
+    no_run: bool = option("--no-run", None, "Only what the file says; run nothing."),
+    every: bool = option("--all", None, "Each node, also constants, with whole names and sizes."),
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
 

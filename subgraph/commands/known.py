@@ -12,7 +12,7 @@ import typer
 from subgraph import known as entries_of
 from subgraph import project
 from subgraph.commands import Result, log
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Text, option, with_option_groups
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.known import Entry
@@ -29,6 +29,7 @@ MAX_HINTS = 3  # nodes that are named before a search
 MAX_SAYS = 90  # characters of a line
 
 
+@with_option_groups()
 def known(
     *,
     name: Annotated[
@@ -38,12 +39,8 @@ def known(
             help="An entry; tract/NAME or --runtime if several runtimes have one.",
         ),
     ] = None,
-    runtime: Annotated[
-        Text, option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …")
-    ] = None,
-    operator: Annotated[
-        Text, option("--operator", "NAME", "Only entries of this operator.")
-    ] = None,
+    runtime: Text = option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …"),
+    operator: Text = option("--operator", "NAME", "Only entries of this operator."),
 ) -> Result:
     """List what runtimes are known to compute wrong.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.commands import Result, log, options
 from subgraph.commands.options import Number, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
-from subgraph.errors import InputError, ModelError, UsageError
+from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph, load
 from subgraph.results.commands import RulesResult
 from subgraph.text import aligned, clean, count
@@ -39,23 +39,18 @@ def lint(
     model: options.ModelArgument = None,
     weights: options.Weights = None,
     trust: options.Trust = False,
-    target_opset: Annotated[
-        Number, option("--target-opset", "N", "Newest opset that the target accepts.")
-    ] = None,
-    only: Annotated[
-        Texts,
-        option(
-            "--only",
-            "RULE",
-            "Only this rule, or a Python file with your own. Repeatable.",
-            complete_rules,
-        ),
-    ] = None,
-    ignore: Annotated[
-        Texts, option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules)
-    ] = None,
+    target_opset: Number = option(
+        "--target-opset", "N", "Newest opset that the target accepts.", limits=options.FROM_1
+    ),
+    only: Texts = option(
+        "--only",
+        "RULE",
+        "Only this rule, or a Python file with your own. Repeatable.",
+        complete_rules,
+    ),
+    ignore: Texts = option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules),
     candidate: options.CandidateSpec = None,
-    rules: Annotated[bool, option("--rules", None, "List the rules; read no model.")] = False,
+    rules: bool = option("--rules", None, "List the rules; read no model."),
     inputs: options.InputOptions,
 ) -> Result:
     """List known troubles with targets, before anything runs there.
@@ -79,10 +74,6 @@ def lint(
         model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust)
     )
     names = lint.choose_rules(only or (), ignore or ())
-    if target_opset is not None and target_opset < 1:
-        raise UsageError(
-            f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range"
-        )
     model_path = asked.model_path
     feeding = asked.feeding
     graph = load(model_path)

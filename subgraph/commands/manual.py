@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
+from subgraph.bisection.manual import MAX_BATCH
 from subgraph.commands import Result, command_line, log, manual_tasks, options, resolve, steps
-from subgraph.commands.options import Number, Text, option
+from subgraph.commands.options import Number, Text, declare, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from subgraph.bisection.manual.session import Session
     from subgraph.trials.trial import Trials
 
+BATCHES = (1, MAX_BATCH)
 HELP = """Find the wrong piece on a device that you operate by hand.
 
 The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
@@ -39,7 +41,7 @@ Examples:
 """  # noqa: E501
 
 Name = Annotated[
-    Text, option("--name", "NAME", "Name of the device, if several are searched at once.")
+    Text, declare("--name", "NAME", "Name of the device, if several are searched at once.")
 ]
 Numbers = Annotated[
     list[str] | None,
@@ -52,18 +54,18 @@ def start(
     *,
     model: options.ModelArgument = None,
     weights: options.Weights = None,
-    name: Annotated[
-        str, option("--name", "NAME", "Name of the device; default device.")
-    ] = manual_tasks.DEVICE,
-    export: Annotated[
-        str,
-        option(
-            "--export",
-            "bin:float16:NHWC",
-            "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.",
-        ),
-    ] = "npy,bin",
-    batch: Annotated[int, option("--batch", "N", "Tasks to hand out at a time; default 1.")] = 1,
+    name: str = option(
+        "--name", "NAME", "Name of the device; default device.", default=manual_tasks.DEVICE
+    ),
+    export: str = option(
+        "--export",
+        "bin:float16:NHWC",
+        "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.",
+        default="npy,bin",
+    ),
+    batch: int = option(
+        "--batch", "N", "Tasks to hand out at a time; default 1.", default=1, limits=BATCHES
+    ),
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -88,7 +90,6 @@ def start(
     settings = asked.settings
     model_path = asked.model_path
     criterion = asked.criterion
-    _check_batch(batch)
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     request = session.ManualRequest(
@@ -136,23 +137,16 @@ def start(
         return _advanced(manual, trials)
 
 
-def _check_batch(batch: int | None) -> None:
-    from subgraph.bisection.manual.session import MAX_BATCH
-
-    if batch is not None and not 1 <= batch <= MAX_BATCH:
-        raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}", code="option.out-of-range")
-
-
+@options.with_option_groups()
 def next_(
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
-    batch: Annotated[
-        Number, option("--batch", "N", "Tasks to hand out at a time, from now on.")
-    ] = None,
+    batch: Number = option(
+        "--batch", "N", "Tasks to hand out at a time, from now on.", limits=BATCHES
+    ),
 ) -> Result:
     """Show what to run; write missing files anew."""
-    _check_batch(batch)
     with _open_session(output, name) as manual:
         if batch is not None:
             manual = replace(manual, request=replace(manual.request, batch=batch))
@@ -189,6 +183,7 @@ def skip(
     return _answer("skip", numbers, name, output, trust)
 
 
+@options.with_option_groups()
 def take(
     folder: Annotated[
         str | None,
@@ -196,7 +191,7 @@ def take(
             metavar="DIR", help="Folder of the outputs; default: the from_device/ of each task."
         ),
     ] = None,
-    number: Annotated[Number, option("--number -k", "K", "Only the outputs of this task.")] = None,
+    number: Number = option("--number -k", "K", "Only the outputs of this task."),
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
@@ -266,10 +261,11 @@ def undo(
         return _continue(manual, trust)
 
 
+@options.with_option_groups()
 def reset(
     name: Name = None,
     output: options.Output = None,
-    yes: Annotated[bool, option("--yes -y", None, "Do not ask.")] = False,
+    yes: bool = option("--yes -y", None, "Do not ask."),
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
     from subgraph.bisection.manual import sessions

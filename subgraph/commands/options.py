@@ -15,8 +15,8 @@ import inspect
 import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -28,20 +28,24 @@ from subgraph.errors import SubcutError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
 from subgraph.text import clean
 
+OPTION = "option"  # key in the metadata of a field
+FROM_1 = (1, 1 << 31)  # limits of a number that has no other
 
-def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+
+def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a command (keyword-only parameters) take groups of options: typer sees the options of
     each in its place.
 
     Options named in `without` are not offered; in their group they have their default.
     """
 
-    def decorate(command: Callable[..., Result]) -> Callable[..., Result]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         flat: list[inspect.Parameter] = []
         members: dict[str, list[str]] = {}
         groups: dict[str, type] = {}
         annotations = inspect.get_annotations(command, eval_str=True)
         del annotations["return"]
+        parameters = inspect.signature(command).parameters
         for name, annotation in annotations.items():
             if annotation is Given:
                 continue
@@ -50,17 +54,18 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
                 groups[name], members[name] = annotation, [p.name for p in offered]
                 flat += offered
             else:
-                default = (command.__kwdefaults__ or {}).get(name, inspect.Parameter.empty)
-                flat.append(_parameter(name, default, annotation))
+                flat.append(_parameter(name, parameters[name].default, annotation))
         signature = inspect.Signature(flat)
 
         @functools.wraps(command)
-        def run(*args: Any, **options: Any) -> Result:
-            values = signature.bind(*args, **options).arguments
+        def run(*args: Any, **options: Any) -> Any:
+            bound = signature.bind(*args, **options)
+            bound.apply_defaults()
+            values = bound.arguments
             if "given" in annotations:
                 values["given"] = _given(run, values)
             for name, group in groups.items():
-                values[name] = group(**{m: values.pop(m) for m in members[name] if m in values})
+                values[name] = group(**{m: values.pop(m) for m in members[name]})
             return command(**values)
 
         run.__signature__ = signature  # type: ignore[attr-defined]
@@ -71,9 +76,47 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
 
 
 class Option(typer.models.OptionInfo):
-    """An option, and the flags of the modes in which it is refused."""
+    """An option, with what the command refuses.
 
+    Attributes:
+        flag: The first flag.
+        refused_beside: The flags of the modes in which the option is refused.
+        limits: The least and the greatest number; None for any.
+        words: The values that are accepted; empty for any.
+    """
+
+    flag: str
     refused_beside: tuple[str, ...] = ()
+    limits: tuple[int, int] | None = None
+    words: tuple[str, ...] = ()
+
+    def check(self, given: Any) -> Any:
+        """Return the given value.
+
+        Raises:
+            UsageError: The option does not accept it.
+        """
+        if given is None:
+            return given
+        if self.limits and not self.limits[0] <= given <= self.limits[1]:
+            low, high = self.limits
+            raise UsageError(
+                f"{self.flag} {given}: expected a number from {low} to {high}",
+                code="option.out-of-range",
+            )
+        if self.words and given not in self.words:
+            raise UsageError(
+                f"{self.flag} {given}: unknown value",
+                f"expected: {', '.join(self.words)}",
+                code="option.unknown-value",
+            )
+        if self.flag == "--candidate" and "" in ([given] if isinstance(given, str) else given):
+            raise UsageError(
+                "--candidate '': expected a SPEC",
+                "-c ort, or omit -c for the default",
+                code="option.malformed",
+            )
+        return given
 
 
 class Given(dict[str, Any]):
@@ -118,7 +161,7 @@ def _flags(info: Option) -> list[str]:
     return [str(info.default), *(info.param_decls or ())]
 
 
-def _given(command: Callable[..., Result], values: Mapping[str, Any]) -> Given:
+def _given(command: Callable[..., Any], values: Mapping[str, Any]) -> Given:
     infos = declared(command).items()
     return Given({_flags(info)[0]: (info, values.get(name)) for name, info in infos})
 
@@ -130,10 +173,15 @@ def _options_of(group: type) -> list[inspect.Parameter]:
     annotations = {}
     for cls in reversed(group.__mro__):
         annotations.update(inspect.get_annotations(cls, eval_str=True))
-    return [
-        _parameter(f.name, f.default, _with_panel(annotations[f.name], title_of(group)))
-        for f in fields(group)
-    ]
+    offered = []
+    for f in fields(group):
+        parameter = _parameter(f.name, f, annotations[f.name])
+        info = copy.copy(parameter.annotation.__metadata__[0])
+        info.rich_help_panel = title_of(group)
+        info.callback = info.check
+        kind = parameter.annotation.__origin__
+        offered.append(parameter.replace(annotation=Annotated[kind, info]))
+    return offered
 
 
 def title_of(group: type) -> str:
@@ -141,16 +189,13 @@ def title_of(group: type) -> str:
     return (group.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def _with_panel(annotation: Any, title: str) -> Any:
-    info = copy.copy(annotation.__metadata__[0])
-    info.rich_help_panel = title
-    return Annotated[annotation.__origin__, info]
-
-
-def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
-    )
+def _parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    if isinstance(default, Field):
+        if OPTION in default.metadata:
+            annotation = Annotated[annotation, default.metadata[OPTION]]
+        default = default.default
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def words_of(group: object, *without: str) -> list[str]:
@@ -238,7 +283,7 @@ Texts: TypeAlias = list[str] | None
 Number: TypeAlias = int | None
 
 
-def option(
+def declare(
     flags: str,
     metavar: str | None,
     help: str,
@@ -246,6 +291,8 @@ def option(
     panel: str | None = None,
     *,
     refused_beside: str = "",
+    limits: tuple[int, int] | None = None,
+    words: Iterable[str] = (),
 ) -> Option:
     """Return the declaration of an option.
 
@@ -256,6 +303,8 @@ def option(
         complete: Finds names for TAB.
         panel: The section of `--help`.
         refused_beside: The flags of the modes in which the command refuses the option.
+        limits: The least and the greatest number.
+        words: The values that are accepted.
     """
     first, *others = flags.split()
     info = Option(
@@ -264,27 +313,29 @@ def option(
         metavar=metavar,
         help=help,
         autocompletion=complete,
-        callback=_require_spec if "--candidate" in flags.split() else None,
         rich_help_panel=panel,
         show_default=False,
     )
+    info.callback = info.check
+    info.flag = first
     info.refused_beside = tuple(refused_beside.split())
+    info.limits = limits
+    info.words = tuple(words)
     return info
 
 
-def _require_spec(given: Any) -> Any:
-    """Return the candidates that are given.
+def option(flags: str, metavar: str | None, *texts: Any, default: Any = ..., **more: Any) -> Any:
+    """Return an option as the default of a parameter, or of the field of a group.
 
-    Raises:
-        UsageError: One of them is an empty text.
+    Args:
+        flags: As of `declare`, which also takes `texts` and `more`.
+        metavar: As of `declare`.
+        default: The value if the option is not given; by default False for an option without a
+            value, else None.
     """
-    if given == "" or (isinstance(given, list | tuple) and "" in given):
-        raise UsageError(
-            "--candidate '': expected a SPEC",
-            "-c ort, or omit -c for the default",
-            code="option.malformed",
-        )
-    return given
+    if default is ...:
+        default = None if metavar else False
+    return field(default=default, metadata={OPTION: declare(flags, metavar, *texts, **more)})
 
 
 # ------------------------------------------------------------ single options
@@ -300,7 +351,7 @@ ModelArgument = Annotated[
 ]
 Weights = Annotated[
     Text,
-    option(
+    declare(
         "--weights",
         "FILE",
         "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one beside it.",
@@ -308,17 +359,17 @@ Weights = Annotated[
 ]
 Start = Annotated[
     Texts,
-    option(
+    declare(
         "--start -s",
         "NODE",
         "First node: its name, a tensor's, #17, Conv@3, or a glob. Repeatable.",
         complete_nodes,
     ),
 ]
-End = Annotated[Texts, option("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
+End = Annotated[Texts, declare("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
 Within = Annotated[
     Text,
-    option(
+    declare(
         "--within",
         "A..B",
         "Search only between these two nodes.",
@@ -326,15 +377,15 @@ Within = Annotated[
     ),
 ]
 NoFreeze = Annotated[
-    bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")
+    bool, declare("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")
 ]
 Output = Annotated[
     Text,
-    option("--output -o", "PARENT", "Parent folder of the result's folder; default subcut_out."),
+    declare("--output -o", "PARENT", "Parent folder of the result's folder; default subcut_out."),
 ]
 CandidateSpec = Annotated[
     Text,
-    option(
+    declare(
         "--candidate -c",
         "SPEC",
         "The runtime in doubt: a backend with options (ort:opt=basic; `subcut backends` lists"
@@ -344,15 +395,15 @@ CandidateSpec = Annotated[
     ),
 ]
 CsvFile = Annotated[
-    Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")
+    Text, declare("--csv", "FILE", "Also write the table as CSV; - is standard output.")
 ]
 Trust = Annotated[
     bool,
-    option("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
+    declare("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
 ]
 MaxTime = Annotated[
     Text,
-    option(
+    declare(
         "--max-time",
         "2h",
         "End within this time (90s, 30m), with what is known by then; runs are ended.",
@@ -361,13 +412,13 @@ MaxTime = Annotated[
 ]
 Jobs = Annotated[
     Number,
-    option("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),
+    declare("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),
 ]
 
 Timeout = Annotated[
-    Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
+    Text, declare("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")
 ]
-FindLinks = Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")]
+FindLinks = Annotated[Texts, declare("--find-links", "DIR", "Where else they may be, as for pip.")]
 
 # ------------------------------------------------------------ groups
 
@@ -376,27 +427,19 @@ FindLinks = Annotated[Texts, option("--find-links", "DIR", "Where else they may 
 class InputOptions:
     """What the model is fed."""
 
-    inputs: Annotated[
-        Texts,
-        option(
-            "--input -i",
-            "[NAME=]FILE",
-            "A .npy, .npz, .bin or .pb file, an image, or a folder of samples. Repeatable. Default:"
-            " random values.",
-        ),
-    ] = None
-    seed: Annotated[Number, option("--seed", "N", "Seed of the random values; default 0.")] = None
-    shape: Annotated[
-        Texts,
-        option(
-            "--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable."
-        ),
-    ] = None
-    mean: Annotated[
-        Text, option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")
-    ] = None
-    scale: Annotated[Text, option("--scale", "S[,S,S]", "Images: see --mean.")] = None
-    bgr: Annotated[bool, option("--bgr", None, "Images: channel order blue, green, red.")] = False
+    inputs: Texts = option(
+        "--input -i",
+        "[NAME=]FILE",
+        "A .npy, .npz, .bin or .pb file, an image, or a folder of samples. Repeatable. Default:"
+        " random values.",
+    )
+    seed: Number = option("--seed", "N", "Seed of the random values; default 0.")
+    shape: Texts = option(
+        "--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable."
+    )
+    mean: Text = option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")
+    scale: Text = option("--scale", "S[,S,S]", "Images: see --mean.")
+    bgr: bool = option("--bgr", None, "Images: channel order blue, green, red.")
 
 
 @dataclass(frozen=True)
@@ -404,189 +447,138 @@ class CandidateOptions:
     """Candidate: what is tested."""
 
     spec: CandidateSpec = None
-    other_model: Annotated[
-        Text,
-        option(
-            "--candidate-model",
-            "MODEL2",
-            "The candidate runs this model instead: quantized, float16, optimized, another layout.",
-            refused_beside="--recorded --loop",
-        ),
-    ] = None
-    tensor_map: Annotated[
-        Text,
-        option(
-            "--map",
-            "FILE",
-            "Lines `OURS THEIRS` for tensors of MODEL2 or --recorded that are not matched.",
-        ),
-    ] = None
+    other_model: Text = option(
+        "--candidate-model",
+        "MODEL2",
+        "The candidate runs this model instead: quantized, float16, optimized, another layout.",
+        refused_beside="--recorded --loop",
+    )
+    tensor_map: Text = option(
+        "--map",
+        "FILE",
+        "Lines `OURS THEIRS` for tensors of MODEL2 or --recorded that are not matched.",
+    )
 
 
 @dataclass(frozen=True)
 class CriterionOptions:
     """What counts as agreement."""
 
-    criterion: Annotated[
-        Text,
-        option(
-            "--criterion",
-            "RULE",
-            "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …",
-            complete_criteria,
-        ),
-    ] = None
-    rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = (
-        None
+    criterion: Text = option(
+        "--criterion",
+        "RULE",
+        "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …",
+        complete_criteria,
     )
-    atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None
-    metric: Annotated[
-        Text, option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")
-    ] = None
+    rtol: Text = option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")
+    atol: Text = option("--atol", "A", "As numpy; goes with --rtol.")
+    metric: Text = option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")
 
 
 @dataclass(frozen=True)
 class OutputOptions:
     """What of the outputs is compared."""
 
-    ignore: Annotated[
-        Texts,
-        option(
-            "--ignore",
-            "OUTPUT",
-            "This output of the model is not compared. Repeatable.",
-            refused_beside="--recorded --loop",
-        ),
-    ] = None
-    may_be_empty: Annotated[
-        Texts,
-        option(
-            "--may-be-empty",
-            "OUTPUT",
-            "This output is right even if the input tells nothing about it. Repeatable.",
-            refused_beside="--loop",
-        ),
-    ] = None
-    where: Annotated[
-        Texts,
-        option(
-            "--where",
-            "NAME>0.5",
-            "Outputs are compared only where this one fulfils it, on either side. Repeatable.",
-            refused_beside="--recorded --loop",
-        ),
-    ] = None
+    ignore: Texts = option(
+        "--ignore",
+        "OUTPUT",
+        "This output of the model is not compared. Repeatable.",
+        refused_beside="--recorded --loop",
+    )
+    may_be_empty: Texts = option(
+        "--may-be-empty",
+        "OUTPUT",
+        "This output is right even if the input tells nothing about it. Repeatable.",
+        refused_beside="--loop",
+    )
+    where: Texts = option(
+        "--where",
+        "NAME>0.5",
+        "Outputs are compared only where this one fulfils it, on either side. Repeatable.",
+        refused_beside="--recorded --loop",
+    )
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
     """A score of the task that judges the whole model."""
 
-    score: Annotated[
-        Text,
-        option(
-            "--score",
-            "FILE:FUNCTION",
-            "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
-            refused_beside="--recorded",
-        ),
-    ] = None
-    drop: Annotated[
-        Text,
-        option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number."),
-    ] = None
-    at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None
-    labels: Annotated[
-        Text,
-        option(
-            "--labels",
-            "FILE",
-            "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per"
-            " class.",
-        ),
-    ] = None
+    score: Text = option(
+        "--score",
+        "FILE:FUNCTION",
+        "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
+        refused_beside="--recorded",
+    )
+    drop: Text = option(
+        "--drop", "0.5%", "By how much the score may fall: a share of it, or a number."
+    )
+    at_least: Text = option("--at-least", "X", "The least score that is accepted.")
+    labels: Text = option(
+        "--labels",
+        "FILE",
+        "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per class.",
+    )
 
 
 @dataclass(frozen=True)
 class RuntimeOptions:
     """How candidate and reference run."""
 
-    precision: Annotated[
-        Text,
-        option(
-            "--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8."
-        ),
-    ] = None
-    reference: Annotated[
-        Text,
-        option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate."),
-    ] = None
-    custom_ops: Annotated[
-        Text, option("--custom-ops", "LIB", "Library of operators for onnxruntime to load.")
-    ] = None
-    executor: Annotated[
-        Text,
-        option(
-            "--executor",
-            "SPEC",
-            "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor.",
-        ),
-    ] = None
+    precision: Text = option(
+        "--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8."
+    )
+    reference: Text = option(
+        "--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate."
+    )
+    custom_ops: Text = option(
+        "--custom-ops", "LIB", "Library of operators for onnxruntime to load."
+    )
+    executor: Text = option(
+        "--executor",
+        "SPEC",
+        "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor.",
+    )
     timeout: Timeout = None
-    memory: Annotated[
-        Text,
-        option(
-            "--memory",
-            "4G",
-            "What each of subcut's own processes may use; larger models run in stretches.",
-        ),
-    ] = None
-    memory_limit: Annotated[
-        Text,
-        option("--memory-limit", "8G", "Limit of the candidate and all processes that it starts."),
-    ] = None
+    memory: Text = option(
+        "--memory",
+        "4G",
+        "What each of subcut's own processes may use; larger models run in stretches.",
+    )
+    memory_limit: Text = option(
+        "--memory-limit", "8G", "Limit of the candidate and all processes that it starts."
+    )
 
 
 @dataclass(frozen=True)
 class RecordedOptions:
     """Recording: a device's layer dumps."""
 
-    recorded: Annotated[
-        Texts,
-        option(
-            "--recorded",
-            "[LABEL[:int8]=]DIR",
-            "Layer dumps of a device or another tool. Repeatable, in the order float, quantized,"
-            " board.",
-            refused_beside="--loop",
-        ),
-    ] = None
-    dump_format: Annotated[
-        Text,
-        option(
-            "--dump-format",
-            "NAME",
-            "Format of --recorded: ascend, tnn, rknn …; detected if not given.",
-        ),
-    ] = None
-    dump_layout: Annotated[
-        Text, option("--dump-layout", "NHWC", "Layout of --recorded's files without a header.")
-    ] = None
+    recorded: Texts = option(
+        "--recorded",
+        "[LABEL[:int8]=]DIR",
+        "Layer dumps of a device or another tool. Repeatable, in the order float, quantized,"
+        " board.",
+        refused_beside="--loop",
+    )
+    dump_format: Text = option(
+        "--dump-format",
+        "NAME",
+        "Format of --recorded: ascend, tnn, rknn …; detected if not given.",
+    )
+    dump_layout: Text = option(
+        "--dump-layout", "NHWC", "Layout of --recorded's files without a header."
+    )
 
 
 @dataclass(frozen=True)
 class FormatOptions:
     """Form of the written tensors."""
 
-    formats: Annotated[Text, option("--format", "npy,bin", "File formats: npy, bin or both.")] = (
-        None
+    formats: Text = option("--format", "npy,bin", "File formats: npy, bin or both.")
+    dtype: Text = option(
+        "--dtype", "float16", "Element type of the .bin files; losses are counted."
     )
-    dtype: Annotated[
-        Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")
-    ] = None
-    layout: Annotated[
-        Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")
-    ] = None
+    layout: Text = option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")
 
 
 @dataclass(frozen=True)
@@ -594,10 +586,6 @@ class ResultOptions:
     """Result, and what may run."""
 
     output: Output = None
-    fresh: Annotated[bool, option("--fresh", None, "Ignore stored answers of earlier runs.")] = (
-        False
-    )
+    fresh: bool = option("--fresh", None, "Ignore stored answers of earlier runs.")
     trust: Trust = False
-    force: Annotated[
-        bool, option("--force", None, "Replace another result that is in the way.")
-    ] = False
+    force: bool = option("--force", None, "Replace another result that is in the way.")

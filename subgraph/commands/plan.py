@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph import project
 from subgraph.commands import Result, command_line, log, options
@@ -24,7 +24,7 @@ from subgraph.project import parse_seconds
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.plan.places import Twin, Unit
+    from subgraph.plan.places import Twin
     from subgraph.plan.plan import Planner
     from subgraph.plan.search import Found
     from subgraph.results.plan import PlanDocument, PlanScore, TriedList
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
+UNITS = ("node", "block", "operator", "scale")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
 SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
 MAX_NAMED = 5  # places in the first line
@@ -46,26 +47,23 @@ def plan(
     model: options.ModelArgument = None,
     candidate: options.CandidateSpec = None,
     candidate_options: options.CandidateOptions,
-    to: Annotated[
-        Text,
-        option(
-            "--to",
-            "PRECISION",
-            f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.",
-        ),
-    ] = None,
-    unit: Annotated[
-        Text,
-        option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale."),
-    ] = None,
-    gears: Annotated[
-        Text,
-        option(
-            "--gears",
-            "A,B",
-            "In place of float32, the lowest that holds: int16, float16.",
-        ),
-    ] = None,
+    to: Text = option(
+        "--to",
+        "PRECISION",
+        "Make the lowered model: fp16, bf16, int8, uint8, int16; calibrated on the inputs.",
+        words=TO,
+    ),
+    unit: Text = option(
+        "--unit",
+        "UNIT",
+        "What is kept as one: node (default), block, operator, scale.",
+        words=UNITS,
+    ),
+    gears: Text = option(
+        "--gears",
+        "A,B",
+        "In place of float32, the lowest that holds: int16, float16.",
+    ),
     max_time: options.MaxTime = None,
     score: options.ScoreOptions,
     inputs: options.InputOptions,
@@ -89,6 +87,7 @@ def plan(
     """
     from subgraph.cases.case import ResultPlace, free_place, source_of
     from subgraph.graph.graph import load
+    from subgraph.plan.places import Unit
     from subgraph.plan.plan import Planner
     from subgraph.plan.result_folder import save
     from subgraph.storage.folders import safe_name
@@ -97,17 +96,14 @@ def plan(
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
-    chosen = _unit(unit)
     between = _gears(gears)
     limit = parse_seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
-    if to and to not in TO:
-        raise UsageError(
-            f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}", code="option.unknown-value"
-        )
     with _opened(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
-        planner = Planner(trials, twin, chosen, _gears_of(trials.model, twin, between), parallel)
+        planner = Planner(
+            trials, twin, Unit(unit or Unit.NODE), _gears_of(trials.model, twin, between), parallel
+        )
         trials.model.values.need(planner.outputs)
         if wanted:
             _ = planner.as_it_is  # before the time is used up
@@ -122,18 +118,6 @@ def plan(
             place = free_place(place, source, [asked.model_path])
             document = save(planner, found, document, place, source, to)
     return Result(to_json(document), text(document), document.exit_code)
-
-
-def _unit(word: str | None) -> Unit:
-    from subgraph.plan.places import Unit
-
-    if word not in (None, *Unit):
-        raise UsageError(
-            f"--unit {clean(str(word))}: unknown",
-            f"one of {', '.join(Unit)}",
-            code="option.unknown-value",
-        )
-    return Unit(word or Unit.NODE)
 
 
 def _gears(words: str | None) -> list[str]:

@@ -35,20 +35,14 @@ def remove(
             autocompletion=options.complete_nodes,
         ),
     ] = None,
-    first: Annotated[
-        Texts,
-        option(
-            "--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes
-        ),
-    ] = None,
-    tail: Annotated[
-        Text,
-        option(
-            "--tail",
-            "FILE",
-            "Where to keep what --from drops; default: -tail beside the new model.",
-        ),
-    ] = None,
+    first: Texts = option(
+        "--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes
+    ),
+    tail: Text = option(
+        "--tail",
+        "FILE",
+        "Where to keep what --from drops; default: -tail beside the new model.",
+    ),
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,

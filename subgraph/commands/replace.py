@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
@@ -31,9 +31,9 @@ def replace(
     weights: options.Weights = None,
     start: options.Start = None,
     end: options.End = None,
-    by: Annotated[
-        Text, option("--by", "PIECE", "What comes in their place: a model, or the folder of a cut.")
-    ] = None,
+    by: Text = option(
+        "--by", "PIECE", "What comes in their place: a model, or the folder of a cut."
+    ),
     tensor_map: TensorMap = None,
     opset: edited.Opset = None,
     file: FileOptions,

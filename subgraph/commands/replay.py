@@ -37,14 +37,11 @@ def replay(
         ),
     ],
     candidate: options.CandidateSpec = None,
-    output: Annotated[
-        Text,
-        option(
-            "--output -o",
-            "DIR",
-            "Folder that a bundle is unpacked to; default: its name, in this folder.",
-        ),
-    ] = None,
+    output: Text = option(
+        "--output -o",
+        "DIR",
+        "Folder that a bundle is unpacked to; default: its name, in this folder.",
+    ),
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,

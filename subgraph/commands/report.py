@@ -12,7 +12,7 @@ import typer
 from subgraph import documents, plugins, results
 from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Text, option, with_option_groups
 from subgraph.errors import UsageError
 from subgraph.results.commands import ReportResult
 from subgraph.text import clean
@@ -25,6 +25,7 @@ def _complete(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in plugins.names("reports") if name.startswith(word)]
 
 
+@with_option_groups()
 def report(
     run: Annotated[
         str,
@@ -36,24 +37,18 @@ def report(
             ),
         ),
     ],
-    forms: Annotated[
-        str,
-        option(
-            "--format -f",
-            "FORM,…",
-            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default"
-            " text.",
-            _complete,
-        ),
-    ] = "text",
-    output: Annotated[
-        Text,
-        option(
-            "--output -o",
-            "DIR",
-            "Folder for the files; - shows one format. Default: beside run.json.",
-        ),
-    ] = None,
+    forms: str = option(
+        "--format -f",
+        "FORM,…",
+        f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default text.",
+        _complete,
+        default="text",
+    ),
+    output: Text = option(
+        "--output -o",
+        "DIR",
+        "Folder for the files; - shows one format. Default: beside run.json.",
+    ),
 ) -> Result:
     """Write a result as HTML, Markdown or another form.
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, command_line, log, options
 from subgraph.commands.options import Text, Texts, option
@@ -32,15 +32,6 @@ VARYING = re.compile(
     r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\""
 )  # in a message: names and numbers
 WIDTH = 110  # characters of a line of names
-Candidates = Annotated[
-    Texts,
-    option(
-        "--candidate -c",
-        "SPEC",
-        "Runtime in doubt, as in compare. Repeatable.",
-        options.complete_candidates,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -50,21 +41,23 @@ class SweepRuntimeOptions(options.RuntimeOptions):
     The models of a sweep are tiny: a minute is enough.
     """
 
-    timeout: Annotated[
-        Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")
-    ] = None
+    timeout: Text = option(
+        "--timeout", "SECONDS", "Limit of one build or run of the candidate; 60."
+    )
 
 
 @options.with_option_groups("reference", "memory")
 def sweep(
     *,
-    candidate: Candidates = None,
-    only: Annotated[
-        Texts,
-        option(
-            "--only", "NAME", "Only this operator or test, or those that match a glob. Repeatable."
-        ),
-    ] = None,
+    candidate: Texts = option(
+        "--candidate -c",
+        "SPEC",
+        "Runtime in doubt, as in compare. Repeatable.",
+        options.complete_candidates,
+    ),
+    only: Texts = option(
+        "--only", "NAME", "Only this operator or test, or those that match a glob. Repeatable."
+    ),
     comparison: options.CriterionOptions,
     runtime: SweepRuntimeOptions,
     jobs: options.Jobs = None,

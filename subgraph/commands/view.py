@@ -35,7 +35,7 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from subgraph.view.session import ViewOptions
 
-MAX_PORT = 65_535
+PORTS = (1, 65_535)
 MAX_DEPTH = 8  # of bodies in bodies whose documents are checked
 REDIRECT = (
     '<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">subcut'
@@ -47,28 +47,19 @@ REDIRECT = (
 class RunOptions:
     """What the page may run."""
 
-    candidates: Annotated[
-        Texts,
-        option(
-            "--candidate -c",
-            "SPEC",
-            "As for bisect. Repeatable: Compare runs each; those of subcut.toml are offered as"
-            " well.",
-            options.complete_candidates,
-        ),
-    ] = None
-    recorded: Annotated[
-        Texts, option("--recorded", "DIR", "A device's layer dumps. Repeatable.")
-    ] = None
-    criterion: Annotated[
-        Text,
-        option(
-            "--criterion",
-            "RULE",
-            "What counts as agreement, as for bisect.",
-            options.complete_criteria,
-        ),
-    ] = None
+    candidates: Texts = option(
+        "--candidate -c",
+        "SPEC",
+        "As for bisect. Repeatable: Compare runs each; those of subcut.toml are offered as well.",
+        options.complete_candidates,
+    )
+    recorded: Texts = option("--recorded", "DIR", "A device's layer dumps. Repeatable.")
+    criterion: Text = option(
+        "--criterion",
+        "RULE",
+        "What counts as agreement, as for bisect.",
+        options.complete_criteria,
+    )
     timeout: options.Timeout = None
     trust: options.Trust = False
 
@@ -88,12 +79,8 @@ def view(
     inputs: options.InputOptions,
     weights: options.Weights = None,
     output: options.Output = None,
-    port: Annotated[
-        Number, option("--port", "N", "Port on 127.0.0.1; default: any free one.")
-    ] = None,
-    no_browser: Annotated[
-        bool, option("--no-browser", None, "Only print the page's address.")
-    ] = False,
+    port: Number = option("--port", "N", "Port on 127.0.0.1; default: any free one.", limits=PORTS),
+    no_browser: bool = option("--no-browser", None, "Only print the page's address."),
 ) -> Result:
     """Open a page on which to see, cut, compare and bisect a model.
 
@@ -110,10 +97,6 @@ def view(
     from subgraph.view.server import ViewServer
     from subgraph.view.session import ViewSession
 
-    if port is not None and not 0 < port <= MAX_PORT:
-        raise UsageError(
-            f"--port {port}: expected a number from 1 to {MAX_PORT}", code="option.out-of-range"
-        )
     settings = project.load()
     found = _read_run(model)
     asked = Asked(

@@ -881,9 +881,10 @@ def compare_flags() -> list[tuple[str, bool]]:
 def test_the_next_command_of_a_comparison_can_be_read(
     flag: str, takes_value: bool, is_joined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [flag, "7"] if takes_value else [flag]
+    value = "all" if flag == "--align" else "7"
+    words = [flag, value] if takes_value else [flag]
     if takes_value and is_joined:
-        words = [f"{flag}=7" if flag.startswith("--") else f"{flag}7"]
+        words = [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
     monkeypatch.setattr(
         sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"]
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from subgraph.bisection.manual import tasks
+from subgraph.bisection.manual import MAX_BATCH, tasks
 from subgraph.bisection.manual.outputs import TaskFolders
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.documents import keyed, read_document, to_json
@@ -54,7 +54,6 @@ WORDS = {
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped by hand: it cannot be run"),
 }
 TAKEN = "taken"  # the word of an answer with outputs
-MAX_BATCH = 64  # tasks at once
 OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 
