@@ -138,8 +138,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         in_process("-q", "cut", "m.onnx", "-s", "n0", "-e", "n1")
         in_process("-q", "manual", "start", "m.onnx")
         in_process("-q", "bisect", "m.onnx", "-c", "bad.py", "-i", "x.npy")
-        in_process("-q", "bundle", CASE, "-c", "ort", "-o", "b.zip")
-        in_process("-q", "replay", "b.zip")
+        culprit = f"{FOUND}/culprit"
+        in_process("-q", "bundle", culprit, "-o", "b.zip", "--candidate-files", "bad.py")
+        in_process("-q", "replay", "b.zip", "--trust")
         (folder / "subcut.json").write_text(json.dumps(SETTINGS))
         patch.setattr(Worker, "__init__", _no_process)
         patch.setattr(ViewServer, "serve_forever", _looked_at)

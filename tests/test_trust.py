@@ -73,7 +73,6 @@ FIELDS = [
     Field("subcut.toml", "criterion", "criterion.py", ("bisect", "m.onnx")),
     Field("subcut.toml", "criterion", "criterion.py", ("manual", "start", "m.onnx")),
     Field("subcut.toml", "criterion", "criterion.py", REPLAY),
-    Field("subcut.toml", "criterion", "criterion.py", ("bundle", "m.onnx", "-c", "ort")),
     Field("subcut.toml", "candidate", "backend.py"),
     Field("subcut.toml", "candidate", "cmd:python command.py {model}"),
     Field("subcut.toml", "candidate", "ort:custom_ops=lib.so", library=True),

@@ -59,9 +59,6 @@ class BundleRequest:
         identity: what is packed, in a word: a bundle may overwrite one with the same identity.
         candidate_files: files of the candidate that go along; bases: folders that their names are
             relative to.
-        evidence: the manifest that names the candidate, where none around the case does; outcome:
-            of that candidate.
-        command: the command that made the case, where its manifest does not say it.
         keep: fields and text files whose free texts go along; "all" for all of them.
         source: lines of the user's source code, with their paths, go along in models and documents.
         metadata: other metadata and documentation of models go along.
@@ -72,9 +69,6 @@ class BundleRequest:
     identity: str
     candidate_files: Sequence[Path] = ()
     bases: Sequence[Path] = ()
-    evidence: Mapping[str, Any] | None = None
-    outcome: CaseOutcome | None = None
-    command: str = ""
     force: bool = False
     keep: Sequence[str] = ()
     source: bool = False
@@ -187,7 +181,7 @@ def pack(request: BundleRequest) -> Packed:
     """
     require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
-    evidence = request.evidence or case_files.evidence
+    evidence = case_files.evidence
     redactor = replace(redact.this_machine(_secrets(evidence)), names=contents.names(case_files))
     scripts = collect(request.candidate_files, request.bases, redactor)
     redactor = replace(
@@ -199,7 +193,7 @@ def pack(request: BundleRequest) -> Packed:
         own_criterion=contents.has_own_criterion(case_files, evidence),
     )
     found_with = _found_with(evidence, redactor) if evidence else None
-    files = contents.redacted(case_files, redactor, found_with, request.command)
+    files = contents.redacted(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
         if not request.source:
@@ -224,7 +218,7 @@ def _packed(
     found_with: Mapping[str, Any] | None,
 ) -> Packed:
     """Add what tells of the files, and write the zip."""
-    outcome = request.outcome or _outcome(request.folder)
+    outcome = _outcome(request.folder)
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
     unchanged = [*_unchanged(files, redactor, found_with)]

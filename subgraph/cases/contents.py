@@ -90,7 +90,7 @@ def of(folder: Path) -> CaseFiles:
     if not folder.is_dir():
         raise UsageError(
             f"no folder {clean(str(folder))}",
-            "name a case that cut or bisect left behind, or a model",
+            "name a case that cut or bisect left behind",
             code="folder.not-found",
         )
     manifest = case.read_plain_manifest(folder)
@@ -128,7 +128,7 @@ def _hint(folder: Path) -> str:
     ]
     if inside:
         return f"name one of the folders in it: {', '.join(map(clean, inside))}"
-    return "name a folder that cut, bisect or sweep left behind, or a model"
+    return "name a folder that cut, bisect or sweep left behind"
 
 
 def _later(folder: Path) -> Iterator[str]:
@@ -261,13 +261,11 @@ def redacted(
     case_files: CaseFiles,
     redactor: Redactor,
     found_with: Mapping[str, Any] | None,
-    command: str = "",
 ) -> dict[str, Path | bytes]:
     """All files as they may leave.
 
     Args:
         found_with: the redacted manifest that names the candidate.
-        command: the command that made the case, where its manifest does not say it.
     """
     files: dict[str, Path | bytes] = {}
     document_name = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
@@ -292,7 +290,6 @@ def redacted(
         manifest = dict(
             evidence or redactor.document(case.read_plain_manifest(case_files.folder / folder))
         )
-        manifest |= {"command": redactor.command(command)} if command and not folder else {}
         own = sorted(name[len(head) :] for name in files if name.startswith(head))
         files[head + case.MANIFEST] = case.as_json(manifest | {"files": [*own, case.MANIFEST]})
     return files

@@ -100,7 +100,7 @@ def find_case(folder: Path) -> FoundCase:
     bundle = bundle_root(place)
     if bundle is not None and around is None:
         around = _read_bundle_list(bundle).found_with
-        around = around["request"] if around else None
+        around = None if around is None else around.get("request", {})
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import os
 import re
 from collections import ChainMap
@@ -29,7 +30,7 @@ from subgraph.storage.file_kinds import Family, family_of
 from subgraph.text import clean
 
 OPTION = "option"  # key in the metadata of a field
-FROM_1 = (1, 1 << 31)  # limits of a number that has no other
+FROM_1 = (1, math.inf)  # the limits of a number that has no other
 
 
 def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -87,7 +88,7 @@ class Option(typer.models.OptionInfo):
 
     flag: str
     refused_beside: tuple[str, ...] = ()
-    limits: tuple[int, int] | None = None
+    limits: tuple[int, float] | None = None
     words: tuple[str, ...] = ()
 
     def check(self, given: Any) -> Any:
@@ -100,10 +101,8 @@ class Option(typer.models.OptionInfo):
             return given
         if self.limits and not self.limits[0] <= given <= self.limits[1]:
             low, high = self.limits
-            raise UsageError(
-                f"{self.flag} {given}: expected a number from {low} to {high}",
-                code="option.out-of-range",
-            )
+            numbers = f"{low} or more" if high == math.inf else f"a number from {low} to {high}"
+            raise UsageError(f"{self.flag} {given}: expected {numbers}", code="option.out-of-range")
         if self.words and given not in self.words:
             raise UsageError(
                 f"{self.flag} {given}: unknown value",
@@ -291,7 +290,7 @@ def declare(
     panel: str | None = None,
     *,
     refused_beside: str = "",
-    limits: tuple[int, int] | None = None,
+    limits: tuple[int, float] | None = None,
     words: Iterable[str] = (),
 ) -> Option:
     """Return the declaration of an option.

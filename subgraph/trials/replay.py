@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
@@ -16,7 +14,6 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
-from subgraph.runtime.run_result import RunResult
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trials.candidate_model import of_case
@@ -62,15 +59,3 @@ def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
     """What was compared where the case was found, as far as the case has these outputs."""
     outputs = {name for name in graph.outputs if name in graph.maker}
     return OutputChoice.of_document(case.found_with).among(outputs)
-
-
-def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:
-    """Copy the candidate's outputs for sample `k` into the case's `candidate/`, named as in its
-    `outputs/`."""
-    place = case.place.resolve()
-    for name, records in case.outputs.items():
-        output = result.tensors[0].get(name) if result.tensors else None
-        for expected, file in zip(records[k].files, output.files if output else (), strict=False):
-            target = place / CANDIDATE / Path(expected).relative_to(place / "outputs")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)

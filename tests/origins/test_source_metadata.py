@@ -107,14 +107,22 @@ def test_documents_keep_the_module_alone() -> None:
     assert Redactor(source=True).document(document) == document
 
 
+def cut_model(model: Path | str, folder: Path) -> str:
+    """Cut a model from its first to its last node; return the case."""
+    last = len(onnx.load(model).graph.node) - 1
+    done = in_process("cut", model, "-s", "#0", "-e", f"#{last}", "-o", folder / "cut")
+    return str(done.document["results"][0]["path"])
+
+
 def test_without_a_terminal_it_is_left_out_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    in_process("bundle", MODEL, "-o", tmp_path / "a.zip")
+    case = cut_model(MODEL, tmp_path)
+    in_process("bundle", case, "-o", tmp_path / "a.zip")
     assert HOME not in texts(tmp_path / "a.zip")
     said = capsys.readouterr().err
     assert has_line(said, "model.onnx", "22 places") and has_line(said, "--keep-source")
-    in_process("bundle", MODEL, "-o", tmp_path / "b.zip", "--keep-source")
+    in_process("bundle", case, "-o", tmp_path / "b.zip", "--keep-source")
     assert HOME in texts(tmp_path / "b.zip")
 
 
@@ -125,7 +133,7 @@ def test_on_a_terminal_it_asks(
     for stream in ("stdin", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
-    in_process("bundle", MODEL, "-o", tmp_path / "a.zip")
+    in_process("bundle", cut_model(MODEL, tmp_path), "-o", tmp_path / "a.zip")
     assert (HOME in texts(tmp_path / "a.zip")) == answer
 
 
@@ -153,13 +161,14 @@ def test_all_metadata_is_left_out_of_models_and_reports(
     model.metadata_props.add(key="customer", value="acme")
     model.doc_string = model.graph.doc_string = model.graph.node[0].doc_string = "made for acme"
     onnx.save(model, "m.onnx")
-    in_process("bundle", "m.onnx", "-o", "b.zip")
+    case = cut_model("m.onnx", tmp_path)
+    in_process("bundle", case, "-o", "b.zip")
     assert b"acme" in texts(Path("b.zip"))
-    in_process("bundle", "m.onnx", "-o", "c.zip", "--strip-metadata")
+    in_process("bundle", case, "-o", "c.zip", "--strip-metadata")
     left = texts(Path("c.zip"))
     assert b"acme" not in left and b"name_scopes" not in left
     assert Redactor(metadata=False).document({"rows": [{"source": SOURCE}]}) == {
         "rows": [{"source": None}]
     }
     with raises(UsageError, "option.conflict"):
-        in_process("bundle", "m.onnx", "--strip-metadata", "--keep-source")
+        in_process("bundle", case, "--strip-metadata", "--keep-source")
