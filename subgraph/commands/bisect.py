@@ -125,7 +125,7 @@ def bisect(
     setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
-        given.refuse_beside("--loop", "{} and {} do not go together")
+        given.refuse_beside("--loop")
         with asked.reference() as reference:
             return bisect_loop(
                 model_path,

@@ -56,11 +56,20 @@ def cut(
     dump: Text = option(
         "--dump", "all", "`all`: also write every tensor between the two nodes.", words=["all"]
     ),
-    no_capture: bool = option("--no-capture", None, "Only cut; run nothing."),
+    no_capture: bool = option(
+        "--no-capture", None, "Only cut; run nothing.", refused_beside="--dump --recorded"
+    ),
     check: bool = option("--check", None, "Also run onnx.checker on the cut."),
-    dynamic: bool = option("--dynamic", None, "Keep the model's open dimensions."),
+    dynamic: bool = option(
+        "--dynamic", None, "Keep the model's open dimensions.", refused_beside="--recorded"
+    ),
     no_freeze: options.NoFreeze = False,
-    dry_run: bool = option("--dry-run", None, "Show what would be cut; run and write nothing."),
+    dry_run: bool = option(
+        "--dry-run",
+        None,
+        "Show what would be cut; run and write nothing.",
+        refused_beside="--recorded",
+    ),
     recorded: Text = option(
         "--recorded",
         "DIR",
@@ -88,6 +97,7 @@ def cut(
         "Say which nodes need a newer opset, and also write the cut converted to this.",
     ),
     stamp: bool = option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS."),
+    given: options.Given,
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
 
@@ -118,12 +128,10 @@ def cut(
             code="region.ends-missing",
         )
     as_caffe = _as_caffe(asked) if as_form else ()
-    if dump and no_capture:
-        raise UsageError(
-            "--dump all writes tensors, and --no-capture computes none",
-            "leave one of them out",
-            code="option.conflict",
-        )
+    if dump:
+        given.refuse_beside("--dump")
+    if recorded:
+        given.refuse_beside("--recorded")
     formats, tensor_format = asked.formats(form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
@@ -146,16 +154,9 @@ def cut(
             "it says what the recording calls tensors of MODEL",
             code="option.requires",
         )
-    if recorded and (no_capture or dry_run or dynamic):
-        raise UsageError(
-            "--recorded goes with neither --no-capture, --dry-run nor --dynamic",
-            "leave one of them out",
-            code="option.conflict",
-        )
-    idle = (
-        no_capture or dry_run
-    )  # else the process that runs the reference starts before the model is read
-    with contextlib.nullcontext() if idle else asked.reference() as reference:
+    # The process that runs the reference starts before the model is read.
+    is_idle = no_capture or dry_run
+    with contextlib.nullcontext() if is_idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
             from subgraph.origins.caffe.cut import whole_layers

@@ -10,7 +10,7 @@ import typer
 
 from subgraph import plugins
 from subgraph.commands import Result, command_line, options
-from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import known_layout
 from subgraph.errors import UsageError
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, formats
@@ -40,7 +40,7 @@ def export(
             help="A case, a dump of subcut or another tool, or a folder of .npy files.",
         ),
     ],
-    output: Annotated[str, option("--output -o", "DIR", "Folder for the files.")],
+    output: Annotated[str, declare("--output -o", "DIR", "Folder for the files.")],
     form: options.FormatOptions,
     dump_format: Text = option(
         "--dump-format",

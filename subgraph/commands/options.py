@@ -121,7 +121,7 @@ class Option(typer.models.OptionInfo):
 class Given(dict[str, Any]):
     """The options of a command by their first flag, with their values."""
 
-    def refuse_beside(self, mode: str, text: str) -> None:
+    def refuse_beside(self, mode: str, text: str = "{} and {} do not go together") -> None:
         """Refuse the options that are declared as refused beside an option.
 
         Args:

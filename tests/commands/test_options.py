@@ -10,7 +10,6 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def command(
     *,
     model: options.ModelArgument = None,
     comparison: CriterionOptions,
-    within: Annotated[Text, option("--within", "A..B", "Only there.")] = None,
+    within: Text = option("--within", "A..B", "Only there."),
     inputs: InputOptions,
 ) -> Result:
     """A command with two groups."""
@@ -76,9 +75,7 @@ def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
     @with_option_groups()
     def mode(
         *,
-        within: Annotated[
-            Text, option("--within", "A..B", "Only there.", refused_beside="--loop")
-        ] = None,
+        within: Text = option("--within", "A..B", "Only there.", refused_beside="--loop"),
         given: Given,
     ) -> Result:
         given.refuse_beside("--recorded", "{} without {}")
@@ -88,6 +85,18 @@ def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
     assert mode().document == {}
     with raises(UsageError, "option.conflict", "--within"):
         mode(within="a..b")
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [(0, "option.out-of-range"), (4, "option.out-of-range"), ("b", "option.unknown-value")],
+)
+def test_option_refuses_what_its_declaration_excludes(given: int | str, code: str) -> None:
+    number = options.declare("--number -n", "N", "A number.", limits=(1, 3))
+    word = options.declare("--word", "WORD", "A word.", words=("a",))
+    assert (number.check(3), word.check("a"), word.check(None)) == (3, "a", None)
+    with raises(UsageError, code, str(given)):
+        (word if isinstance(given, str) else number).check(given)
 
 
 def test_options_are_refused_beside_modes_that_exist() -> None:
@@ -199,7 +208,7 @@ def test_error_names_the_project_file_whose_value_it_is_about(
 
 
 @pytest.mark.parametrize(
-    "words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all"), ("bundle",)]
+    "words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all")]
 )
 def test_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
     words: tuple[str, ...], project: Path
