@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ MASK = "****@"  # in its place, as pip shows it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
+MIN_LABEL = 6  # columns of a label that still tells names apart
 SHORTLIST = 200  # names that `nearest` compares in full
 
 
@@ -144,6 +146,48 @@ def short(name: str, length: int = 56) -> str:
             break
         tail = c + tail
     return f"{head}…{tail}"
+
+
+def distinct(names: Iterable[str], length: int) -> dict[str, str]:
+    """Return a short label for each name: long names are shown where they differ.
+
+    >>> distinct(["/model.2/cv1/act/Mul_output_0", "/model.2/cv2/act/Mul_output_0"], 14).values()
+    dict_values(['…cv1/act/Mul_…', '…cv2/act/Mul_…'])
+    """
+    labels = {name: short(name, length) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, label in labels.items():
+        alike.setdefault(label, []).append(name)
+    for group in alike.values():
+        begin = shared_start(group)
+        end = shared_start([name[begin:][::-1] for name in group])
+        room = length - 2
+        if len(group) == 1 or not begin + end or room < MIN_LABEL:
+            continue
+        parts = {name: name[begin : max(len(name) - end, begin + room)] for name in group}
+        inner = distinct(parts.values(), room)
+        for name, part in parts.items():
+            tail = "" if name.endswith(part) else "…"
+            label = f"{'…' * bool(begin)}{inner[part]}{tail}"
+            labels[name] = label.replace("……", "…")
+    return labels
+
+
+def shared_start(names: Sequence[str]) -> int:
+    """Return how many characters the names share at their start, without a part of a word.
+
+    >>> shared_start(["/conv1/Relu", "/conv2/Relu"])
+    1
+    """
+    letters = zip(*names, strict=False)
+    same = len(list(takewhile(lambda column: len(set(column)) == 1, letters)))
+    while (
+        same
+        and names[0][same - 1].isalnum()
+        and any(name[same : same + 1].isalnum() for name in names)
+    ):
+        same -= 1
+    return same
 
 
 @lru_cache(maxsize=4096)

@@ -140,7 +140,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
     from subgraph.inspection.network import inner_networks, labeled
-    from subgraph.inspection.weights import small_constants
+    from subgraph.inspection.weights import weight_notes
 
     graph = part.graph
     if shown.hops and not shown.around:
@@ -157,7 +157,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     drawer = (
         Drawer(whole.part(kept))
         if shown.around
-        else Drawer(whole, inner_networks(part), small_constants(graph))
+        else Drawer(whole, inner_networks(part), weight_notes(graph))
     )
     values, failed, found = (
         _values(Path(marked.values), graph) if marked.values else ({}, set(), {})

@@ -25,12 +25,15 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.reports import DEVICES
 from subgraph.results.bisect import BisectDocument
 from subgraph.results.commands import ViewResult
+from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
 from subgraph.storage import folders
 from subgraph.text import clean
+from subgraph.trust import require as require_trust
 
 if TYPE_CHECKING:
     from subgraph.view.session import ViewOptions
@@ -109,7 +112,12 @@ def view(
     path = asked.model_path
     words = str(path if found or model is None else model)
     typed = view_options(settings, runs, inputs, output, weights)
-    typed = replace(typed, known=partial(find_known, asked, list(typed.candidates)))
+    if found:
+        typed = offer_candidate(
+            typed, asked, found.candidate, f"{model}/{RUN_JSON}", trust=runs.trust
+        )
+    known = partial(find_known, asked, list(typed.candidates))
+    typed = replace(typed, known=known, sizes=asked.feeding.symbol_sizes)
 
     def open_session() -> ViewSession:
         opened = open_model(path)
@@ -148,6 +156,36 @@ def open_page(url: str) -> Iterator[None]:
         yield
 
 
+def offer_candidate(
+    typed: ViewOptions, asked: Asked, spec: str, place: str, *, trust: bool
+) -> ViewOptions:
+    """Return the options with the candidate of an opened run, before those that are not typed.
+
+    Its code runs only if it is trusted, because the run's folder can be someone else's.
+
+    Args:
+        typed: The options.
+        asked: The command's options.
+        spec: The SPEC of the candidate; "" for none.
+        place: The file that names it.
+        trust: Whether the code is trusted from now on.
+    """
+    if not spec or spec in typed.candidates:
+        return typed
+    try:
+        candidate = asked.described_candidate(spec)
+    except SubcutError as e:
+        log.info("%s is not offered: %s", clean(spec), e.what)
+        return typed
+    code = replace(candidate, origin=candidate.origin or place).code
+    if trust:
+        require_trust(code, trust=True)
+    candidates = {spec: [f"--candidate={spec}"], **typed.candidates}
+    if typed.beside:
+        candidates = {**typed.candidates, **candidates}
+    return replace(typed, candidates=candidates, foreign={spec: code})
+
+
 def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
     """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
@@ -171,6 +209,7 @@ class _FoundRun:
         file: The model's file.
         structure: The digest of the model's structure; None if it is unknown.
         page: The JSON that the page shows.
+        candidate: The SPEC of its candidate; "" if it has none that subcut can call.
     """
 
     kind: str
@@ -178,6 +217,7 @@ class _FoundRun:
     file: str
     structure: str | None
     page: dict[str, object]
+    candidate: str = ""
 
 
 def _read_run(place: str | None) -> _FoundRun | None:
@@ -208,7 +248,10 @@ def _read_run(place: str | None) -> _FoundRun | None:
         )
     kind = found.schema.split("/")[0].removeprefix("subcut.")
     about = found.model
-    return _FoundRun(kind, found.command, about.file, about.structure_sha256, to_json(found))
+    spec = ""
+    if isinstance(found, (BisectDocument, ComparisonDocument)):
+        spec = found.candidate.name if found.candidate.backend not in DEVICES else ""
+    return _FoundRun(kind, found.command, about.file, about.structure_sha256, to_json(found), spec)
 
 
 def _read_plan(folder: Path) -> _FoundRun:

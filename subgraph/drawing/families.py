@@ -1,5 +1,4 @@
-"""Names of operators -> kinds, which a drawing tells apart by a muted hue; what is of none,
-arithmetic, has none."""
+"""Names of operators -> kinds, each of which has a color for the heads of its boxes."""
 
 from __future__ import annotations
 
@@ -38,45 +37,28 @@ KINDS: Mapping[str, Sequence[str]] = {
     "quantize": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear".split(),
     "control": "If Loop Scan SequenceMap".split(),
 }
-WORDS = {
-    "multiply": "convolution, matrix product",
-    "activation": "activation",
-    "normalize": "normalization",
-    "reduce": "pooling, reduction",
-    "layout": "shape and layout",
-    "quantize": "quantize",
-    "control": "control flow, functions",
-}
-COLORS = {  # strip and fill: on light, on dark
-    "multiply": ("#7a63b8", "#f1eef8", "#a593dc", "#272336"),
-    "activation": ("#2f8f8a", "#e8f4f3", "#5fbdb7", "#182d2c"),
-    "normalize": ("#7f8a2e", "#f3f5e3", "#b4bf62", "#282b18"),
-    "reduce": ("#8a6a4f", "#f5efe9", "#c4a184", "#2d261f"),
-    "layout": ("#78818c", "#f3f5f7", "#8b939c", "#20262c"),
-    "quantize": ("#b0569a", "#f8ebf5", "#dc8cc9", "#341f2f"),
-    "control": ("#33475b", "#e4e9ef", "#9db4ca", "#222c36"),
+OTHER = "other"  # the kind of arithmetic, and of operators that are not known
+COLORS = {  # of a head, on light and on dark; its text is white
+    "multiply": "#5a4699",
+    "activation": "#23736f",
+    "normalize": "#5f6a1e",
+    "reduce": "#7a5638",
+    "layout": "#6d6459",
+    "quantize": "#96427f",
+    "control": "#33475b",
+    OTHER: "#4f5b68",
 }
 _KIND = {op: kind for kind, ops in KINDS.items() for op in ops}
 
 
 def kind_of(op: str) -> str:
-    """The kind of an operator; empty for one of none.
+    """Return the kind of an operator.
 
     >>> kind_of("Conv"), kind_of("Add")
-    ('multiply', '')
+    ('multiply', 'other')
     """
-    return _KIND.get(op, "")
+    return _KIND.get(op, OTHER)
 
 
-def variables(*, dark: bool) -> str:
-    """The colors as variables of CSS: `--multiply` of the strip, `--multiply-panel` of the box."""
-    return " ".join(
-        f"--{k}: {c[2 * dark]}; --{k}-panel: {c[2 * dark + 1]};" for k, c in COLORS.items()
-    )
-
-
-RULES = "\n".join(
-    f".subcut .node.{k} > .frame {{ fill: var(--{k}-panel); }} .subcut .strip.{k} {{ fill:"
-    f" var(--{k}); }}"
-    for k in KINDS
-)
+VARIABLES = " ".join(f"--{kind}: {color};" for kind, color in COLORS.items())
+RULES = "\n".join(f".subcut .head.{kind} {{ fill: var(--{kind}); }}" for kind in COLORS)

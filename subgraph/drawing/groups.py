@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, groupby, takewhile
+from itertools import chain, groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
-from subgraph.text import short
+from subgraph.text import shared_start, short
 
 T = TypeVar("T")
 
@@ -457,14 +457,7 @@ def separator_of(names: Sequence[str]) -> str:
 
 def _common(names: Sequence[str]) -> str:
     """What the names of a group's ends share, up to a separator; else both."""
-    same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
-    while (
-        same
-        and any(name[same : same + 1].isalnum() for name in names)
-        and names[0][same - 1].isalnum()
-    ):
-        same -= 1
-    shared = names[0][:same].rstrip("/._ #")
+    shared = names[0][: shared_start(names)].rstrip("/._ #")
     return shared if len(shared) > 2 else _both(names)
 
 

@@ -28,8 +28,6 @@ from subgraph.drawing.level import (
     crossing,
     level,
     size,
-    stub_rows,
-    stub_text,
 )
 from subgraph.drawing.network import Network
 from subgraph.text import clean, short
@@ -46,11 +44,12 @@ class Box(NamedTuple):
     Attributes:
         key: `#17` of a node, `input:NAME`, `output:NAME`, or the group's.
         kind: node, input, output, group (closed), open, or body: a frame in that of an open node.
-        label, detail: what is written into it; `title`: its whole name.
+        label, detail, note: what is written into it; `title`: its whole name. The note is about
+            the weights of a node.
         nodes: indices of the nodes inside; constants count to their first reader, what is in bodies
             to their node.
         parent: key of the group around it. depth: groups around it.
-        family: of a node, the kind of its operator; empty for one of none.
+        family: of a node, the kind of its operator; empty for another box.
     """
 
     key: str
@@ -66,6 +65,7 @@ class Box(NamedTuple):
     parent: str
     depth: int
     family: str = ""
+    note: str = ""
 
 
 class Line(NamedTuple):
@@ -261,7 +261,7 @@ class Drawer:
         ops = self.network.ops
         if member >= len(ops):
             return ""
-        return kind_of(ops[member]) or ("control" if member in self.bodies else "")
+        return "control" if member in self.bodies else kind_of(ops[member])
 
     def _title(self, node: int) -> str:
         """What the header of an open node says."""
@@ -383,10 +383,11 @@ class Drawer:
             parent=self.tree.groups[parent].key,
             depth=self.tree.groups[parent].depth + (parent != self.tree.root),
             family=self._family(cell.member),
+            note=cell.note,
         )
 
     def _stubs(self, cell: Cell, box: Box) -> Iterator[Stub]:
-        for k, (way, tensors) in enumerate(stub_rows(cell.stubs)):
+        for k, (way, tensors, text) in enumerate(cell.stubs):
             others = (
                 [self.network.maker[t] for t in tensors]
                 if way == "in"
@@ -395,7 +396,7 @@ class Drawer:
             keys = tuple(dict.fromkeys(map(self.key, others)))
             x = box.x + box.width + 4
             y = box.y + 10 + 11 * k
-            yield Stub(box.key, way, tensors, stub_text(way, tensors), x, y, keys)
+            yield Stub(box.key, way, tensors, text, x, y, keys)
 
     @cached_property
     def _folded(self) -> dict[int, list[int]]:

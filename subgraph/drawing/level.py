@@ -3,28 +3,28 @@ else stubs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
-from subgraph.text import clean, columns, count, short
+from subgraph.text import clean, columns, count, distinct, short
 
 ADVANCE = (
     6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
 )
-NAME, NAME_NARROW, STUB, TYPE, NOTE = (
-    26,
-    19,
-    14,
-    30,
-    14,
-)  # columns of a text; the rest is in its title
+# columns of a text; the rest is in its title
+NAME = 26
+NAME_NARROW = 19
+STUB = 14
+TYPE = 30
 NARROW = 480.0  # pixels of a page with shorter names
 SLIM = 64.0  # width of the smallest box
-HEIGHT, TALL = 36.0, 50.0  # of a box; of one with room for an error below its name
+HEIGHT = 36.0  # of a box
+LINE = 14.0  # more height of one with room for an error, or with a line on its weights
 BAR_ROOM = 6.0  # of a tall box, on each side: the bar stands in the left one
 HEADER, PAD = (
     22.0,
@@ -34,17 +34,26 @@ PORTS = 10  # tensors that pass an open group's frame as lines, each way; others
 STUBS = 3  # rows of stubs at a box; the last counts the others
 
 PORT = -1
+SIGNS = {"in": "◂", "out": "▸"}  # of a stub: to the box, or away from it
+
+
+class StubRow(NamedTuple):
+    """Tensors that are named at a box; `way` is in or out."""
+
+    way: str
+    tensors: tuple[str, ...]
+    text: str
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A member, or a port (`member` is PORT), with its texts and the tensors named at it: (way,
-    tensor)."""
+    """A member, or a port (`member` is PORT), with its texts and the tensors named at it."""
 
     member: int
     label: str = ""
     detail: str = ""
-    stubs: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+    stubs: Sequence[StubRow] = ()
 
 
 @dataclass(frozen=True)
@@ -134,8 +143,11 @@ def level(
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
     wires = _with_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
+    label = _labels(tree, number, members, NAME if room > NARROW else NAME_NARROW)
     while True:
-        cells = [_cell(tree, number, m, list(named.get(m, ())), room) for m in members]
+        tensors = chain.from_iterable(named.values())
+        texts = distinct([clean(name) for _, name in tensors], STUB)
+        cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in members]
         items = [
             _item(
                 tree,
@@ -240,36 +252,34 @@ def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> li
     return done
 
 
-def _cell(
-    tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]], room: float
-) -> Cell:
-    """The texts of a member."""
+def _labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Mapping[int, str]:
+    """Return the names of members, short, and different where they differ."""
+    scope = tree.groups[number].scope
+    names = {}
+    for m in members:
+        if m in tree.groups:
+            names[m] = clean(tree.groups[m].label)
+        elif m != PORT:
+            names[m] = tree.relative(clean(tree.network.label(m)), scope)
+    labels = distinct(names.values(), length)
+    return {m: labels[name] for m, name in names.items()}
+
+
+def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[StubRow]) -> Cell:
+    """Return the texts of a member."""
     if member == PORT:
         return Cell(PORT)
     network = tree.network
-    length = NAME if room > NARROW else NAME_NARROW
     if member in tree.groups:
-        group = tree.groups[member]
-        return Cell(
-            member, short(clean(group.label), length), count(group.nodes, "node"), tuple(stubs)
-        )
-    name = clean(network.label(member))
+        nodes = count(tree.groups[member].nodes, "node")
+        return Cell(member, label[member], nodes, stubs=stubs)
     if member >= len(network.ops):
-        return Cell(
-            member,
-            short(name, length),
-            short(clean(network.types.get(name, "")), length),
-            tuple(stubs),
-        )
-    relative = tree.relative(name, tree.groups[number].scope)
+        type_text = clean(network.types.get(network.label(member), ""))
+        return Cell(member, label[member], short(type_text, TYPE), stubs=stubs)
     sign = "+ " if member in tree.holders else ""
-    note = f" {short(clean(tree.notes[member]), NOTE)}" if member in tree.notes else ""
-    return Cell(
-        member,
-        sign + short(clean(network.ops[member]), length) + note,
-        short(relative, length),
-        tuple(stubs),
-    )
+    op = sign + short(clean(network.ops[member]), NAME)
+    note = short(clean(tree.notes.get(member, "")), NAME)
+    return Cell(member, op, label[member], note, stubs)
 
 
 def _item(
@@ -278,8 +288,7 @@ def _item(
     """A cell with the stubs beside it."""
     if cell.member == PORT:
         return Item(4.0, 4.0, 0.0, 1, top, bottom)
-    texts = [stub_text(*rows) for rows in stub_rows(cell.stubs)]
-    beside = max((columns(text) * ADVANCE + 6 for text in texts), default=0.0)
+    beside = max((columns(row.text) * ADVANCE + 6 for row in cell.stubs), default=0.0)
     alone = size(tree, cell, inner, tall=tall)
     return alone._replace(right=alone.right + beside)
 
@@ -292,38 +301,26 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
     group = cell.member in tree.groups
     tall = tall and (group or cell.member < len(tree.network.ops))
     beside = 2 * BAR_ROOM if tall else 0.0
-    half = (
-        max(
-            SLIM + beside,
-            max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14 + beside,
-        )
-        / 2
-    )
-    return Item(half, half, TALL if tall else HEIGHT, weight)
+    longest = max(columns(cell.label) + 2 * group, columns(cell.detail), columns(cell.note))
+    half = max(SLIM, longest * ADVANCE + 14) / 2 + beside / 2
+    return Item(half, half, HEIGHT + LINE * (tall + bool(cell.note)), weight)
 
 
-def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of both ways.
+def stub_rows(stubs: Iterable[tuple[str, str]], texts: Mapping[str, str]) -> list[StubRow]:
+    """Return at most `STUBS` rows; the last one counts the others, which can be of both ways.
 
-    >>> stub_rows([("in", "a"), ("in", "b"), ("in", "c"), ("in", "d")])
-    [('in', ('a',)), ('in', ('b',)), ('in', ('c', 'd'))]
-    """  # noqa: E501
-    rows: list[tuple[str, tuple[str, ...]]] = [
-        (way, (name,)) for way, name in sorted(stubs, key=lambda stub: stub[0])
-    ]
-    if len(rows) <= STUBS:
-        return rows
-    rest = rows[STUBS - 1 :]
-    return [
-        *rows[: STUBS - 1],
-        (rest[0][0], tuple(chain.from_iterable(names for _, names in rest))),
-    ]
-
-
-def stub_text(way: str, tensors: Sequence[str]) -> str:
-    """The text of a row of stubs: an arrow to the box or away from it, and the tensor."""
-    text = short(clean(tensors[0]), STUB) if len(tensors) == 1 else f"{len(tensors)} more"
-    return f"◂{text}" if way == "in" else f"▸{text}"
+    Args:
+        stubs: Ways and tensors.
+        texts: The short text of each tensor.
+    """
+    rows = sorted(stubs, key=lambda stub: stub[0])
+    shown = rows if len(rows) <= STUBS else rows[: STUBS - 1]
+    found = [StubRow(way, (name,), f"{SIGNS[way]}{texts[clean(name)]}") for way, name in shown]
+    if rest := rows[len(shown) :]:
+        way = rest[0][0]
+        names = tuple(name for _, name in rest)
+        found.append(StubRow(way, names, f"{SIGNS[way]}{len(rest)} more"))
+    return found
 
 
 def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:

@@ -1,9 +1,9 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
 Nothing is told by color alone: a group has a + or −, the region a thick frame, the boundary dashes
-and a diamond, an error a bar whose height grows with it, and its number, a kind of operators the
-operator's name beside a strip, a finding a badge at the corner: ✗ where it is proven, ? and a
-dashed frame where it is a suspect. Each has a place of its own, so that all can be seen at once.
+and a diamond, an error a bar whose height grows with it, and its number, a finding a badge at the
+corner: ✗ where it is proven, ? and a dashed frame where it is a suspect. Each has a place of its
+own, so that all can be seen at once.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from subgraph.drawing.families import RULES, variables
+from subgraph.drawing.families import RULES, VARIABLES
 from subgraph.drawing.layout import Box, Layout, Line, Stub
-from subgraph.drawing.legend import legend
 from subgraph.text import clean
 
 ROUND = 4
 LETTER = 6.1  # pixels of a letter of a badge
 BAR = 5.0  # width of the bar that shows an error
-STRIP = 4.0  # of the one that shows the operator's kind
+HEAD = 18.0  # height of the part of a node's box that has the operator
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
 FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
@@ -35,27 +34,25 @@ STYLE = f"""
   --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4; --bad: #b3261e;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
-  {variables(dark=False)}
+  {VARIABLES}
   max-width: 100%; height: auto; background: var(--paper);
   font: 11px {FONTS}; }}
 @media (prefers-color-scheme: dark) {{ .subcut {{ --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
   --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
   --amber-panel: #40300f; --bad: #ff8a80; --bad-panel: #4a1f1c;
-  --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f;
-  {variables(dark=True)} }} }}
+  --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f; }} }}
 @media print {{ .subcut {{ --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
   --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5; --bad: #8c1a13;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
-  {variables(dark=False)}
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }} }}
 @media (forced-colors: active) {{ .subcut {{ --paper: Canvas; --ink: CanvasText; --soft: CanvasText;
   --line: CanvasText; --panel: Canvas; --group: Canvas; --region: Highlight; --region-panel: Canvas;
   --amber: CanvasText; --amber-panel: Canvas; --bad: CanvasText; --bad-panel: Canvas; }}
-  .subcut .node > .frame {{ fill: Canvas !important; }} .subcut .strip, .subcut .legend {{ display: none; }} }}
+  .subcut .head {{ fill: Canvas !important; stroke: CanvasText; }} .subcut .op {{ fill: CanvasText !important; }} }}
 .subcut text {{ fill: var(--ink); }} .subcut .soft, .subcut .type, .subcut .stub text {{ fill: var(--soft); }}
 .subcut .type {{ paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }}
-.subcut .frame {{ fill: var(--panel); stroke: var(--line); }}
+.subcut .frame {{ fill: var(--panel); stroke: var(--line); }} .subcut text.op {{ fill: #fff; font-weight: 600; }}
 {RULES}
 .subcut .group > .frame {{ fill: var(--group); stroke-width: 1.6; }}
 .subcut .open > .frame, .subcut .body > .frame {{ fill: none; }} .subcut .body > .frame {{ stroke-dasharray: 1 3; }}
@@ -112,20 +109,13 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are
     escaped.
 
-    It shrinks to a narrower page; lay out for the page's width to keep letters readable. Above it
-    stands the legend of the operators' kinds, if there is one.
+    It shrinks to a narrower page; lay out for the page's width to keep letters readable.
     """
-    key = legend(_families(layout), layout.width)
     parts = [
-        _open(layout.width, layout.height, title or "graph", key),
+        _open(layout.width, layout.height, title or "graph"),
         f"<style>{STYLE}</style>" if style else "",
     ]
     return "\n".join([*filter(None, parts), *_drawn(layout, marks or Marks()), "</svg>"]) + "\n"
-
-
-def _families(layout: Layout) -> list[str]:
-    """The kinds of the boxes that are drawn with a hue."""
-    return [box.family for box in layout.boxes if box.kind == "node" and box.family]
 
 
 def _drawn(layout: Layout, marks: Marks) -> list[str]:
@@ -140,18 +130,12 @@ def _drawn(layout: Layout, marks: Marks) -> list[str]:
     return list(filter(None, parts))
 
 
-def _open(
-    width: float, height: float, title: str, key: tuple[str, float, float] = ("", 0.0, 0.0)
-) -> str:
-    """`key`: a legend above, its width and height; a wider one has the drawing in its middle."""
-    text, wide, above = key
-    aside = max(0.0, wide - width) / 2
-    w, h, x, y = (f"{n:g}" for n in (width + 2 * aside, height + above, -aside or 0, -above or 0))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}"'
-        f' viewBox="{x} {y} {w} {h}" role="img" aria-label="{_text(title)}">'
+def _open(width: float, height: float, title: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{width:g}"'
+        f' height="{height:g}" viewBox="0 0 {width:g} {height:g}" role="img"'
+        f' aria-label="{_text(title)}">'
     )
-    return f'{head}\n<g transform="translate({x} {y})">{text}</g>' if text else head
 
 
 def _text(text: str) -> str:
@@ -167,43 +151,56 @@ def _title(names: Iterable[str]) -> str:
 
 
 def _box(box: Box, marks: Marks) -> str:
+    """Return a box with what is written into it; a click on it leads to its link."""
     classes = _classes(box, marks)
-    head, tail = (
-        (f'<a href="{_text(marks.links[box.key])}">', "</a>")
-        if box.key in marks.links
-        else ("", "")
-    )
     radius = box.height / 2 if box.kind in ("input", "output") else ROUND
-    frame = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
-    begin = f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}'
-    parts = [begin, f'<rect class="frame" {frame} height="{box.height:g}" rx="{radius:g}"/>']
-    if box.kind in FRAMES:
-        parts.append(f'<rect class="header" {frame} height="21" rx="{ROUND}"/>')
-        sign = "− " if box.kind == "open" else ""
-        parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_text(box.label)}</text>')
-    else:
-        value = _worst(box, marks)
-        shift = (BAR * (value is not None) - STRIP * bool(box.family)) / 2
-        middle = f'x="{box.x + box.width / 2 + shift:g}" text-anchor="middle"'
-        label = f"{'+ ' if box.kind == 'group' else ''}{box.label}"
+    parts = [
+        f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}',
+        _rect("frame", box.x, box.y, box.width, box.height, radius),
+        *(_frame_texts(box) if box.kind in FRAMES else _box_texts(box, marks, classes)),
+        "</g>",
+    ]
+    text = "".join(parts)
+    address = marks.links.get(box.key)
+    return f'<a href="{_text(address)}">{text}</a>' if address else text
+
+
+def _frame_texts(box: Box) -> list[str]:
+    """Return the header of an open box."""
+    sign = "− " if box.kind == "open" else ""
+    text = f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_text(box.label)}</text>'
+    return [_rect("header", box.x, box.y, box.width, 21, ROUND), text]
+
+
+def _box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
+    """Return the operator in its head, the name, a line on the weights, the error, and signs."""
+    value = _worst(box, marks)
+    shift = 0.0 if value is None else BAR / 2
+    middle = f'x="{box.x + box.width / 2 + shift:g}" text-anchor="middle"'
+    label = f"+ {box.label}" if box.kind == "group" else box.label
+    parts = []
+    kind = ""
+    if box.family:
+        parts.append(_rect(f"head {box.family}", box.x, box.y, box.width, HEAD, ROUND))
+        kind = ' class="op"'
+    parts.append(f'<text{kind} {middle} y="{box.y + 13:g}">{_text(label)}</text>')
+    for k, line in enumerate(filter(None, (box.detail, box.note))):
+        parts.append(
+            f'<text class="soft" {middle} y="{box.y + 30 + 13 * k:g}">{_text(line)}</text>'
+        )
+    if value is not None:
         wrong = "✗ " if "failed" in classes else ""
-        parts.append(f'<text {middle} y="{box.y + 15:g}">{_text(label)}</text>')
-        parts.append(f'<text class="soft" {middle} y="{box.y + 29:g}">{_text(box.detail)}</text>')
-        if value is not None:
-            parts.append(
-                f'<text class="value" {middle}'
-                f' y="{box.y + box.height - 7:g}">{wrong}{number(value)}</text>'
-            )
-            parts += _bar(box, value)
-        parts += _badge(box, marks, classes)
-        if box.family:
-            x = box.x + box.width - STRIP - 1
-            high = box.height - 6
-            parts.append(
-                f'<rect class="strip {box.family}" x="{x:g}" y="{box.y + 3:g}" width="{STRIP:g}"'
-                f' height="{high:g}"/>'
-            )
-    return head + "".join(parts) + "</g>" + tail
+        place = f'{middle} y="{box.y + box.height - 6:g}"'
+        parts.append(f'<text class="value" {place}>{wrong}{number(value)}</text>')
+        parts += _bar(box, value)
+    return [*parts, *_badge(box, marks, classes)]
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float, radius: float = 0.0) -> str:
+    """Return a rectangle."""
+    rounded = f' rx="{radius:g}"' if radius else ""
+    size = f'width="{width:g}" height="{height:g}"'
+    return f'<rect class="{kind}" x="{x:g}" y="{y:g}" {size}{rounded}/>'
 
 
 def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
@@ -273,13 +270,15 @@ def number(error: float | str) -> str:
 
 
 def _bar(box: Box, value: float | str) -> list[str]:
-    high = box.height - 6
+    """Return the bar that grows with an error, below the head."""
+    top = box.y + 3 + (HEAD - 1 if box.family else 0)
+    height = box.y + box.height - 3 - top
     level = degree(value)
-    full = high * level / len(LEVELS)
-    frame = f'x="{box.x + 3:g}" width="{BAR:g}"'
+    full = height * level / len(LEVELS)
+    x = box.x + 3
     return [
-        f'<rect class="empty" {frame} y="{box.y + 3:g}" height="{high:g}"/>',
-        f'<rect class="l{level}" {frame} y="{box.y + 3 + high - full:g}" height="{full:g}"/>',
+        _rect("empty", x, top, BAR, height),
+        _rect(f"l{level}", x, top + height - full, BAR, full),
     ]
 
 

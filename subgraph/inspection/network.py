@@ -4,7 +4,7 @@ PyTorch's exporter."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -15,19 +15,23 @@ from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
-from subgraph.inspection.weights import small_constants
+from subgraph.inspection.sizes import known_dims
+from subgraph.inspection.weights import weight_notes
 from subgraph.storage.tensors import shape_text
 
 # metadata of a node: a list of the scopes around it, its own name last
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def network(graph: Graph, prefix: str = "") -> Network:
-    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node.
-    Linear.
+def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = None) -> Network:
+    """Return what a drawing shows of a model; bodies of If, Loop and Scan count to their node.
 
-    `prefix`: of its nodes' names, which is left out.
+    Args:
+        graph: The model.
+        prefix: The start of its nodes' names, which is left out.
+        sizes: The sizes of symbols in shapes, as far as they are known.
     """
+    types = graph.declared_types()
     return Network(
         names=(
             [name.removeprefix(prefix) for name in graph.node_names] if prefix else graph.node_names
@@ -37,7 +41,7 @@ def network(graph: Graph, prefix: str = "") -> Network:
         makes=graph.makes,
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
-        types={name: type_text(proto) for name, proto in graph.declared_types().items()},
+        types={name: type_text(proto, sizes or {}) for name, proto in types.items()},
         scopes=_scopes(graph.nodes) if not any("/" in n for n in graph.node_names) else (),
     )
 
@@ -65,7 +69,7 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
                 found.size,
                 network(found.graph, found.prefix),
                 inner_networks(found),
-                small_constants(found.graph),
+                weight_notes(found.graph),
             )
             for found in row
         ]
@@ -73,9 +77,9 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
     }
 
 
-def type_text(proto: protobuf.TypeProto) -> str:
-    """`float32 1×3×?`: a dimension with a generated name, or that is computed, is shown as
-    unknown."""
+def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
+    """Return a type as `float32 1×3×?`: a dimension that is computed, or has a generated name, is
+    unknown unless the sizes give it."""
     try:
         declared = declared_type(proto)
     except InputError:
@@ -83,10 +87,12 @@ def type_text(proto: protobuf.TypeProto) -> str:
     dims = declared.known_dims
     if dims is None:
         return declared.text
-    return (
-        f"{declared.text}"
-        f" {shape_text([d if not isinstance(d, str) or d.isidentifier() else None for d in dims])}"
-    )
+    shape = [None if _is_computed(dim) else dim for dim in known_dims(dims, sizes)]
+    return f"{declared.text} {shape_text(shape)}"
+
+
+def _is_computed(dim: object) -> bool:
+    return isinstance(dim, str) and not dim.isidentifier()
 
 
 def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
@@ -56,7 +57,7 @@ def short_size(size: str) -> str:
         tree = ast.parse(size, mode="eval").body
         symbols = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
         (symbol,) = symbols
-        share = _value(tree, symbol) / LARGE
+        share = _value(tree, {symbol: LARGE}) / LARGE
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
         return UNKNOWN
     nearest = share.limit_denominator(MAX_FACTOR)
@@ -68,21 +69,39 @@ def short_size(size: str) -> str:
     return f"{factor}{symbol}{divisor}"
 
 
-def _value(tree: ast.expr, symbol: str) -> Fraction:
-    """Return the value of an expression whose symbol stands for a large number.
+def known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    """Return dimensions with numbers in place of expressions whose symbols have a size.
+
+    >>> known_dims([1, "floor(height/2)", "width"], {"height": 33})
+    [1, 16, 'width']
+    """
+    return [_known_size(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
+
+
+def _known_size(size: str, sizes: Mapping[str, int]) -> int | str:
+    if len(size) > MAX_EXPRESSION:
+        return size
+    try:
+        return int(_value(ast.parse(size, mode="eval").body, sizes))
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
+        return size
+
+
+def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+    """Return the value of an expression.
 
     Raises:
-        ValueError: it holds something else than numbers, the symbol and known functions.
+        ValueError: it holds something else than numbers, symbols with a size and known functions.
     """
     match tree:
         case ast.Constant(value=int() | float() as number):
             return Fraction(number)
-        case ast.Name(id=name) if name == symbol:
-            return Fraction(LARGE)
+        case ast.Name(id=name) if name in sizes:
+            return Fraction(sizes[name])
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, symbol)
+            return -_value(operand, sizes)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, symbol), _value(right, symbol))
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_value(one, symbol) for one in given))
+            return _FUNCTIONS[name](*(_value(one, sizes) for one in given))
     raise ValueError(ast.dump(tree))

@@ -15,12 +15,13 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.inspection.ranges import PIECE, RangeSummary
 from subgraph.storage import dtypes
+from subgraph.storage.tensors import shape_text
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 BINS = 24
-MOST = 2  # constants in a box
+MAX_NOTES = 3  # weights that are told in a box
 
 
 @dataclass(frozen=True)
@@ -68,36 +69,31 @@ def _numbers(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
         yield values[np.isfinite(values)]
 
 
-def small_constants(graph: Graph) -> dict[int, str]:
-    """Node → its constants of one element, as text: `1.41421`, or `0, 6`; nodes with more than
-    `MOST` are left out."""
+def weight_notes(graph: Graph) -> dict[int, str]:
+    """Return the weights of each node in a few words: shapes, and constants of one element.
+
+    `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are left out.
+    """
     found: dict[int, str] = {}
     for i, reads in enumerate(graph.reads):
-        names = [name for name in reads if _is_single(graph.constant(name))]
-        if 0 < len(names) <= MOST:
-            row = [_text(graph, name, 6 if len(names) == 1 else 3) for name in names]
-            found |= {i: ", ".join(row)} if all(row) else {}
+        tensors = filter(None, map(graph.constant, reads))
+        notes = list(dict.fromkeys(filter(None, (_note(graph, tensor) for tensor in tensors))))
+        if notes:
+            more = ["…"] if len(notes) > MAX_NOTES else []
+            found[i] = ", ".join([*notes[:MAX_NOTES], *more])
     return found
 
 
-def _is_single(tensor: protobuf.TensorProto | None) -> bool:
-    return (
-        tensor is not None
-        and math.prod(tensor.dims) == 1
-        and bool(dtypes.TYPES.get(tensor.data_type, ("", 0))[1])
-    )
-
-
-def _text(graph: Graph, name: str, digits: int) -> str:
-    """Empty where the bytes are missing."""
-    tensor = graph.constant(name)
-    assert tensor is not None
+def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
+    """Return the shape of a constant, or its value if it has one element; "" without its bytes."""
+    if math.prod(tensor.dims) != 1:
+        return f"⟨{shape_text(tuple(tensor.dims))}⟩"
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
+        return ""
     try:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
     if isinstance(value, (bool, int)):
         return str(value)
-    if isinstance(value, float):
-        return f"{value:.{digits}g}"
-    return ""
+    return f"{value:.6g}" if isinstance(value, float) else ""

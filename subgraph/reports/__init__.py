@@ -24,6 +24,7 @@ model or a candidate passes through `quoted`, with which a form escapes it.
 
 from __future__ import annotations
 
+from subgraph.reports._answer import DEVICES as DEVICES
 from subgraph.reports._answer import answer as answer
 from subgraph.reports._answer import evidence as evidence
 from subgraph.reports._answer import replay_words as replay_words

@@ -239,13 +239,23 @@ class Feeding:
             for (label, files), origin in zip(samples, origins, strict=True)
         ]
 
-    def _specs(self, graph: Graph, names: Iterable[str]) -> list[InputSpec]:
+    def symbol_sizes(self, graph: Graph) -> dict[str, int]:
+        """Return the sizes that the shapes give the symbols in the inputs' declared dimensions.
+
+        Raises:
+            InputError: A shape contradicts the model.
+            UnknownName: The model has no input of that name.
+        """
         sizes: dict[str, int] = {}
         for name, shape in self.shapes.items():
             _require_input(graph, name)
             sizes.update(
                 _symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape))
             )
+        return sizes
+
+    def _specs(self, graph: Graph, names: Iterable[str]) -> list[InputSpec]:
+        sizes = self.symbol_sizes(graph)
         return [_spec(graph, name, self.shapes, sizes) for name in names]
 
     def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:

@@ -13,7 +13,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -21,7 +21,6 @@ from subgraph import results, system
 from subgraph.bodies.parts import Part, parts, within
 from subgraph.cases.case import read_manifest
 from subgraph.documents import from_json, to_json
-from subgraph.drawing.families import WORDS, kind_of
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph import protobuf
@@ -31,8 +30,9 @@ from subgraph.graph.region import between
 from subgraph.inspection.describe import node_descriptions
 from subgraph.inspection.network import inner_networks, network
 from subgraph.inspection.ranges import measure_weight
+from subgraph.inspection.sizes import known_dims, short_size
 from subgraph.inspection.summary import file_summary, weight_summary
-from subgraph.inspection.weights import small_constants, spread
+from subgraph.inspection.weights import spread, weight_notes
 from subgraph.origins.source import source
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
@@ -41,6 +41,8 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
+from subgraph.trust import NamedCode
+from subgraph.trust import require as require_trust
 from subgraph.view.opened import OpenedModel
 from subgraph.view.runs import Runs
 from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
@@ -76,6 +78,8 @@ class ViewOptions:
         output: the parent folder of results.
         known: what the candidates are known to compute wrongly in a graph, by node.
         beside: candidates that Compare runs together, and whose values are shown beside each other.
+        sizes: The sizes of symbols in the shapes of a graph, as far as the options give them.
+        foreign: The code of candidates that only an opened run names; it must be trusted to run.
     """
 
     candidates: Mapping[str, Sequence[str]]
@@ -86,6 +90,8 @@ class ViewOptions:
     output: Path
     known: Callable[[Graph], Mapping[int, Sequence[str]]] = lambda _: {}
     beside: Sequence[str] = ()
+    sizes: Callable[[Graph], Mapping[str, int]] = lambda _: {}
+    foreign: Mapping[str, NamedCode] = field(default_factory=dict)
 
 
 class ViewSession:
@@ -101,7 +107,9 @@ class ViewSession:
         self.output = options.output.resolve()
         self.whole = parts(graph)
         self.parts = list(self.whole.all())
-        self.drawer = Drawer(network(graph), inner_networks(self.whole), small_constants(graph))
+        self.sizes = options.sizes(graph)
+        drawn = network(graph, sizes=self.sizes)
+        self.drawer = Drawer(drawn, inner_networks(self.whole), weight_notes(graph))
         self.runs = Runs(self.find_links)
         self._lock = threading.Lock()
         self._values: dict[
@@ -148,7 +156,6 @@ class ViewSession:
                 for part in self.parts
                 for i, row in part.inside.items()
             },
-            "kinds": self._kinds(),
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
             "groups": keys,
@@ -158,12 +165,6 @@ class ViewSession:
             "beside": list(self.options.beside),
             "recordings": list(self.options.recordings),
         }
-
-    def _kinds(self) -> dict[str, str]:
-        """The kinds of operators that the model has, for the legend."""
-        found = {kind_of(op) for part in self.parts for op in part.graph.ops}
-        found |= {"control"} if len(self.parts) > 1 else set()
-        return {kind: words for kind, words in WORDS.items() if kind in found}
 
     def layout(
         self, opened: Sequence[str] | None, width: float, *, tall: bool = False
@@ -193,6 +194,12 @@ class ViewSession:
                 self._described[place] = _beside(node_descriptions, graph)
                 self._known[place] = _beside(self.options.known, graph)
         details = to_json(self._described[place].result()(i))
+        for tensor in (*details["inputs"], *details["outputs"]):
+            if dims := tensor["shape"]:
+                tensor["shape"] = [
+                    short_size(dim) if isinstance(dim, str) else dim
+                    for dim in known_dims(dims, self.sizes)
+                ]
         for tensor in details["inputs"]:
             tensor |= _constant(graph, tensor["name"])
         node = graph.nodes[i]
@@ -471,6 +478,8 @@ class ViewSession:
                 "subcut view MODEL -c SPEC",
                 code="view.unknown-candidate",
             )
+        if foreign := self.options.foreign.get(candidate):
+            require_trust(foreign, trust=False)
         beside = self.options.beside
         names = beside if several and candidate in beside else [candidate]
         return [word for name in names for word in self.options.candidates[name]]

@@ -252,3 +252,20 @@ def test_groups_that_would_be_called_alike_are_called_by_their_ends() -> None:
     labels = [g.label for g in Tree(network).groups.values() if g.key]
     assert len(labels) > 3 and len(set(labels)) == len(labels)
     assert labels[0].startswith("p2o.Conv.0 … p2o.Conv.")
+
+
+def test_names_that_are_long_and_alike_are_shown_where_they_differ() -> None:
+    names = [f"/encoder/layer.{i}/attention/output/dense/MatMul_output_0" for i in range(12)]
+    reads = [[*names[:i], "in"] for i in range(12)]
+    network = Network(names, ["Sum"] * 12, reads, [[n] for n in names], ["in"], names[-1:])
+    layout = Drawer(network).layout()
+    labels = {box.detail for box in layout.boxes if box.kind == "node"}
+    assert len(labels) == 12
+
+
+def test_box_has_a_line_for_its_weights() -> None:
+    network = Network(["a", "b"], ["Conv", "Relu"], [["x"], ["a"]], [["a"], ["b"]], ["x"], ["b"])
+    plain, noted = (Drawer(network, notes=notes).layout() for notes in ({}, {0: "⟨8×3×3×3⟩ ⟨8⟩"}))
+    heights = [[box.height for box in layout.boxes] for layout in (plain, noted)]
+    assert [b - a for a, b in zip(*heights, strict=True)] == [0.0, 14.0, 0.0, 0.0]
+    assert [box.note for box in noted.boxes] == ["", "⟨8×3×3×3⟩ ⟨8⟩", "", ""]

@@ -36,4 +36,5 @@ def test_size_that_is_computed_is_a_question_mark() -> None:
     """`floor(floor(width/2 - 1/2)/2 - 1/2) + 1` tells nobody anything in a box; a name does."""
     dims: list[str | int | None] = ["batch", 3, "floor(width/2 - 1/2) + 1", "unk__475", None]
     proto = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims)
-    assert type_text(proto) == "float32 batch×3×?×?×?"
+    assert type_text(proto, {}) == "float32 batch×3×?×?×?"
+    assert type_text(proto, {"batch": 2, "width": 320}) == "float32 2×3×160×?×?"

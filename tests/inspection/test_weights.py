@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection import weights
 from subgraph.inspection.ranges import measure_weight
-from subgraph.inspection.weights import Spread, small_constants, spread
+from subgraph.inspection.weights import Spread, spread, weight_notes
 
 
 def model(path: Path, *values: object) -> Graph:
@@ -54,7 +54,7 @@ def test_constant_or_empty_weight_has_no_spread(tmp_path: Path) -> None:
     assert [spread_of(graph, name) for name in ("w1", "w2", "w3")] == [None] * 3
 
 
-def test_small_constants_are_texts(tmp_path: Path) -> None:
+def test_notes_on_weights_are_shapes_and_values_of_one_element(tmp_path: Path) -> None:
     values = (
         np.float32(2**0.5),
         np.array([7]),
@@ -62,7 +62,8 @@ def test_small_constants_are_texts(tmp_path: Path) -> None:
         np.array([1.0, 2.0]),
         np.array(["word"], object),
     )
-    assert small_constants(model(tmp_path / "m.onnx", *values)) == {0: "1.41421", 1: "7", 2: "True"}
+    notes = {0: "1.41421", 1: "7", 2: "True", 3: "⟨2⟩"}
+    assert weight_notes(model(tmp_path / "m.onnx", *values)) == notes
     constant = helper.make_node("Constant", [], ["c"], value_float=0.5)
     held = helper.make_node(
         "Constant", [], ["d"], value=numpy_helper.from_array(np.array(0.25, np.float32))
@@ -73,4 +74,4 @@ def test_small_constants_are_texts(tmp_path: Path) -> None:
         helper.make_model(helper.make_graph([constant, held, read], "g", [info], [])),
         tmp_path / "c.onnx",
     )
-    assert small_constants(load(tmp_path / "c.onnx"))[2].startswith("0.25")
+    assert weight_notes(load(tmp_path / "c.onnx"))[2].startswith("0.25")

@@ -25,7 +25,14 @@ from fixtures import bodies
 from subgraph import view
 from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
-from subgraph.commands.view import RunOptions, find_known, find_model, open_page, view_options
+from subgraph.commands.view import (
+    RunOptions,
+    find_known,
+    find_model,
+    offer_candidate,
+    open_page,
+    view_options,
+)
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
@@ -200,6 +207,34 @@ def test_region_has_the_nodes_of_the_bodies_of_its_nodes(loop: ViewSession) -> N
     region = loop.region("loop4", "loop4")
     assert region["nodes"] == [labels.index("loop4")]
     assert labels.index(INNER) in region["inside"]
+
+
+def test_sizes_that_shapes_give_are_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[batch,half] x) => (float[batch,half] y) { y = Relu (x) }"""
+    onnx.save(onnx.parser.parse_model(text), "m.onnx")
+    options = ViewOptions({}, (), (), (), (), Path("out"), sizes=lambda _: {"batch": 2, "half": 9})
+    session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
+    boxes = session.layout(None, 800.0)["boxes"]
+    assert isinstance(boxes, list) and boxes[0]["detail"] == "float32 2×9"
+    assert session.node(0)["outputs"][0]["shape"] == [2, 9]
+
+
+def test_candidate_of_an_opened_run_is_offered_and_its_code_is_not_run_untrusted(
+    session: ViewSession,
+) -> None:
+    Path("wrong.py").write_text("def run(inputs): return inputs")
+    asked = Asked(model="m.onnx")
+    offered = offer_candidate(session.options, asked, "wrong.py", "run.json", trust=False)
+    assert list(offered.candidates) == ["wrong.py", "ort"]
+    opened = ViewSession(session.opened, "m.onnx", offered)
+    with raises(UsageError, "trust.required", "wrong.py", "run.json"):
+        opened.run({"kind": "compare", "candidate": "wrong.py"})
+    typed = offer_candidate(session.options, asked, "ort", "run.json", trust=False)
+    assert typed is session.options
 
 
 def test_region_is_in_one_graph(loop: ViewSession) -> None:

@@ -3,7 +3,9 @@
 
 const NS = "http://www.w3.org/2000/svg";
 const CELL = 300; // pixels of the layout per cell of the index
-const FAR = 0.28; // zoom below which letters are too small to read
+const FAR = 0.2; // zoom below which boxes are painted
+const SMALL = 0.6; // zoom below which only operators, names of groups and errors are written, larger
+const HEAD = 18; // pixels of a node's box that have the operator, as `drawing.svg`
 const MOST = 700; // boxes as SVG at once
 const FRAMES = ["open", "body"]; // boxes with others inside
 const LEVELS = [0, 1e-6, 1e-4, 1e-2, 1];
@@ -38,22 +40,6 @@ export function path(points) {
   return d;
 }
 
-// As `drawing.legend`: the legend, its width and height; empty for a few boxes, or one kind.
-function legend(families, kinds, width) {
-  const g = element("g", { class: "legend" }), found = Object.entries(kinds).filter(([kind]) => families.includes(kind));
-  if (found.length < 2 || families.length < 8) return [g, 0, 0];
-  const sizes = found.map(([, words]) => 22 + 6.7 * words.length), wide = Math.max(width, 20 + Math.max(...sizes));
-  let x = 10, y = 8;
-  found.forEach(([kind, words], k) => {
-    if (x > 10 && x + sizes[k] > wide - 10) { x = 10; y += 18; }
-    const box = element("g", { class: `node ${kind}` });
-    box.append(element("rect", { class: "frame", x, y, width: 16, height: 12, rx: 2 }), element("rect", { class: `strip ${kind}`, x: x + 11, y: y + 2, width: 4, height: 8 }));
-    g.append(box, element("text", { x: x + 22, y: y + 10 }, words));
-    x += sizes[k] + 12;
-  });
-  return [g, wide, y + 18];
-}
-
 export class Drawing {
   constructor(stage, svg, far, minimap) {
     Object.assign(this, { stage, svg, far, minimap, x: 0, y: 0, zoom: 1, shown: new Map(), asked: 0 });
@@ -65,7 +51,7 @@ export class Drawing {
     this.layout = { width: 1, height: 1, boxes: [], lines: [], stubs: [] };
     this.byKey = new Map();
     this.holder = new Map();
-    new ResizeObserver(() => { this.overview = null; this.ask(); }).observe(stage);
+    new ResizeObserver(() => this.resized()).observe(stage);
   }
 
   show(layout, makes) {
@@ -115,7 +101,7 @@ export class Drawing {
   get size() { return [this.stage.clientWidth, this.stage.clientHeight]; }
 
   paint() {
-    const [w, h] = this.size;
+    const [w, h] = this.seen = this.size;
     const [x0, y0, x1, y1] = [this.x, this.y, this.x + w / this.zoom, this.y + h / this.zoom];
     const seen = new Map();
     let far = this.zoom < FAR;
@@ -134,6 +120,7 @@ export class Drawing {
         this.layers[{ open: 0, line: 1, box: 2, type: 3, stub: 3 }[entry.kind]].append(e);
         this.shown.set(id, e);
       }
+      this.svg.classList.toggle("small", this.zoom < SMALL);
       this.world.setAttribute("transform", `scale(${this.zoom}) translate(${-this.x} ${-this.y})`);
     }
     this.paintMinimap(w, h);
@@ -226,26 +213,29 @@ export class Drawing {
     return classes;
   }
 
+  // As `drawing.svg`: the operator in its head, the name, the weights, the error, and signs.
   box(b) {
-    const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5) - (b.family ? 2 : 0);
+    const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5);
     const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
     const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbor", alone: "✗ fails alone", agreed: "✓ agreed", kept: "f: stays in float", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
-    g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));
-    g.append(element("text", { class: "soft", x: middle, y: b.y + 29, "text-anchor": "middle" }, b.detail));
+    if (b.family) g.append(element("rect", { class: `head ${b.family}`, x: b.x, y: b.y, width: b.width, height: HEAD, rx: 4 }));
+    const label = element("text", { class: b.family ? "op" : "name", x: middle, y: b.y + 13, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`);
+    const fitted = Math.min(24, (b.width - 6) / 0.62 / label.textContent.length); // its size if no other text is written
+    for (const [name, pixels] of Object.entries({ tall: b.height, fitted, down: b.height / 2 - 13 + 0.36 * fitted })) g.style.setProperty(`--${name}`, `${pixels}px`);
+    g.append(label, ...[b.detail, b.note].filter(Boolean).map((text, k) => element("text", { class: "soft", x: middle, y: b.y + 30 + 13 * k, "text-anchor": "middle" }, text)));
     const sign = classes.includes("found") || classes.includes("alone") ? "✗" : classes.includes("suspect") ? "?" : classes.includes("agreed") ? "✓" : classes.includes("kept") ? "f" : "";
     if (sign) {
       const badge = element("g", { class: "badge" }), x = b.x + b.width - 8;
       badge.append(element("rect", { x, y: b.y - 8, width: 16, height: 14, rx: 3 }), element("text", { x: x + 8, y: b.y + 3, "text-anchor": "middle" }, sign));
       g.append(badge);
     }
-    if (b.family) g.append(element("rect", { class: `strip ${b.family}`, x: b.x + b.width - 5, y: b.y + 3, width: 4, height: b.height - 6 }));
     if (value !== undefined) {
-      g.append(element("text", { class: "value", x: middle, y: b.y + b.height - 7, "text-anchor": "middle" }, (classes.includes("failed") ? "✗ " : "") + number(value)));
-      const high = b.height - 6, full = high * degree(value) / LEVELS.length;
-      g.append(element("rect", { class: "empty", x: b.x + 3, y: b.y + 3, width: 5, height: high }));
-      g.append(element("rect", { class: `l${degree(value)}`, x: b.x + 3, y: b.y + 3 + high - full, width: 5, height: full }));
+      g.append(element("text", { class: "value", x: middle, y: b.y + b.height - 6, "text-anchor": "middle" }, (classes.includes("failed") ? "✗ " : "") + number(value)));
+      const top = b.y + (b.family ? HEAD + 2 : 3), high = b.y + b.height - 3 - top, full = high * degree(value) / LEVELS.length;
+      g.append(element("rect", { class: "empty", x: b.x + 3, y: top, width: 5, height: high }));
+      g.append(element("rect", { class: `l${degree(value)}`, x: b.x + 3, y: top + high - full, width: 5, height: full }));
     }
     return g;
   }
@@ -259,17 +249,14 @@ export class Drawing {
     return g;
   }
 
-  // All that is open, in sight or not, as an SVG that stands alone, with its legend; `kinds`: kind of operators -> words.
-  picture(title, kinds) {
+  // All that is open, in sight or not, as an SVG that stands alone.
+  picture(title) {
     const { width, height, boxes, lines, stubs } = this.layout;
-    const [key, wide, above] = legend(boxes.filter(b => b.kind === "node" && b.family).map(b => b.family), kinds, width), aside = Math.max(0, wide - width) / 2;
-    key.setAttribute("transform", `translate(${-aside} ${-above})`);
-    const [w, h] = [width + 2 * aside, height + above];
-    const root = element("svg", { xmlns: NS, id: "near", class: "subcut", role: "img", "aria-label": title, width: w, height: h, viewBox: `${-aside} ${-above} ${w} ${h}` });
+    const root = element("svg", { xmlns: NS, id: "near", class: "subcut", role: "img", "aria-label": title, width, height, viewBox: `0 0 ${width} ${height}` });
     const rules = [...document.styleSheets].flatMap(s => [...s.cssRules].map(r => r.cssText).filter(text => s.href.endsWith("/drawing.css") || /#near \.|:root/.test(text)));
     const [frames, others] = [true, false].map(is => boxes.filter(b => FRAMES.includes(b.kind) === is));
     const drawn = lines.filter(l => l.points.length);
-    root.append(element("style", {}, rules.join("\n")), key, ...frames.map(b => this.open(b)), ...drawn.map(l => this.line(l)), ...others.map(b => this.box(b)),
+    root.append(element("style", {}, rules.join("\n")), ...frames.map(b => this.open(b)), ...drawn.map(l => this.line(l)), ...others.map(b => this.box(b)),
       ...drawn.filter(l => l.text).map(l => this.type(l)), ...stubs.map(s => this.stub(s)));
     return new XMLSerializer().serializeToString(root);
   }
@@ -298,13 +285,24 @@ export class Drawing {
 
   // ---------------------------------------------------------------------------------------------- moving
 
-  move(dx, dy) { this.x += dx / this.zoom; this.y += dy / this.zoom; this.ask(); }
+  // The stage has another size: all is still shown, or what was in the middle still is there.
+  resized() {
+    const [w, h] = this.size, [before, high] = this.seen ?? [w, h];
+    this.overview = null;
+    if (this.fitted) return this.fit();
+    this.x += (before - w) / 2 / this.zoom;
+    this.y += (high - h) / 2 / this.zoom;
+    this.ask();
+  }
+
+  move(dx, dy) { this.x += dx / this.zoom; this.y += dy / this.zoom; this.fitted = false; this.ask(); }
 
   zoomAt(factor, px, py) {
     const zoom = Math.min(4, Math.max(this.least(), this.zoom * factor));
     this.x += px / this.zoom - px / zoom;
     this.y += py / this.zoom - py / zoom;
     this.zoom = zoom;
+    this.fitted = false;
     this.ask();
   }
 
@@ -315,6 +313,7 @@ export class Drawing {
     this.zoom = Math.min(1.2, w / width, Math.max(h / height, Math.min(1, w / width)));
     this.x = (width - w / this.zoom) / 2;
     this.y = Math.min(0, (height - h / this.zoom) / 2);
+    this.fitted = true;
     this.ask();
   }
 
@@ -323,7 +322,22 @@ export class Drawing {
     this.zoom = zoom;
     this.x = box.x + box.width / 2 - w / zoom / 2;
     this.y = box.y + box.height / 2 - h / zoom / 2;
+    this.fitted = false;
     this.ask();
+  }
+
+  // Boxes in sight, all of them if they can still be told apart; of more, the upper ones.
+  frame(boxes) {
+    const [w, h] = this.size, x = Math.min(...boxes.map(b => b.x)), y = Math.min(...boxes.map(b => b.y)), edge = 30;
+    const width = Math.max(...boxes.map(b => b.x + b.width)) - x, height = Math.max(...boxes.map(b => b.y + b.height)) - y;
+    const zoom = Math.min(Math.max(this.zoom, 0.7), Math.max(0.35, Math.min(w / (width + 2 * edge), h / (height + 2 * edge))));
+    this.center({ x, y, width, height: Math.min(height, h / zoom - 2 * edge) }, zoom);
+  }
+
+  // The box nearest to the middle of the stage, which stays there when the layout changes.
+  middle() {
+    const [w, h] = this.size, far = b => Math.hypot(b.x + b.width / 2 - this.x - w / this.zoom / 2, b.y + b.height / 2 - this.y - h / this.zoom / 2);
+    return this.layout.boxes.filter(b => !FRAMES.includes(b.kind)).reduce((a, b) => (a && far(a) <= far(b) ? a : b), undefined)?.key;
   }
 
   // The box at a place of the stage, the innermost.

@@ -120,11 +120,6 @@ export function resultPanel(event, token, show, looks = [], name = "") {
 
 const swatch = color => { const e = el("span", { class: "swatch" }); e.style.background = `var(${color})`; return e; };
 
-export function kinds(found) {
-  $("kinds").hidden = !Object.keys(found).length;
-  $("kinds").lastElementChild.replaceChildren(...Object.entries(found).map(([kind, words]) => el("li", {}, swatch(`--${kind}`), words)));
-}
-
 export function legend(marks) {
   const rows = [];
   if ([...marks.known.values()].includes("kept")) rows.push(["f: stays in float", "--region"]);

@@ -2,7 +2,7 @@
 // server's: a reload asks for it again.
 
 import { Drawing, number, size } from "/drawing.js";
-import { $, count, el, errorWords, kinds, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
+import { $, count, el, errorWords, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
 const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
@@ -47,14 +47,16 @@ function changed() {
 const told = (id, e) => {
   $(id).hidden = !e;
   $(id).replaceChildren(...(e ? e.error ? errorWords(e.error) : [String(e)] : []));
+  if (e && id === "failed") $("outcome").scrollIntoView();
 };
 
 // ------------------------------------------------------------------------------------------------ groups
 
 let open = null, tall = false; // boxes have room for errors once there are some
 
-async function layout(opened, keep) {
-  const mine = ++order, before = keep && drawing.byKey.get(keep);
+// `keep`: key of the box that stays where it is; without one, that in the middle does.
+async function layout(opened, keep = drawing.middle()) {
+  const mine = ++order, before = drawing.byKey.get(keep);
   tall ||= drawing.marks.values.size > 0;
   const slow = setTimeout(() => waiting(opened), 500);
   const answer = await post("/api/layout", { open: opened, tall, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) }).finally(() => { clearTimeout(slow); $("waiting").hidden = true; });
@@ -62,7 +64,7 @@ async function layout(opened, keep) {
   const place = before && [(before.x - drawing.x) * drawing.zoom, (before.y - drawing.y) * drawing.zoom];
   open = new Set(answer.open);
   drawing.show(answer, model.makes);
-  const now = keep && drawing.byKey.get(keep);
+  const now = drawing.byKey.get(keep);
   if (now && place) { drawing.x = now.x - place[0] / drawing.zoom; drawing.y = now.y - place[1] / drawing.zoom; }
 }
 
@@ -99,6 +101,7 @@ async function reveal(nodes) {
 
 // `way`: how the browser's history takes it; Back goes to the node before.
 async function select(node, way = node === drawing.marks.selected ? "replaceState" : "pushState") {
+  const isOther = drawing.marks.selected !== node;
   drawing.marks.selected = node;
   $("node-panel").hidden = true; // until it shows this node: its buttons are those of the one before
   drawing.redraw();
@@ -109,6 +112,7 @@ async function select(node, way = node === drawing.marks.selected ? "replaceStat
   if (way) history[way](null, "", `#${token}&node=${encodeURIComponent(name)}`);
   const box = drawing.byKey.get(`#${node}`);
   nodePanel(details, errors, { inside: model.bodies[node], isOpen: box?.kind === "open", toggle: () => toggle(drawing.byKey.get(`#${node}`)).then(() => select(node)).then(() => $("look-inside")?.focus()), start: () => choose("start", name), end: () => choose("end", name), close: () => unselect(), values: () => look(node) });
+  if (isOther) $("node-panel").scrollIntoView({ block: "nearest" });
 }
 
 function unselect(way = "replaceState") {
@@ -140,36 +144,49 @@ function undo() {
   region();
 }
 
-// `changed`: the field that the user set last. A new start below the old end clears the end.
-async function region(changed) {
+let found = null; // the region that is marked
+
+// The network is moved to the region.
+async function goTo({ nodes }) {
+  await reveal([nodes[0], nodes.at(-1)]);
+  drawing.frame([...new Set(nodes.map(n => drawing.holder.get(n)).filter(Boolean))]);
+}
+
+// `changed`: the field that the user set last. A new start below the old end clears the end. `moves`: the network is
+// moved to the region, which was not chosen there.
+async function region(changed, moves = false) {
   const start = $("start").value.trim(), end = $("end").value.trim(), marks = drawing.marks;
   const mine = lastEnds = `${start}\n${end}`; // the answer to an earlier question may come later
   if (ends.at(-1) !== mine) ends.push(mine);
   $("undo").disabled = ends.length < 2;
+  if (start || end) $("ends-row").open = true;
   told("refused", null);
   try {
     if (!start && !end) throw null;
     const r = await post("/api/region", { start, end });
     if (mine !== lastEnds) return;
+    found = r;
     marks.region = new Set([...r.nodes, ...r.inside]);
     marks.boundary = new Set([...r.inputs, ...r.outputs]);
     regionPanel(r);
     sessionStorage.setItem("ends", JSON.stringify([start, end]));
+    if (moves) await goTo(r);
   } catch (e) {
     if (e instanceof Error) throw e;
     if (mine !== lastEnds) return;
     if (e?.swap && changed === "start" && byLabel.has(start)) {
       $("end").value = "";
-      await region();
+      await region("", moves);
       $("region").textContent += " The old end lies above this start and was cleared.";
       return;
     }
+    found = null;
     marks.region = marks.boundary = new Set();
     $("boundary").replaceChildren();
     $("command-row").hidden = true;
-    $("region").textContent = "Click a node, then “Start here” and “End here”; or press s and e.";
+    $("region").textContent = "To run a part of the model, click a node, then “Start here” and “End here”; or press s and e.";
     told("refused", e);
-    if (e?.swap) $("refused").append(el("button", { id: "swap", type: "button", onclick: () => { [$("start").value, $("end").value] = [end, start]; region(); $("start").focus(); } }, "Swap"));
+    if (e?.swap) $("refused").append(el("button", { id: "swap", type: "button", onclick: () => { [$("start").value, $("end").value] = [end, start]; region("", true); $("start").focus(); } }, "Swap"));
     if (!start && !end) sessionStorage.removeItem("ends");
   }
   drawing.redraw();
@@ -274,6 +291,7 @@ function busy(number) {
 
 function begin(event) {
   lastRun = event;
+  $("outcome").scrollIntoView();
   if (event.kind === "values") { told("failed", null); busy(event.run); return; }
   failing = results = [];
   Object.assign(drawing.marks, { values: new Map(), failed: new Set(), known: new Map() });
@@ -337,7 +355,7 @@ function end(event) {
   show();
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
   else $("bisect").textContent = "Bisect";
-  $("result").scrollIntoView({ block: "nearest" });
+  $("outcome").scrollIntoView();
   refocus();
 }
 
@@ -367,7 +385,7 @@ function show() {
   const found = (d.findings || []).flatMap((f, k) => [...(event.inside?.[k] || []).flat().reverse(), ...(f.indices || [])].map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
   found.push(...(event.kept || []).map(n => [n, "kept"]));
   if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
-  else if (!tall && marks.values.size) layout([...open], cursor);
+  else if (!tall && marks.values.size) layout([...open]);
   legend(marks);
   resultPanel(event, token, nodes => reveal(nodes), lastRun?.kind === "compare" ? tensorsToSee() : [], results.length > 1 ? event.name : "");
   drawing.redraw();
@@ -428,6 +446,7 @@ async function storeAll(files) {
 }
 
 function showDropped() {
+  $("feed").open ||= dropped.length > 0;
   $("dropped").replaceChildren(...dropped.map((d, k) => el("li", {}, d.name, " → ",
     el("select", { "aria-label": `Input that ${d.name} is for`, onchange: e => { d.input = e.target.value; } }, ...["", ...model.inputs].map(n => el("option", { value: n, selected: n === d.input }, n || "(by its name)"))),
     el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); $("files").focus(); } }, "×"))));
@@ -537,7 +556,7 @@ function buttons() {
   $("less").onclick = () => drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
   $("unfold").onclick = () => layout(model.groups.filter(Boolean)).then(() => drawing.fit());
   $("save").onclick = () => {
-    const url = URL.createObjectURL(new Blob([drawing.picture(model.model, model.kinds)], { type: "image/svg+xml" }));
+    const url = URL.createObjectURL(new Blob([drawing.picture(model.model)], { type: "image/svg+xml" }));
     el("a", { href: url, download: `${model.model.replace(/\.onnx$/, "")}.svg` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   };
@@ -548,16 +567,17 @@ function buttons() {
   $("reload").onclick = () => location.reload();
   $("ends").onsubmit = e => { // Enter in a changed field: its change was asked already
     e.preventDefault();
-    if (lastEnds !== `${$("start").value.trim()}\n${$("end").value.trim()}`) region("end");
+    if (lastEnds !== `${$("start").value.trim()}\n${$("end").value.trim()}`) region("end", true);
+    else if (found) goTo(found);
   };
-  $("start").onchange = () => region("start");
-  $("end").onchange = () => region("end");
+  $("start").onchange = () => region("start", true);
+  $("end").onchange = () => region("end", true);
   $("clear").onclick = () => { $("start").value = $("end").value = ""; region(); };
   $("undo").onclick = undo;
   $("copy").onclick = async () => { await navigator.clipboard.writeText($("command").textContent); $("copy").textContent = "Copied"; setTimeout(() => { $("copy").textContent = "Copy"; }, 1500); };
   $("candidate").onchange = () => { if (results.length > 1) show(); };
   $("files").onchange = e => { take([...e.target.files]); e.target.value = ""; };
-  addEventListener("dragover", e => { e.preventDefault(); $("drop").classList.add("over"); });
+  addEventListener("dragover", e => { e.preventDefault(); $("feed").open = true; $("drop").classList.add("over"); });
   addEventListener("dragleave", () => $("drop").classList.remove("over"));
   addEventListener("drop", e => { e.preventDefault(); $("drop").classList.remove("over"); take([...e.dataTransfer.files]); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawing.redraw());
@@ -570,11 +590,12 @@ async function open_page() {
   document.title = `${model.model} · subcut`;
   $("model").textContent = model.model;
   modelPanel(model.file);
-  kinds(model.kinds);
-  if (innerWidth <= 760) $("kinds").removeAttribute("open");
   model.labels.forEach((label, n) => byLabel.set(label, n));
   $("names").replaceChildren(...model.labels.slice(0, 3000).map(value => el("option", { value })));
   $("candidate").replaceChildren(...model.candidates.map(name => el("option", { value: `candidate:${name}` }, name)), ...model.recordings.map(name => el("option", { value: `recording:${name}` }, `recording ${name}`)));
+  const names = [...$("candidate").options].map(option => option.textContent);
+  $("candidate-row").hidden = names.length < 2;
+  $("only").textContent = names.length === 1 ? `Candidate: ${names[0]}` : "";
   await layout(null);
   drawing.fit();
   buttons();
@@ -582,7 +603,7 @@ async function open_page() {
   keys();
   listen();
   const [start, end] = JSON.parse(sessionStorage.getItem("ends") || '["",""]');
-  if (start || end) { $("start").value = start; $("end").value = end; await region(); }
+  if (start || end) { $("start").value = start; $("end").value = end; await region("", true); }
   const node = place === undefined ? undefined : byLabel.get(decodeURIComponent(place));
   if (node !== undefined) { await reveal([node]); await select(node); }
   document.body.dataset.ready = "yes";
