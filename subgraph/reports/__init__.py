@@ -12,7 +12,7 @@ file name:
         return f"{answer(shown).says}\\n"
 
     def render_compared(document: ComparedDocument) -> str:   # optional: of `compare`, recordings
-        return f"{view(cleaned(document)).headline}\\n"
+        return f"{view(cleaned(document)).answer.says}\\n"
 
     def render_sweep(document: SweepDocument) -> str:      # optional: of `sweep`
         return f"{document.exit_code}\\n"
@@ -38,6 +38,10 @@ from subgraph.reports._compared import view as view
 from subgraph.reports._forms import can_render as can_render
 from subgraph.reports._forms import rendered as rendered
 from subgraph.reports._forms import renderer as renderer
+from subgraph.reports._headline import PINNED_ALONE as PINNED_ALONE
+from subgraph.reports._headline import Kind as Kind
+from subgraph.reports._headline import ReportedAnswer as ReportedAnswer
+from subgraph.reports._headline import say_precise as say_precise
 from subgraph.reports._words import beside as beside
 from subgraph.reports._words import cleaned as cleaned
 from subgraph.reports._words import error as error

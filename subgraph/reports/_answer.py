@@ -6,13 +6,13 @@ The terminal, every form of report, the page, a notebook and `--json` show the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
 from subgraph.reports._compared import origins, reason
+from subgraph.reports._headline import PINNED_ALONE, Kind, Line, ReportedAnswer, say_precise
 from subgraph.reports._words import (
     MAX_PIECES,
     Quoted,
@@ -44,69 +44,7 @@ MAX_DIFFERENCES = 3  # between two models that an answer shows
 # The start of a conclusion, and the label that stands for it.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
 
-Line: TypeAlias = tuple[str, str]  # a label and a text
 Finding: TypeAlias = FindingDocument | InnerFinding
-
-
-class Kind(StrEnum):
-    """The kinds of answers."""
-
-    WRONG = "wrong"
-    ROUNDING = "rounding"
-    FLAKY = "flaky"
-    INCONCLUSIVE = "inconclusive"
-    REFUSED = "refused"
-    RIGHT = "right"
-
-
-SIGNS = {
-    Kind.WRONG: "✗",
-    Kind.ROUNDING: "≈",
-    Kind.FLAKY: "!",
-    Kind.INCONCLUSIVE: "?",
-    Kind.REFUSED: "✗",
-    Kind.RIGHT: "✓",
-}
-
-
-@dataclass(frozen=True)
-class ReportedAnswer:
-    """The answer of a search.
-
-    Attributes:
-        kind: The kind.
-        how: How the candidate fails, in words: `dies of SIGSEGV`; "" for the word of the kind.
-        what: The place that is wrong, or the reason of another kind.
-        size: The number of nodes; "" if the answer is about the full model.
-        cost: Runs and seconds.
-        lines: Labels and texts: the first finding, then the full model.
-        further: The further findings: a title, and lines.
-        next: The commands that follow from the answer.
-    """
-
-    kind: Kind
-    what: str
-    size: str = ""
-    cost: str = ""
-    lines: Sequence[Line] = ()
-    further: Sequence[tuple[str, Sequence[Line]]] = ()
-    next: Sequence[NextCommand] = ()
-    how: str = ""
-
-    @property
-    def name(self) -> str:
-        """The first words."""
-        return self.how or self.kind
-
-    @property
-    def says(self) -> str:
-        """The headline in one sentence: `wrong: 2 of 27 nodes: a, b (Pad, MaxPool)`."""
-        return ": ".join(filter(None, (self.name, self.size, self.what)))
-
-    @property
-    def sign(self) -> str:
-        """The mark in front of the kind."""
-        return SIGNS[self.kind]
 
 
 def answer(document: BisectDocument, quoted: Quoted = str) -> ReportedAnswer:
@@ -150,14 +88,11 @@ def _find_headline(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
     if document.agree:
         return ReportedAnswer(Kind.RIGHT, _say_agreement(document, quoted))
     if document.outcome == "pinned":
-        what = "the candidate does not run the file as shipped; with pinned shapes it is right"
-        return ReportedAnswer(Kind.REFUSED, what)
+        return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if document.outcome is Outcome.ELSEWHERE:
         return ReportedAnswer(Kind.WRONG, "not in the region that was asked about")
-    if precise := document.precise:
-        name = quoted(document.candidate.name)
-        what = f"{name} computes in {precise.computes_in}; {precise.says} in {precise.precision}"
-        return ReportedAnswer(Kind.ROUNDING, what)
+    if document.precise:
+        return say_precise(quoted(document.candidate.name), document.precise)
     if not findings:
         return ReportedAnswer(
             Kind.INCONCLUSIVE, quoted(document.whole.why) or "nothing was compared"

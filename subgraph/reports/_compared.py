@@ -11,11 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from subgraph import system
 from subgraph.documents import Number
+from subgraph.reports._headline import ReportedAnswer, parse_headline
 from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.common import NextCommand
 from subgraph.results.compare import ComparisonDocument, NotJudged, RowDocument
 from subgraph.results.recorded import (
     DocumentRow,
@@ -92,11 +95,11 @@ class View:
     Attributes:
         facts: name and text, on what was compared and how. notes: what makes it doubtful.
         left_out: why, how many, and some of their names. findings: as they are in the document.
-        next: commands, and what each is for.
+        answer: The headline and the next commands.
     """
 
     kind: str
-    headline: str
+    answer: ReportedAnswer
     status: Status
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str]
@@ -104,7 +107,6 @@ class View:
     lines: Sequence[TensorLine]
     left_out: Sequence[tuple[str, int, Sequence[str]]]
     findings: Sequence[IntervalFinding]
-    next: Sequence[tuple[str, str]]
 
 
 def origins(finding: FindingDocument, quoted: Callable[[str], str] = str) -> list[str]:
@@ -119,10 +121,11 @@ def origins(finding: FindingDocument, quoted: Callable[[str], str] = str) -> lis
 def view(document: ComparedDocument) -> View:
     """The view of a comparison, or of recordings."""
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
+    answer = replace(parse_headline(document.says, document.exit_code), next=_next(document))
     if isinstance(document, ComparisonDocument):
         return View(
             kind="compare",
-            headline=document.says,
+            answer=answer,
             status=status,
             facts=[*_facts_of_comparison(document), *_facts(document)],
             notes=_notes(document),
@@ -130,7 +133,6 @@ def view(document: ComparedDocument) -> View:
             lines=[_line(row) for row in document.rows],
             left_out=[],
             findings=(),
-            next=_next(document),
         )
     lines = [_recorded(row, document) for row in document.rows]
     columns = [run.name for run in document.recordings]
@@ -138,7 +140,7 @@ def view(document: ComparedDocument) -> View:
         columns.append("alone")
     return View(
         kind="recorded",
-        headline=document.says,
+        answer=answer,
         status=status,
         facts=[*_facts_of_recordings(document, lines), *_facts(document)],
         notes=_notes_of_recordings(document),
@@ -146,7 +148,6 @@ def view(document: ComparedDocument) -> View:
         lines=lines,
         left_out=_left_out(document),
         findings=document.findings if isinstance(document, IntervalDocument) else (),
-        next=_next_of_recordings(document),
     )
 
 
@@ -301,33 +302,26 @@ def _left_out(document: RecordedDocument) -> list[tuple[str, int, list[str]]]:
     return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
-def _next(document: ComparisonDocument) -> list[tuple[str, str]]:
+def _next(document: ComparedDocument) -> list[NextCommand]:
+    """Return the commands that follow from a comparison that is not right."""
     if document.exit_code != 1:
         return []
-    spec = system.quote(document.candidate.name)
-    commands = document.next or [f"subcut bisect {_model(document)} -c {spec}"]
-    return [(command, "find the smallest region") for command in commands]
-
-
-def _next_of_recordings(document: RecordedDocument) -> list[tuple[str, str]]:
-    if document.exit_code != 1:
-        return []
-    model = _model(document)
+    model = document.model.path or document.model.file
+    if isinstance(document, ComparisonDocument):
+        written = map(system.split, document.next or ())
+        words = ["subcut", "bisect", model, "-c", document.candidate.name]
+        return [NextCommand("find the smallest region", one) for one in [*written] or [words]]
     if not isinstance(document, IntervalDocument) or not document.findings:
-        folders = (system.quote(run.folder) for run in document.recordings if run.folder)
-        words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
-        what = "narrow it down to an interval, with a case for the device"
-        return [(f"subcut bisect {model} {words}", what)]
+        folders = dict.fromkeys(run.folder for run in document.recordings if run.folder)
+        words = ["subcut", "bisect", model]
+        words += chain.from_iterable(("--recorded", folder) for folder in folders)
+        why = "narrow it down to an interval, with a case for the device"
+        return [NextCommand(why, words)]
     first = document.findings[0]
-    case = system.quote(first.case or "CASE")
-    span = system.quote(f"{first.nodes[0]}..{first.nodes[-1]}")
-    commands = document.next or (
-        f"subcut export {case} -o to_device",
-        f"subcut manual start {model} -i FILE --within {span}",
-    )
-    what = "write the interval's inputs in the device's form"
-    return list(zip(commands, (what, "continue the search by hand"), strict=False))
-
-
-def _model(document: ComparedDocument) -> str:
-    return system.quote(document.model.path or document.model.file)
+    span = f"{first.nodes[0]}..{first.nodes[-1]}"
+    commands = [*map(system.split, document.next or ())] or [
+        ["subcut", "export", first.case or "CASE", "-o", "to_device"],
+        ["subcut", "manual", "start", model, "-i", "FILE", "--within", span],
+    ]
+    whys = ("write the interval's inputs in the device's form", "continue the search by hand")
+    return [NextCommand(*one) for one in zip(whys, commands, strict=False)]

@@ -111,10 +111,11 @@ def render_compared(document: ComparedDocument) -> str:
         }
         for k, finding in enumerate(summary.findings, 1)
     ]
-    heading = f"{shown.model.file}: {summary.headline}"
+    heading = f"{shown.model.file}: {summary.answer.says}"
     about = {
         "d": shown,
         "v": summary,
+        "next": [(one.why, system.join(one.argv)) for one in summary.answer.next],
         "charts": _errors(shown, summary),
         "network_drawn": whole_drawn(document, _rows(document)),
     }

@@ -36,7 +36,7 @@ def _findings(shown: BisectDocument) -> Iterator[ET.Element]:
 def render_compared(document: ComparedDocument) -> str:
     """A comparison as a suite: the verdict, then each tensor that was compared, in each column."""
     shown = view(cleaned(document))
-    cases = [_case("verdict", shown.status, shown.headline, "")]
+    cases = [_case("verdict", shown.status, shown.answer.says, "")]
     for line in shown.lines:
         for column, one in zip(shown.columns, line.cells, strict=True):
             if one.status:

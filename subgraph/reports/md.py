@@ -181,7 +181,7 @@ def _steps(document: BisectDocument, cost: str) -> list[str]:
 def render_compared(document: ComparedDocument) -> str:
     """A comparison as the text of an issue; names are code spans."""
     shown = view(cleaned(document))
-    lines = [f"# subcut: {code(shown.headline)}", ""]
+    lines = [f"# subcut: {code(shown.answer.says)}", ""]
     lines += _table(("", ""), ((table_code(name), table_code(text)) for name, text in shown.facts))
     lines += ["", *(f"- {line}" for line in (*map(code, shown.notes), *left_out(shown, code)))]
     for finding in shown.findings:
@@ -191,8 +191,8 @@ def render_compared(document: ComparedDocument) -> str:
             "",
             *(f"- {line}" for line in place(finding, code)),
         ]
-    if shown.next:
-        lines += ["", "## Next", "", *_fenced([command for command, _ in shown.next], "sh")]
+    if commands := [system.join(one.argv) for one in shown.answer.next]:
+        lines += ["", "## Next", "", *_fenced(commands, "sh")]
     sources = ["source"] if any(line.source for line in shown.lines) else []
     heading = (
         "#",

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph import system
-from subgraph.reports._answer import ReportedAnswer, answer
+from subgraph.reports._answer import answer
 from subgraph.reports._compared import Compared, ComparedDocument, TensorLine, View, reason, view
+from subgraph.reports._headline import ReportedAnswer
 from subgraph.reports._words import (
     cleaned,
     interval_title,
@@ -68,7 +69,7 @@ def render(document: BisectDocument, columns: int = COLUMNS) -> str:
     ]
     more += [("note", note) for note in shown.notes]
     lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
-    last = _last_lines([(system.join(one.argv), one.why) for one in found.next], shown.report)
+    last = _last_lines(found, shown.report)
     room = MAX_LINES - len(last)
     if (left := len(lines) - room) > 0:
         rest = f"{count(left + 1, 'more line')} in the report"
@@ -76,9 +77,9 @@ def render(document: BisectDocument, columns: int = COLUMNS) -> str:
     return "\n".join([*lines, *last]) + "\n"
 
 
-def _last_lines(commands: Iterable[tuple[str, str]], report: str | None) -> list[str]:
+def _last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
     """Return the commands that follow, with the reason for each, and the page."""
-    lines = [("next", f"{why}: {line}") for line, why in commands]
+    lines = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
     lines += [("report", report)] if report else []
     return _laid_out(lines, UNBROKEN)
 
@@ -130,14 +131,20 @@ def first_lines(document: Document) -> dict[str, object] | None:
         found = answer(cleaned(document))
         told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
         rows = [[f"{label}: {text}" for label, text in lines] for lines in told]
-        after = [f"{one.why}: {system.join(one.argv)}" for one in found.next]
-        return {"headline": found.says, "findings": rows, "after": after, "sign": found.sign}
+        return _on_page(found, rows)
     compared = cleaned(document)
     seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
     totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    after = [*totals, *(f"{what}: {command}" for command, what in seen.next)]
-    return {"headline": seen.headline, "findings": rows, "after": after}
+    return _on_page(seen.answer, rows, totals)
+
+
+def _on_page(
+    found: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
+) -> dict[str, object]:
+    """Return the headline with its sign, the lines of each finding, and what follows."""
+    lines = [*after, *(f"{one.why}: {system.join(one.argv)}" for one in found.next)]
+    return {"headline": found.says, "sign": found.sign, "findings": findings, "after": lines}
 
 
 def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
@@ -157,11 +164,15 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
             lines.append("no trial was possible: nothing is certified")
         elif seen.lines:
             lines += compared_table(seen, every=every)
-    return "\n".join([*lines, *_last_lines(seen.next, shown.report)]) + "\n"
+    return "\n".join([*lines, *_last_lines(seen.answer, shown.report)]) + "\n"
 
 
 def _recorded(shown: View) -> list[str]:
-    lines = [shown.headline, *(f"{name}: {text}" for name, text in shown.facts), *left_out(shown)]
+    lines = [
+        shown.answer.says,
+        *(f"{name}: {text}" for name, text in shown.facts),
+        *left_out(shown),
+    ]
     lines += [f"note: {note}" for note in shown.notes]
     for finding in shown.findings[:MAX_PLACES]:
         lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
@@ -174,7 +185,7 @@ def _recorded(shown: View) -> list[str]:
 def _compared(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
     """The verdict, the whole model, a line per tensor, the first bad one."""
     lines = [
-        shown.headline,
+        shown.answer.says,
         "   ".join([f"candidate    {document.candidate.name}", *runtime(document.candidate)[1:]]),
     ]
     lines += _whole(document.whole)

@@ -27,6 +27,7 @@ from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labeled
 from subgraph.origins.source import Source, source
+from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
     ComparedModel,
@@ -226,54 +227,70 @@ class Comparison:
     @property
     def says(self) -> str:
         """The outcome in a line."""
-        if self.settlement.decision is Decision.REFERENCE_MOVES:
-            return f"right {self.settlement.explanation}"
-        return f"flaky, {self._outcome}" if self.flaky_outputs else self._outcome
+        return self.answer.says
 
     @property
-    def _outcome(self) -> str:
+    def answer(self) -> ReportedAnswer:
+        """The headline, as that of a search."""
+        if self.settlement.decision is Decision.REFERENCE_MOVES:
+            return self._settled
+        found = self._outcome
+        if not self.flaky_outputs:
+            return found
+        return replace(found, kind=Kind.FLAKY, how=f"{Kind.FLAKY}, {found.name}")
+
+    @property
+    def _settled(self) -> ReportedAnswer:
+        return ReportedAnswer(Kind.RIGHT, "", how=f"right {self.settlement.explanation}")
+
+    @property
+    def _outcome(self) -> ReportedAnswer:
         """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
         if self.score and not self.forms.only_pinned:
-            word = {Status.AGREE: "right", Status.FAIL: "wrong"}.get(
-                self.whole.status, "unresolved"
-            )
-            return f"{word} by {self.score.says}"
-        return self._says_refused if self._is_model_refused else self._says
-
-    @property
-    def _says(self) -> str:
-        """The outcome where no score judges."""
-        whole = self.whole.status
+            kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
+            kind = kinds.get(self.whole.status, Kind.INCONCLUSIVE)
+            word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
+            return ReportedAnswer(kind, "", how=f"{word} by {self.score.says}")
+        if self._is_model_refused:
+            return self._refused
         bad = sum(row.failing for row in self.rows)
         tensors = f"{bad} of {count(len(self.rows), 'tensor')}"
         if self.forms.only_pinned and not bad:
-            return "right with pinned shapes only: the candidate does not run the file as shipped"
+            return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
         if self.wrong_input:
-            return f"wrong: {self.wrong_input}; {tensors} wrong"
-        if whole is Status.FAIL:
-            since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
-            how = name_failure(self.whole.signature, self.whole.process)
-            what = f"{how}{since}: the model's outputs"
-            if self.precise:
-                what = f"wrong only in {self.precise.computes_in}: {clean(self.precise.says)}"
-            return f"{what}; {tensors if bad else 'no tensor'} in place or alone"
+            return ReportedAnswer(Kind.WRONG, f"{self.wrong_input}; {tensors} wrong")
+        if self.whole.status is Status.FAIL:
+            return self._failure(f"{tensors if bad else 'no tensor'} in place or alone")
         if bad:
-            return (
-                f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}:"
-                f" {tensors} wrong"
-            )
+            is_right = self.whole.status is Status.AGREE
+            how = "outputs agree, the inside does not" if is_right else ""
+            return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
+        return self._agreement
+
+    def _failure(self, tensors: str) -> ReportedAnswer:
+        """The outcome where the outputs are wrong, with the tensors that are."""
+        if self.precise:
+            found = say_precise("the candidate", self.precise)
+            return replace(found, what=f"{found.what}; {tensors}")
+        since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
+        how = f"{name_failure(self.whole.signature, self.whole.process)}{since}"
+        return ReportedAnswer(Kind.WRONG, f"the model's outputs; {tensors}", how=how)
+
+    @property
+    def _agreement(self) -> ReportedAnswer:
+        """The outcome where no tensor fails."""
         if self.deviating_pieces:
-            return (
-                "wrong: not the nearest codes, alone:"
-                f" {', '.join(map(clean, self.deviating_pieces))}"
-            )
+            pieces = ", ".join(map(clean, self.deviating_pieces))
+            return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
         if self.settlement.explanation:
-            return f"right {self.settlement.explanation}"
+            return self._settled
         if self.settlement.decision is Decision.NODES_NEEDED:
-            return f"inconclusive: {NODES_NEEDED}"
-        if whole is Status.UNRESOLVED:
-            return _unresolved(self.whole)
-        return self._says_right
+            return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
+        if self.whole.status is Status.UNRESOLVED:
+            return ReportedAnswer(Kind.INCONCLUSIVE, _unresolved(self.whole))
+        mute = map(clean, find_mute(self.whole.outputs))
+        inner = self.looked_at.inner or None
+        return ReportedAnswer(Kind.RIGHT, text.agreement(inner, self.disturbance, mute))
 
     @property
     def _is_model_refused(self) -> bool:
@@ -281,17 +298,12 @@ class Comparison:
         return self.has_own_model and self.whole.signature is Signature.REFUSED
 
     @property
-    def _says_refused(self) -> str:
+    def _refused(self) -> ReportedAnswer:
         """The outcome where the candidate refuses its own model."""
         bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
         nodes = ", ".join(map(clean, bad)) or "no node"
-        return f"refused: the candidate's model does not load; not right alone: {nodes}"
-
-    @property
-    def _says_right(self) -> str:
-        """The outcome where all that was compared agrees."""
-        mute = map(clean, find_mute(self.whole.outputs))
-        return f"right: {text.agreement(self.looked_at.inner or None, self.disturbance, mute)}"
+        what = f"the candidate's model does not load; not right alone: {nodes}"
+        return ReportedAnswer(Kind.REFUSED, what)
 
     @property
     def exit_code(self) -> int:
@@ -326,19 +338,16 @@ def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
 
 
 def _unresolved(whole: Verdict) -> str:
-    """Return the outcome of a full model that is unresolved."""
+    """Return why a full model is unresolved."""
     if whole.is_mute:
-        return f"inconclusive: {clean(whole.why)}"
-    unknown = list(
-        dict.fromkeys(j.name for j in whole.outputs if j.status is whole.status and not is_mute(j))
-    )
+        return clean(whole.why)
+    rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
+    unknown = list(dict.fromkeys(j.name for j in rows))
     if not unknown:
-        return "inconclusive: the whole model gave nothing to compare"
+        return "the whole model gave nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
-    return (
-        f"inconclusive: {clean(unknown[0])}{more} could not be judged (--criterion names a rule"
-        " that needs no noise)"
-    )
+    rule = "(--criterion names a rule that needs no noise)"
+    return f"{clean(unknown[0])}{more} could not be judged {rule}"
 
 
 def compare(

@@ -64,6 +64,7 @@ function maps(all) {
 }
 
 let sorting = "error"; // of the channels
+let asked = 0; // number of the last question: an answer to an earlier one can come later
 
 function channels(t, choose) {
   const errors = t.errors, names = Array.from({ length: Math.min(t.planes, 4096) }, (_, k) => k), size = k => (typeof errors[k] === "number" ? errors[k] : Infinity);
@@ -79,10 +80,11 @@ function channels(t, choose) {
 // models, where the values are stored ones. Returns false where there are no values.
 // Of a run, what each candidate gave of the same tensor stands beside it.
 export async function showValues(ask, anew = null, pair = 0, plane = null) {
-  const t = await ask(pair, plane);
+  const mine = ++asked, t = await ask(pair, plane);
   if (!t.pairs.length) return false;
   const is = t.pairs[pair], others = t.stored ? [] : t.pairs.flatMap((p, k) => (k !== pair && p.tensor === is.tensor && p.sample === is.sample ? [k] : []));
   const all = [t, ...await Promise.all(others.map(k => ask(k, t.plane)))], several = all.length > 1;
+  if (mine !== asked) return true; // another tensor was asked for since then
   const sides = [["reference", t.statistics.reference], ...all.map(o => [o.source, o.statistics.given])].filter(([, s]) => s);
   const rows = [["least", "least"], ["most", "most"], ["mean", "mean"], ["NaN", "nans"], ["Inf", "infs"]].map(([word, key]) =>
     el("tr", {}, el("th", {}, word), ...sides.map(([, s]) => el("td", {}, short(s[key])))));

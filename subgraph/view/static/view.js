@@ -601,11 +601,11 @@ async function open_page() {
   buttons();
   mouse();
   keys();
-  listen();
   const [start, end] = JSON.parse(sessionStorage.getItem("ends") || '["",""]');
   if (start || end) { $("start").value = start; $("end").value = end; await region("", true); }
   const node = place === undefined ? undefined : byLabel.get(decodeURIComponent(place));
-  if (node !== undefined) { await reveal([node]); await select(node); }
+  if (node !== undefined && drawing.marks.selected < 0) { await reveal([node]); await select(node); } // none was clicked meanwhile
+  listen();
   document.body.dataset.ready = "yes";
 }
 
