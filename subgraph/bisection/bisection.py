@@ -15,8 +15,7 @@ from typing import Any
 from subgraph.bisection import result_folder
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.inner_search import InnerSearch
-from subgraph.bisection.inside import InnerRuns
+from subgraph.bisection.inside import InnerRuns, InnerSearch
 from subgraph.bisection.items import items_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
@@ -39,9 +38,8 @@ from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
-from subgraph.trials.preparation import prepare
+from subgraph.trials.preparation import age, prepare
 from subgraph.trials.session import Setup, open_with_processes
-from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from subgraph.bisection.error_shares import SeenRuns
 from subgraph.bisection.items import NodeItems
-from subgraph.bisection.seen_runs import SeenRuns
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from subgraph.search import Purpose, QueryKind, Step
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import RegionOutcome
 from subgraph.text import count
 
 # Times the search's own estimate, which is that of one guilty node: half of 84 simulated searches

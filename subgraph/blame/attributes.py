@@ -17,7 +17,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-from subgraph.blame.parameters import with_constant_parameters
+from subgraph.blame.draws import with_constant_parameters
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load

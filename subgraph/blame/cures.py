@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from subgraph.blame.draws import drawn, extended
-from subgraph.blame.parameters import parameters
+from subgraph.blame.draws import drawn, extended, parameters
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.results.blame import Cure

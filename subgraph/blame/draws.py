@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import SETTINGS
+from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import Record, Value, save
 
@@ -67,3 +72,32 @@ def _drawn(value: Value, k: int, rng: np.random.Generator) -> Any:
         noise = NOISE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
         return (wide + noise).astype(array.dtype)
     return rng.permutation(array.reshape(-1)).reshape(array.shape)
+
+
+def parameters(graph: Graph) -> tuple[str, ...]:
+    """The model's inputs that nodes read in such places only. Complexity: linear in their
+    readers."""
+    return tuple(
+        name for name in graph.inputs if graph.readers.get(name) and _only_sets(graph, name)
+    )
+
+
+def _only_sets(graph: Graph, name: str) -> bool:
+    nodes = [graph.nodes[i] for i in graph.readers[name]]
+    return name not in graph.outputs and all(
+        node.domain in STANDARD
+        and name in node.input
+        and all(
+            k in SETTINGS.get(node.op_type, ()) for k, read in enumerate(node.input) if read == name
+        )
+        for node in nodes
+    )
+
+
+def with_constant_parameters(graph: Graph, region: Region) -> Region:
+    """The region with these inputs as constants of its cut, as if they depended on shapes only."""
+    constant = {*parameters(graph)}.intersection(region.inputs)
+    inputs = tuple(name for name in region.inputs if name not in constant)
+    return replace(
+        region, inputs=inputs, shapes=(*region.shapes, *(n for n in region.inputs if n in constant))
+    )

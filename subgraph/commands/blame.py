@@ -169,9 +169,8 @@ def _releases(
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     """What explains the first finding of a search."""
-    from subgraph.blame.answer import summary
+    from subgraph.blame.answer import explain, summary
     from subgraph.blame.blame import Blame, in_its_surroundings
-    from subgraph.blame.explain import explain
     from subgraph.graph import region as regions
     from subgraph.runtime.deadline import if_time
 

@@ -81,7 +81,8 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, session, sessions
+    from subgraph.bisection.manual import advance, session
+    from subgraph.bisection.manual import session as sessions
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
@@ -268,7 +269,7 @@ def reset(
     yes: bool = option("--yes -y", None, "Do not ask."),
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
-    from subgraph.bisection.manual import sessions
+    from subgraph.bisection.manual import session as sessions
 
     folder = sessions.find(_parent(output), name)
     with sessions.locked(folder):
@@ -310,7 +311,7 @@ def _parent(output: str | None) -> Path:
 @contextmanager
 def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
     """The session that the options name, locked in the block."""
-    from subgraph.bisection.manual import sessions
+    from subgraph.bisection.manual import session as sessions
     from subgraph.bisection.manual.session import Session
 
     folder = sessions.find(_parent(output), name)

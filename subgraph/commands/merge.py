@@ -40,9 +40,9 @@ def merge(
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
+    from subgraph.editing.draft import raised
     from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
-    from subgraph.editing.opset import raised
 
     settings = project.Project()  # what a project says of its model does not fit another
     asked = Asked(

@@ -51,7 +51,7 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import inside
-    from subgraph.editing.opset import raised
+    from subgraph.editing.draft import raised
 
     if not by:
         raise UsageError(

@@ -13,11 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, load
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import canonical_domain, changed_between, imported
+from subgraph.graph.opsets import (
+    canonical_domain,
+    changed_between,
+    imported,
+    newest_opsets,
+    opset_of,
+)
 from subgraph.graph.walk import (
     FunctionKey,
     all_graphs,
@@ -324,3 +330,36 @@ def _called(model: Any) -> set[FunctionKey]:
 def describe(names: Sequence[str], noun: str) -> str:
     """`2 inputs: a, b`."""
     return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
+
+
+def raised(graph: Graph, version: int, folder: Path) -> Graph:
+    """The model in a newer version of ONNX's own operators, as a file in `folder`.
+
+    Raises:
+        UsageError: the version is older than the model's, or newer than onnx knows.
+        ModelError: onnx cannot convert the model.
+    """
+    own = opset_of(graph.model)
+    newest = newest_opsets()[""]
+    if not own <= version <= newest:
+        what = (
+            f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up"
+            f" to {newest}"
+        )
+        raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
+    draft = Draft(graph)
+    functions = list(draft.model.functions)
+    try:
+        with OnnxProcess(graph.path) as process:
+            draft.model = process.convert(draft.model, version)
+    except OnnxError as e:
+        why = clean(" ".join(str(e).split()))
+        raise ModelError(
+            f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}",
+            code="opset.not-convertible",
+        ) from e
+    if functions and not draft.model.functions:  # onnx's converter leaves them out
+        draft.model.functions.extend(functions)
+    path = folder / graph.path.name
+    draft.save(path)
+    return load(path)

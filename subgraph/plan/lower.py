@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from subgraph.editing import opset
 from subgraph.editing.draft import Draft
+from subgraph.editing.draft import raised as raise_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
@@ -51,7 +51,7 @@ def raised(graph: Graph, folder: Path) -> Graph:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    return graph if opset_of(graph.model) >= AXIS_SINCE else opset.raised(graph, AXIS_SINCE, folder)
+    return graph if opset_of(graph.model) >= AXIS_SINCE else raise_opset(graph, AXIS_SINCE, folder)
 
 
 def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:

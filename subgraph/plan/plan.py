@@ -37,8 +37,7 @@ from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.questions import explain_full_model
-from subgraph.trials.reference_movement import ReferenceMovement
+from subgraph.trials.questions import ReferenceMovement, explain_full_model
 from subgraph.trials.score import Judged, not_run
 from subgraph.trials.session import with_own_model
 from subgraph.trials.trial import Trials

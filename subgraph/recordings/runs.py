@@ -18,7 +18,7 @@ from functools import reduce
 from itertools import accumulate, chain
 from pathlib import Path
 
-from subgraph.comparison.noise.casts import find_unrounded
+from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph

@@ -22,7 +22,7 @@ from subgraph.results.common import RuntimeDocument
 from subgraph.results.recorded import IntervalFinding, Suspect
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.search.findings import FindingKind
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import RegionOutcome
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, VerdictDocument
 

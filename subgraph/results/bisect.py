@@ -23,7 +23,7 @@ from subgraph.results.common import (
     WholeDocument,
 )
 from subgraph.search.findings import FindingKind, Outcome
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 SCHEMA: Final = "subcut.bisect/1"

@@ -18,13 +18,19 @@ from typing import TypeAlias
 
 from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Outcome, Purpose
-from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.passes import accumulated, alike, gallop, halve, minor, profile
+from subgraph.search.oracle import Items, Query, QueryKind, RegionOutcome
+from subgraph.search.passes import accumulated, alike, halve, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
 from subgraph.search.passes.everywhere import everywhere
+from subgraph.search.passes.halve import gallop_back
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
-from subgraph.search.passes.shrink import shrink
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.passes.shrink import (
+    ALIKE_INSIDE,
+    alike_inside,
+    is_culprit,
+    shrink,
+    smallest_failing,
+)
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
 
@@ -194,8 +200,8 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)
     for rest in smallest.neighbours(RegionOutcome.MINOR)[:MAX_JUDGED]:
-        piece = yield from minor.smallest_failing(state, rest)
-        if (yield from minor.is_culprit(state, progress.base, piece.items)):
+        piece = yield from smallest_failing(state, rest)
+        if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
             break
     finding = yield from confirmed(state, smallest)
@@ -260,7 +266,7 @@ def _by_halving(progress: Progress) -> Search[Found]:
     state = progress.state
     scope = progress.scope
     begin, end = yield from halve.halve(state, scope, min(progress.searched, len(scope) - 1))
-    start = yield from gallop.back(state, scope, end, begin)
+    start = yield from gallop_back(state, scope, end, begin)
     return scope[begin if start is None else start : end]
 
 
@@ -284,17 +290,17 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
         local = progress.profile.local or {}
         if status is RegionOutcome.MINOR:
             failing.append((last,))
-            if minor.alike_inside(state, last, local.get(last)):
-                state.prove((last,), minor.ALIKE_INSIDE)
+            if alike_inside(state, last, local.get(last)):
+                state.prove((last,), ALIKE_INSIDE)
                 return (last,)
-            if local and (yield from minor.is_culprit(state, progress.base, (last,))):
+            if local and (yield from is_culprit(state, progress.base, (last,))):
                 return (last,)
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:
             return region
         progress.profile = progress.profile.without(last)
     for piece in failing:
-        if (yield from minor.is_culprit(state, progress.base, piece)):
+        if (yield from is_culprit(state, progress.base, piece)):
             return piece
     return None
 

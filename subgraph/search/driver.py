@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from subgraph.search.findings import Counts, Purpose, Step
-from subgraph.search.oracle import Ahead, Answer, Oracle, Query, QueryKind
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import Ahead, Answer, Oracle, Query, QueryKind, RegionOutcome
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from subgraph.search.oracle import Answer, Items, Query
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import Answer, Items, Query, RegionOutcome
 from subgraph.verdict import Signature
 
 

@@ -16,8 +16,15 @@ from functools import partial
 
 from subgraph.search.driver import Driver, Search, SearchStopped
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Items, Query, QueryKind
-from subgraph.search.predicate import NOT_HERE, RegionOutcome, outcome_of
+from subgraph.search.oracle import (
+    NOT_HERE,
+    Answer,
+    Items,
+    Query,
+    QueryKind,
+    RegionOutcome,
+    outcome_of,
+)
 from subgraph.verdict import NO_OUTPUT, Signature, Status
 
 STILL_REPETITION = (

@@ -28,18 +28,17 @@ from subgraph.search.driver import (
     Steps,
 )
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
-from subgraph.search.flaky import MIN_RATE
 from subgraph.search.lookahead import Lookahead
-from subgraph.search.oracle import Answer, Items, Oracle
+from subgraph.search.oracle import Answer, Items, Oracle, RegionOutcome
 from subgraph.search.passes import accumulated
 from subgraph.search.passes.alike import merged
-from subgraph.search.passes.baseline import baseline
+from subgraph.search.passes.baseline import MIN_RATE, baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
-from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Baseline, SearchState
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved
+_KINDS = list(FindingKind)
 
 
 def search(
@@ -213,9 +212,6 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         probe_sensitive=progress.probe_sensitive and not state.aim.flaky,
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
-
-
-_KINDS = list(FindingKind)
 
 
 def _rank(finding: Finding) -> tuple[int, float, Items]:

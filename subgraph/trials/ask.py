@@ -2,7 +2,7 @@
 
 `Asker` is the seam: processes run the candidate (`Processes`), also only from stored
 results, and a person may run it by hand
-(`bisection.manual.person.Person`).
+(`bisection.manual.search.Person`).
 
 The store keeps run results, not verdicts: judging by another criterion needs no new run. One run
 covers all samples; samples that differ in shapes or frozen values are run with separate cuts.
@@ -22,8 +22,7 @@ from subgraph.runtime.worker_pool import NO_TURNS, Turns
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.forms import Form, FormsTried
-from subgraph.trials.judge import Judge
-from subgraph.trials.judge_properties import JudgeProperties
+from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import MemoryLimit, RegionJob, RegionRuns, RunLog
 from subgraph.verdict import Status

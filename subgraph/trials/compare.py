@@ -68,15 +68,13 @@ from subgraph.trials.doubt import (
 )
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.judge import Judge
-from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.preparation import PreparedTrials, prepare
-from subgraph.trials.questions import explain_full_model, find_flaky_outputs
+from subgraph.trials.preparation import PreparedTrials, age, prepare
+from subgraph.trials.questions import ReferenceMovement, explain_full_model, find_flaky_outputs
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.reference_movement import ReferenceMovement
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
-from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
 from subgraph.verdict import (
     Judgement,

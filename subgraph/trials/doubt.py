@@ -30,7 +30,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
 from subgraph.trials.judge import Judge
-from subgraph.trials.pieces import pieces_between_quantizers, run_pieces
+from subgraph.trials.pooled_runs import pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, is_mute
 

@@ -18,10 +18,10 @@ import numpy as np
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
-from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
+from subgraph.comparison.noise.noise import BatchNoise, batched, of_sample
 from subgraph.comparison.where import compared, limited
 from subgraph.errors import BackendError, InputError, ModelError
-from subgraph.graph.graph import CONSTANT
+from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
@@ -30,6 +30,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, Value
 from subgraph.text import from_run
 from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.model_writer import ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
 from subgraph.types import Array
@@ -397,3 +398,29 @@ def _limited(value: Value, mask: Array | None) -> Value:
     if mask is None or not isinstance(value, np.ndarray) or value.shape != mask.shape:
         return value
     return np.asarray(value[mask])
+
+
+class JudgeProperties:
+    """Properties of an object with a judge."""
+
+    judge: Judge
+
+    @property
+    def model(self) -> ReferenceModel:
+        """The model on the reference: values, cuts, rounding noise."""
+        return self.judge.model
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        return self.judge.model.graph
+
+    @property
+    def runtime(self) -> CandidateRuntime:
+        """The runtime under test."""
+        return self.judge.runtime
+
+    @cached_property
+    def writer(self) -> ModelWriter:
+        """The writer of the models that the candidate is given."""
+        return ModelWriter(self.model, self.runtime)

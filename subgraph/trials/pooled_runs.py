@@ -7,20 +7,35 @@ with the region alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
 
+from subgraph.errors import ModelError, OutOfTime
+from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
-from subgraph.graph.region import Region
+from subgraph.graph.quantization import makes_steps
+from subgraph.graph.region import Region, above_until
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import digest
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 
 POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
+POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
+MAX_SECONDS, MAX_WHOLE = (
+    60.0,
+    10,
+)  # limit of all runs: the longer of a time, and of so many runs of the full model
+Shown = TypeVar("Shown")
 
 
 def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
@@ -99,3 +114,153 @@ def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
             options=trials.runtime.candidate.options,
         )
         return trials.runtime.workers.run(job)
+
+
+def run_pieces(
+    trials: Trials,
+    regions: Sequence[Region],
+    judge: Callable[[Region, RunResult], Shown],
+    is_conclusive: Callable[[Shown], bool],
+    most: float = math.inf,
+    part: float = 1.0,
+) -> Iterator[Shown | None]:
+    """Judge each region; None where the candidate was not asked.
+
+    Args:
+        judge: turns the result of a region into what it shows.
+        is_conclusive: whether this suffices if the region ran in a pool; otherwise it is run alone.
+        most: number of new runs after which no further one is made.
+        part: share of the time limit that these regions may take.
+    """
+    whole = trials.verdict(trials.model.whole())
+    limit = part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
+    end = time.monotonic() + trials.runtime.workers.deadline.timeout(limit)
+    most += trials.log.extra_runs
+
+    def is_over() -> bool:
+        return time.monotonic() > end or trials.log.extra_runs >= most
+
+    for first in range(0, len(regions), POOL):
+        some = regions[first : first + POOL]
+        can_pool = len(some) > 1 and trials.ask.takes_merged_cuts and not is_over()
+        pooled = _pooled(trials, some) if can_pool else [None] * len(some)
+        for region, result in zip(some, pooled, strict=True):
+            try:
+                shown = judge(region, result) if result else None
+                if shown is None or not is_conclusive(shown):
+                    shown = None if is_over() else judge(region, trials.run_extra(region))
+                yield shown
+            except (ModelError, OutOfTime):
+                yield None
+
+
+def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
+    """The result of each region in its pool, where it has one."""
+    try:
+        return pooled_results(trials, regions)
+    except (ModelError, OutOfTime):
+        return [None] * len(regions)
+
+
+def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
+    """For each quantizer and each model output, the region that computes it from the quantized
+    values before it.
+
+    A region ends with the nodes that dequantize its codes, as runtimes fuse them. Codes that are
+    only quantized again have no region: the second quantizer's has both.
+    """
+    graph = model.graph
+    whole = model.whole()
+    quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
+    kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
+    quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
+    names = {name for some in quantized for name in some}
+    ends = [(_dequantized(graph, some), names - _requantized(graph, some)) for some in quantized]
+    ends += [((name,), names) for name in whole.outputs if name not in names]
+    regions = [above_until(graph, some, stops.__contains__) for some, stops in ends]
+    return [region for region in regions if region]
+
+
+def _dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
+    """What all readers of codes dequantize; the codes themselves if others read them."""
+    readers = [i for name in codes for i in graph.readers.get(name, ())]
+    are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
+    if not are_undone or not {*codes}.isdisjoint(graph.outputs):
+        return codes
+    return [name for i in readers for name in graph.makes[i]]
+
+
+def _requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
+    """The codes themselves, and those that are dequantized to make them: a runtime may drop one of
+    the two quantizers."""
+    source = graph.maker.get(graph.reads[graph.maker[codes[0]]][0])
+    if source is None or graph.ops[source] != "DequantizeLinear":
+        return {*codes}
+    return {*codes, graph.reads[source][0]}
+
+
+class ParallelRuns:
+    """Runs of one candidate, `jobs` at once, first come first served. Use it as a context manager.
+
+    There are twice as many threads: the candidate waits for no cut that is being written.
+    What has not begun when the block ends is not run. Where it ends by an error, the runs that go
+    on are ended.
+    """
+
+    def __init__(self, trials: Trials, jobs: int) -> None:
+        self.trials = trials.limited_to(jobs)
+        self.jobs = jobs
+        self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
+        self._running: dict[Region, Future[RunResult]] = {}
+        self._seconds: dict[Region | None, float] = {}
+
+    def begin(self, *regions: Region) -> None:
+        """Run these regions, each once, when it is their turn."""
+        for region in regions:
+            if region not in self._running:
+                self._running[region] = self._executor.submit(self._run, region)
+
+    def result(self, region: Region) -> RunResult:
+        """A region's result; waits for it.
+
+        Raises:
+            BackendError: the candidate cannot be used. ModelError: the reference cannot give the
+                values.
+        """
+        self.begin(region)
+        return self._running[region].result()
+
+    def verdict(self, region: Region) -> Verdict:
+        """The verdict on a region; waits for its run.
+
+        Raises: as `result`.
+        """
+        return self.trials.judge.verdict(region, self.result(region))
+
+    def verdicts(self, regions: Sequence[Region | None]) -> Iterator[Verdict | None]:
+        """The verdict on each region in this order, all of which begin at once; None for None.
+
+        Raises: as `result`.
+        """
+        self.begin(*filter(None, regions))
+        for region in regions:
+            yield self.verdict(region) if region else None
+
+    def seconds(self, regions: Sequence[Region | None]) -> float:
+        """How long a build and run of these took in the mean; 0 for what was stored or gave
+        nothing."""
+        taken = [self._seconds[region] for region in regions if region in self._seconds]
+        return fmean(taken) if taken else 0.0
+
+    def _run(self, region: Region) -> RunResult:
+        result = self.trials.run(region)
+        self._seconds[region] = 0.0 if result.stored else result.build + result.run
+        return result
+
+    def __enter__(self) -> ParallelRuns:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            self.trials.runtime.workers.close()
+        self._executor.shutdown(cancel_futures=True)

@@ -2,11 +2,18 @@
 
 1. Does the candidate give outputs, and does the code around it keep its contract? `preflight`
    raises an error if not.
-2. Does the reference repeat itself if it splits its work in another way? `reference_movement`
-3. Do the outputs agree in the runtime's own full precision? `precise_setting`
+2. Does the reference repeat itself if it splits its work in another way? `find_reference_movement`
+3. Do the outputs agree in the runtime's own full precision? `find_precise_setting`
 4. Does the candidate repeat itself? Its failure has to repeat in another process before anything
    explains it; `ask.FullModelMode` notes sessions that contradict themselves.
 5. Are the open dimensions the reason? `ask.Processes.try_pinned_shapes`
+
+OpenVINO computes in bfloat16 where the processor has it, GPUs in TF32: one question for the
+setting for full precision costs three runs at most, and a search would end at nodes that are right.
+A model that finds the scales of its quantized values as it runs returns other values with another
+number of threads, since each thread may have a separate scale: a candidate that differs by no more
+than the reference does from itself is right. Parts of the batch are not tried: if the first axis is
+no batch, they have other outputs, and would excuse any candidate.
 
 The first explanation ends the questions, and no node is searched then. Every verdict on the full
 model also asks whether an agreement was earned (`comparison.evidence`).
@@ -16,24 +23,29 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from subgraph.errors import OutputError
+from subgraph.comparison.metrics import norm
+from subgraph.comparison.pair import differences
+from subgraph.errors import OutOfTime, OutputError, SubcutError
+from subgraph.graph.quantization import finds_scales
 from subgraph.results.common import PreciseSetting
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
-from subgraph.trials.precise_setting import find_precise_setting
-from subgraph.trials.reference_movement import ReferenceMovement, find_reference_movement
+from subgraph.storage.tensors import Record
+from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.region_runs import RunLog
+from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status
+from subgraph.types import Array
+from subgraph.verdict import NUMBERS, Status, is_mute
 
 log = logging.getLogger("subcut")
 
 MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
-Explanation: TypeAlias = PreciseSetting | ReferenceMovement
-Question: TypeAlias = Callable[[Trials, RunResult], Explanation | None]
-
-QUESTIONS: tuple[Question, ...] = (find_reference_movement, find_precise_setting)
 
 
 def explain_full_model(trials: Trials) -> Explanation | None:
@@ -89,3 +101,135 @@ def is_flaky(trials: Trials) -> bool:
         again = trials.verdict(whole, repetition=1, fresh=True)
     is_same = (first.status, first.signature) == (again.status, again.signature)
     return not is_same or trials.ask.contradicts_itself
+
+
+RUNS = 2  # in processes of their own: a candidate that varies may agree once by chance
+FOLDER = "precise"
+
+
+def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | None:
+    """Return the setting with which the full model agrees.
+
+    Args:
+        trials: The candidate as the user runs it.
+        result: What it returned for the full model.
+
+    Returns:
+        None if the model does not fail by numbers, the runtime has no setting that is more precise
+        than its present one, or the model fails with that as well.
+    """
+    runtime = trials.runtime
+    options = runtime.about.exact
+    signature = trials.judge.verdict(trials.model.whole(), result).signature
+    if not options or signature not in NUMBERS:
+        return None
+    candidate = replace(runtime.candidate, options=dict(options), precision=None)
+    try:
+        with with_candidate(trials, candidate, FOLDER) as precise:
+            claim = precise.runtime.about.precision
+            if claim.eps >= runtime.about.precision.eps or not _agrees(precise, trials.log):
+                return None
+            changed = _changed(runtime.candidate.options, options)
+            return PreciseSetting(changed, claim, runtime.about.precision)
+    except SubcutError as e:  # it is not available here: the search goes on without it
+        log.debug("the setting for full precision is not tried: %s", e.what)
+        return None
+
+
+def _agrees(trials: Trials, log: RunLog) -> bool:
+    whole = trials.model.whole()
+    for k in range(RUNS):
+        with log.count_as_extra(whole):
+            verdict = trials.verdict(whole, repetition=k, fresh=k > 0)
+        if verdict.status is not Status.AGREE or verdict.is_mute:
+            return False
+    return True
+
+
+def _changed(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if present.get(name) != value}
+
+
+THREADS = (1, 2)
+MAX_ERROR_RATIO = 2.0  # of the movement: two correct runs may move in opposite directions
+
+
+@dataclass(frozen=True)
+class ReferenceMovement:
+    """A movement of the reference that explains the candidate's outputs.
+
+    Attributes:
+        way: How its work was split: `1 and 2 threads`.
+    """
+
+    way: str
+
+    @property
+    def says(self) -> str:
+        """The reason in a line."""
+        return f"because the reference itself moves as much with {self.way}"
+
+
+def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovement | None:
+    """Return the movement that explains the candidate's outputs of the full model.
+
+    Args:
+        trials: The candidate.
+        result: The candidate's outputs.
+
+    Returns:
+        None if the outputs agree or differ by more than numbers, the model finds no scales as it
+        runs, or the reference moves by less.
+    """
+    model = trials.model
+    verdict = trials.judge.verdict(model.whole(), result)
+    names = {j.name for j in verdict.outputs if j.status is not Status.AGREE and not is_mute(j)}
+    is_numeric = verdict.signature in (None, *NUMBERS)
+    are_tensors = all(model.values.records[0][name].form == "tensor" for name in names)
+    is_dynamic = any(map(finds_scales, model.graph.nodes)) and not model.graph.random_nodes
+    if not (names and is_numeric and are_tensors and is_dynamic):
+        return None
+    try:
+        expected = _read_outputs(model.values.records, names)
+        errors = list(map(_measure_distance, expected, _read_outputs(result.tensors, names)))
+        for way, moved in _iter_ways(model, names):
+            movements = map(_measure_distance, expected, moved)
+            pairs = zip(errors, movements, strict=True)
+            if all(error <= MAX_ERROR_RATIO * movement < math.inf for error, movement in pairs):
+                return ReferenceMovement(way)
+    except OutOfTime:
+        raise
+    except SubcutError as e:
+        log.debug("the reference is not run in another way: %s", e.what)
+    return None
+
+
+def _read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
+    return [sample[name].array() for sample, name in itertools.product(samples, names)]
+
+
+def _measure_distance(expected: Array, given: Array) -> float:
+    """Return the distance of an output; infinite if the shapes differ."""
+    is_alike = expected.shape == given.shape
+    return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
+
+
+def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[str, list[Array]]]:
+    """Yield the reference's outputs, each time computed in another way."""
+    own = model.reference
+    threads = own.options.get("threads", 0)
+    for number in THREADS if own.fixed else ():
+        if number == threads:
+            continue
+        with Reference(own.backend, {**own.options, "threads": number}, python=own.python) as other:
+            other.share(own.deadline)
+            values = model.values.with_inputs(model.values.records, other)
+            values.need(names)
+            least, most = sorted((number, threads))
+            yield f"{least} and {most} threads", _read_outputs(values.records, names)
+
+
+Explanation: TypeAlias = PreciseSetting | ReferenceMovement
+Question: TypeAlias = Callable[[Trials, RunResult], Explanation | None]
+
+QUESTIONS: tuple[Question, ...] = (find_reference_movement, find_precise_setting)

@@ -76,7 +76,7 @@ class ReferenceModel:
         roundings: runs the ONNX model itself, where the reference runs the module that it was
             exported from.
         choice: which outputs are compared, and where.
-        unrounded: Casts that a translation added, as `casts.find_unrounded` returns them.
+        unrounded: Casts that a translation added, as `find_unrounded` returns them.
         cache: what was computed of the model; views of the same model share it.
     """
 

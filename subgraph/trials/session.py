@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.comparison.judge import parse_criterion
-from subgraph.comparison.noise.casts import find_unrounded
+from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import ModelError, UnknownName
 from subgraph.graph.graph import Graph, load

@@ -10,8 +10,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.trials.ask import Asker, Processes
 from subgraph.trials.candidate_runtime import CandidateRuntime
-from subgraph.trials.judge import Judge
-from subgraph.trials.judge_properties import JudgeProperties
+from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
 from subgraph.verdict import Verdict

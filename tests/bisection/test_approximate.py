@@ -1,7 +1,4 @@
-"""An error beyond rounding and within what approximate kernels may do: which of the two is it?
-
-Covers `trials.pieces`.
-"""
+"""An error beyond rounding and within what approximate kernels may do: which of the two is it?"""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pytest
 from subgraph.documents import from_json
 from subgraph.reports import replay_words
 from subgraph.results.bisect import BisectDocument
-from subgraph.trials import pieces
+from subgraph.trials import pooled_runs
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
@@ -265,8 +262,8 @@ def test_kernel_that_was_not_looked_at_is_no_culprit(
 ) -> None:
     """On a slow machine the time was used up before it, and the search by rounding alone called it
     wrong."""
-    monkeypatch.setattr(pieces, "MAX_SECONDS", -1.0)
-    monkeypatch.setattr(pieces, "MAX_WHOLE", -1)
+    monkeypatch.setattr(pooled_runs, "MAX_SECONDS", -1.0)
+    monkeypatch.setattr(pooled_runs, "MAX_WHOLE", -1)
     done = asked(tmp_path, "bisect", "Exp", 1e-3)
     assert (done.code, done.document["findings"]) == (0, []), done.out
     assert has_line(done.document["pieces"], "approximate", "1 Exp", "1.0e-03")

@@ -1,7 +1,7 @@
 """`subcut bisect` as a user meets it: real commands, real faults, killed and continued.
 
 Covers `bisection.bisection`, `bisection.options`, `bisection.oracle`, `bisection.items`,
-`bisection.seen_runs`, `bisection.error_shares`, `bisection.in_place`, `bisection.describe`,
+`bisection.error_shares`, `bisection.in_place`, `bisection.describe`,
 `bisection.document` and `bisection.result_folder`; `bisection.costs` is covered by
 `tests/trials/test_candidate_model.py`.
 """

@@ -1,5 +1,4 @@
-"""A culprit with a body: the search goes on inside. Covers `bisection.inside` and
-`bisection.inner_search`."""
+"""A culprit with a body: the search goes on inside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A model that quantizes itself is judged by its own steps; where these move the whole beyond use,
 by its pieces.
-
-Covers `trials.pieces`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from subgraph.bisection.runs_ahead import Ran, RunsAhead
+from subgraph.bisection.oracle import Ran, RunsAhead
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel, ended_by_cancel

@@ -1,7 +1,7 @@
 """What is to blame, and what cures it, for faults that are planted.
 
 Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answer`,
-`blame.explain`, `blame.rewritten` and `commands.blame`.
+`blame.rewritten` and `commands.blame`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.blame.equivalence import DIFFERENT, IDENTICAL, NOISE, NOT_RUN, OriginalRegion
+from subgraph.blame.rewritten import DIFFERENT, IDENTICAL, NOISE, NOT_RUN, OriginalRegion
 from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models

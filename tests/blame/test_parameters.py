@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.blame.draws import drawn
-from subgraph.blame.parameters import parameters, with_constant_parameters
+from subgraph.blame.draws import drawn, parameters, with_constant_parameters
 from subgraph.graph import region
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models

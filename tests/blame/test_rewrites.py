@@ -22,8 +22,8 @@ from onnx.reference import ReferenceEvaluator
 
 from benchmarks.real import FIXTURES
 from subgraph import cut, plugins
-from subgraph.blame.equivalence import IDENTICAL, NOISE, NOT_RUN, OriginalRegion
 from subgraph.blame.rewrites import Rewriting, rewritings
+from subgraph.blame.rewritten import IDENTICAL, NOISE, NOT_RUN, OriginalRegion
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.runtime.candidate import parse

@@ -1,6 +1,6 @@
 """`subcut replace`, `merge` and `remove`: what a user types and reads.
 
-Covers `commands.edited`, `editing.inside` and `editing.opset`.
+Covers `commands.edited` and `editing.inside`.
 """
 
 from __future__ import annotations

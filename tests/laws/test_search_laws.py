@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.scenarios import FAMILIES, Scenario, run, scenario, tally
 from subgraph.search import FindingKind, QueryKind, Settings
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import RegionOutcome
 from tests.helpers.examples import examples
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000

@@ -1,7 +1,7 @@
 """The parts of a search, each by itself.
 
-Covers `search.order`, `search.driver`, `search.state`, `search.predicate`, `search.flaky`,
-`search.oracle`, `search.passes.halve`, `search.passes.gallop`, `search.passes.shrink` and
+Covers `search.order`, `search.driver`, `search.state`, `search.oracle`,
+`search.passes.halve`, `search.passes.shrink` and
 `search.passes.profile`.
 """
 
@@ -17,12 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
-from subgraph.search import flaky, order
+from subgraph.search import order
 from subgraph.search.driver import Driver, Search, SearchStopped, Settings
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, ErrorShare, ItemStatuses, Query, QueryKind
-from subgraph.search.passes import gallop, halve, profile, shrink
-from subgraph.search.predicate import RegionOutcome, outcome_of
+from subgraph.search.oracle import (
+    Answer,
+    ErrorShare,
+    ItemStatuses,
+    Query,
+    QueryKind,
+    RegionOutcome,
+    outcome_of,
+)
+from subgraph.search.passes import baseline, halve, profile, shrink
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, Signature, Status
 from tests.helpers.examples import examples
@@ -94,12 +101,12 @@ def test_halving_finds_where_a_fault_ends(n: int, data: st.DataObject) -> None:
 def test_galloping_finds_the_shortest_end_that_fails(n: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, n - 1))
     state = new_state(faulty(chain(n), {first, n - 1}))
-    assert result(state, gallop.back(state, tuple(range(n)), n, 0)) == first
+    assert result(state, halve.gallop_back(state, tuple(range(n)), n, 0)) == first
     length = n - first
     assert state.driver.counts.total() <= 2 * length.bit_length()
     state = new_state(faulty(chain(n), {first, n - 1}))
-    unknown = result(state, gallop.back(state, tuple(range(n)), n, None))
-    assert unknown == (first if length <= gallop.LONGEST else None)
+    unknown = result(state, halve.gallop_back(state, tuple(range(n)), n, None))
+    assert unknown == (first if length <= halve.LONGEST else None)
 
 
 @LAW
@@ -237,17 +244,17 @@ def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:
 @LAW
 @given(st.floats(0.3, 0.99), st.floats(0.001, 0.1))
 def test_so_many_passes_are_enough_and_one_less_is_not(rate: float, error: float) -> None:
-    n = flaky.passes_needed(rate, error)
+    n = baseline.passes_needed(rate, error)
     assert (1 - rate) ** n <= error * (1 + 1e-6)
     assert n == 1 or (1 - rate) ** (n - 1) > error * (1 - 1e-6)
 
 
 def test_wilson_interval_of_8_in_10() -> None:
-    assert list(flaky.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
+    assert list(baseline.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
 
 
 def test_wilson_interval_without_runs_is_unbounded() -> None:
-    assert flaky.wilson(0, 0) == (0.0, 1.0)
+    assert baseline.wilson(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -257,24 +264,24 @@ def test_wilson_interval_without_runs_is_unbounded() -> None:
 def test_region_reproduces_the_failure_of_a_model_that_always_fails(
     failed: int, runs: int, expected: bool
 ) -> None:
-    assert flaky.reproduces(failed, runs, runs, runs) is expected
+    assert baseline.reproduces(failed, runs, runs, runs) is expected
 
 
 def test_region_that_hardly_ever_fails_reproduces_nothing() -> None:
-    assert not flaky.reproduces(1, 8, 2, 8)
-    assert flaky.reproduces(2, 8, 2, 8)
+    assert not baseline.reproduces(1, 8, 2, 8)
+    assert baseline.reproduces(2, 8, 2, 8)
 
 
 def test_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
-    assert flaky.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
-    assert flaky.careful_rate(0, 8) == flaky.MIN_RATE
+    assert baseline.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
+    assert baseline.careful_rate(0, 8) == baseline.MIN_RATE
 
 
 def test_failure_in_each_run_needs_one_pass() -> None:
     assert (
-        flaky.passes_needed(0.5, 0.01),
-        flaky.passes_needed(0.9, 0.01),
-        flaky.passes_needed(1.0),
+        baseline.passes_needed(0.5, 0.01),
+        baseline.passes_needed(0.9, 0.01),
+        baseline.passes_needed(1.0),
     ) == (7, 2, 1)
 
 

@@ -3,7 +3,7 @@ candidates.
 
 Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`,
 `search.passes.alike`, `search.passes.baseline`, `search.passes.confirm`,
-`search.passes.everywhere`, `search.passes.minor` and `search.passes.inside`.
+`search.passes.everywhere` and `search.passes.inside`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Several runs at once: as many as asked for, each region once, judged in order. Covers
-`trials.parallel_runs`.
+"""Several runs at once: as many as asked for, each region once, judged in order.
 
 The candidate writes a log and waits in the middle of its runs while a file tells it to, so no test
 needs a clock.
@@ -19,7 +18,7 @@ from subgraph.graph.graph import load
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.compare import Comparison, compare_tensors
-from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status

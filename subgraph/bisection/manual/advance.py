@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.person import Pending
-from subgraph.bisection.manual.search import ManualBisection
+from subgraph.bisection.manual.search import ManualBisection, Pending
 from subgraph.bisection.manual.session import (
     WORDS,
     FedSample,
     LoggedTask,
     Session,
+    clear,
 )
-from subgraph.bisection.manual.sessions import clear
 from subgraph.bisection.manual.tasks import Task, TaskFormat, read_task, span_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.errors import UsageError

@@ -20,7 +20,7 @@ One file per rewriting. To add one, put a file like this into this folder:
 same inputs and outputs. `each` tries forms on nodes: a form appends the nodes that take one node's
 place to a `Substitution`, and returns words that the node's name ends, or "" where it does not fit.
 What a rewriting yields may be invalid, or wrong for some values: models that onnx refuses are left
-out here, and none counts before `blame.equivalence` has proven it.'''
+out here, and none counts before `blame.rewritten` has proven it.'''
 
 from __future__ import annotations
 

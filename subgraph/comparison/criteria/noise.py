@@ -58,7 +58,7 @@ the output is, it is unresolved, with the label "steps": the pieces between the 
 half as much.
 
 An output of the model without slices, of fewer than 100 numbers, is judged over its samples as
-well, as a batch, where there are four (`comparison.noise.batch`). With fewer, below fp32 or by
+well, as a batch, where there are four (`comparison.noise.noise.batched`). With fewer, below fp32 or by
 steps, it is unresolved if one element of it is off by more than half of its own value and of the
 cap at once; or half of them are, by a tenth of the cap.
 
@@ -122,6 +122,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
+from subgraph.comparison.criteria._decisions import jaccard_distance, misranked
 from subgraph.comparison.criteria._floats import (
     CAP,
     JUMP_RUNS,
@@ -131,7 +132,6 @@ from subgraph.comparison.criteria._floats import (
     K,
     shape_varies,
 )
-from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied

@@ -9,10 +9,11 @@ from inputs, weights and casts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from subgraph.comparison.noise.perturb import is_exact
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
@@ -24,6 +25,7 @@ from subgraph.graph.properties import (
     PARAMETERS,
     RANDOM_OPS,
     RANKS,
+    REARRANGES,
     SHAPE_OPS,
     STEPS,
     VALUE_SIZED,
@@ -31,11 +33,15 @@ from subgraph.graph.properties import (
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, called
+from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
+from subgraph.types import Array
 
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
+# Ops that make no new values; a Cast to a wider type is one.
+CARRIERS = REARRANGES | {"Cast"}
 
 
 @dataclass
@@ -83,7 +89,7 @@ def find_rounding_sites(
     graph: Graph, region: Region, records: Mapping[str, Record], unrounded: Collection[str] = ()
 ) -> RoundingSites:
     """Where rounding acts. `records`: of the region's inputs at least; `unrounded`: as of
-    `casts.find_unrounded`. Complexity: linear in the nodes above it.
+    `find_unrounded`. Complexity: linear in the nodes above it.
 
     Raises:
         ModelError: the graph has a cycle.
@@ -332,3 +338,47 @@ def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:
     return node.op_type == "Cast" and "float" not in cast_type(node)
+
+
+def find_unrounded(
+    graph: Graph, known: Collection[str], value: Callable[[str], Array]
+) -> dict[str, str]:
+    """Results of narrow Casts, by which whatever computed the values does not round, and the
+    tensors that show it.
+
+    A runtime may keep float32 between such Casts. A translation may not: where the original has the
+    Cast, its values are those of the narrow type.
+
+    Args:
+        known: tensors that have a value. value: the one of a tensor, as the original computes it.
+    """
+    found = {}
+    for i in range(len(graph.nodes)):
+        type_ = (
+            Precision.of_type(cast_type(graph.nodes[i]))
+            if graph.ops[i] == "Cast"
+            else Precision.FP32
+        )
+        if not type_.narrow:
+            continue
+        seen = next((n for n in _carried(graph, graph.makes[i][0]) if n in known), None)
+        if (
+            seen is not None
+            and (values := value(seen)).dtype.kind == "f"
+            and not is_exact(values, type_)
+        ):
+            found[graph.makes[i][0]] = seen
+    return found
+
+
+def _carried(graph: Graph, name: str) -> Iterator[str]:
+    """The tensors that hold the values of this one; the nearest first."""
+    names = [name]
+    for held in names:
+        yield held
+        readers = [
+            i
+            for i in graph.readers.get(held, ())
+            if graph.ops[i] in CARRIERS and graph.reads[i][0] == held
+        ]
+        names += [graph.makes[i][0] for i in readers]

@@ -36,7 +36,7 @@ from subgraph.comparison.noise.rounding_nodes import (
 from subgraph.comparison.precision import FLOATS, wider
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, opset_of
-from subgraph.graph.quantization import QUANTIZERS
+from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.graph.walk import assign, bodies
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
@@ -46,6 +46,7 @@ KEYS = (
 )
 MARK = ":subcut:"  # in the names of all that is inserted
 NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
+STEPPED = ("int8", "uint8")  # types that TensorFlow Lite adds with any scale
 
 
 @dataclass(frozen=True)
@@ -290,3 +291,35 @@ class _Instrumentation:
             return "", []
         check = self.sums("Sum", *(node.output[0] for node in self.sums.nodes))
         return check, self.sums.nodes[-1:]
+
+
+def add_steps(
+    model: protobuf.ModelProto, stepped: dict[str, tuple[str, list[int]]], outputs: Sequence[str]
+) -> Instrumented:
+    """Change the model of a cut. `stepped`: type and shape of each tensor that is moved; `outputs`:
+    what the model gives then."""
+    nodes = []
+    shifts = dict[str, str]()
+    read = {name for node in model.graph.node for name in node.input}
+    for node in model.graph.node:
+        node.input[:] = [
+            f"{name}{MARK}moved" if name in shifts.values() else name for name in node.input
+        ]
+        nodes.append(node)
+        for name in node.output:
+            if name in stepped and name in read:
+                shift = f"{name}{MARK}shift"
+                shifts[shift] = name
+                nodes.append(
+                    helper.make_node(
+                        TFLITE_SHIFT, [name, shift], [f"{name}{MARK}moved"], domain=TFLITE
+                    )
+                )
+    infos = [
+        helper.make_tensor_value_info(s, TYPE_NUMBERS[stepped[n][0]], stepped[n][1])
+        for s, n in shifts.items()
+    ]
+    model.graph.input.extend(infos)
+    assign(model.graph.node, nodes)
+    set_outputs(model, outputs)
+    return Instrumented("", (), {}, shifts, "")

@@ -26,9 +26,14 @@ from subgraph.comparison.noise.analysis import (
     find_rounding_sites,
 )
 from subgraph.comparison.noise.element_types import element_types
-from subgraph.comparison.noise.instrument import Change, instrument_model, set_outputs
+from subgraph.comparison.noise.instrument import (
+    STEPPED,
+    Change,
+    add_steps,
+    instrument_model,
+    set_outputs,
+)
 from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
-from subgraph.comparison.noise.tflite_steps import STEPPED, add_steps
 from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
@@ -102,7 +107,7 @@ class NoiseSampler:
     Attributes:
         tensors: records of the region's inputs, shapes and outputs at least, with absolute files.
         scratch: folder for intermediate values; the caller removes it.
-        unrounded: as of `casts.find_unrounded`.
+        unrounded: as of `find_unrounded`.
     """
 
     graph: Graph

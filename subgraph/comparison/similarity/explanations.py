@@ -18,14 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison.similarity.distance import (
-    MIN_ELEMENTS,
-    Distance,
-    fit_line,
-    measure_distance,
-    sample,
-)
-from subgraph.comparison.similarity.quantized import find_grid
+from subgraph.comparison.noise.perturb import round_to_claim
+from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
 from subgraph.types import Array
@@ -36,6 +30,16 @@ EQUALLY_GOOD = 10.0  # times the residual of the best explanation
 EXACT = 1e-6  # of the spread: no residual counts as smaller
 MAX_EXPLANATIONS = 3  # that fit equally well; more tell nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
+MAX_SAMPLE = 4096  # elements
+MIN_ELEMENTS = 16  # that a straight line is fitted to
+NEGLIGIBLE = 1e-3  # offset, of the spread
+MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
+MIN_VALUES = 32  # other than 0; fewer may lie on a grid by chance
+MAX_OWN = 0.5  # of the reference's values may lie on it as well
+MIN_LEVELS = 8
+MAX_LEVELS = 256
+MIN_FINER = 4  # times as many values in the reference: else it is quantized itself
+MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
 @dataclass(frozen=True)
@@ -222,3 +226,152 @@ def _describe_overflow(reference: Array, candidate: Array) -> str:
 def join_explanations(explanations: Iterable[Explanation]) -> str:
     """Explanations that fit equally well, in one line."""
     return ", or ".join(e.text for e in explanations)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Distance of two arrays. largest: over the spread (largest less smallest value) of the second
+    array. mean: over its mean distance from its mean."""
+
+    largest: float
+    mean: float
+
+    def exceeds(self, limit: float) -> bool:
+        """Is one of the numbers larger? Not if they are NaN."""
+        return max(self.largest, self.mean) > limit
+
+    def explains(self, before: Distance, allowed: float) -> bool:
+        """Are both numbers within `allowed`, and far smaller than before?"""
+        drops = self.largest * MIN_DROP <= before.largest and self.mean * MIN_DROP <= before.mean
+        return max(self.largest, self.mean) <= allowed and drops
+
+
+def measure_distance(x: Array, y: Array) -> Distance:
+    """Of equally shaped arrays. Infinite if NaN or infinity of y differ from x; NaN if those of x
+    alone do."""
+    y = y.reshape(-1).astype(np.float64, copy=False)
+    d = np.abs(differences(x.reshape(-1), y))
+    finite = np.isfinite(y)
+    if not finite.all():
+        d[~finite & (d != 0)] = np.inf
+        y = y[finite]
+    if not y.size:
+        return Distance(math.inf, math.inf)
+    spread = float(np.ptp(y))
+    deviation = float(np.abs(y - y.mean()).mean())
+    largest = float(d.max())
+    mean = float(d.mean())
+    return Distance(
+        largest / spread if spread else math.inf, mean / deviation if deviation else math.inf
+    )
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """candidate = scale · reference + offset."""
+
+    scale: float
+    offset: float
+
+    def apply(self, x: Array) -> Array:
+        """Return what the line makes of an array."""
+        return np.asarray(self.scale * x.astype(np.float64) + self.offset)
+
+    def describe(self, spread: float) -> str:
+        """Return the line as a formula; without an offset that is small beside the spread of the
+        candidate's values."""
+        offset = f" {self.offset:+.4g}" if abs(self.offset) > NEGLIGIBLE * spread else ""
+        return f"candidate = {self.scale:.5g} · reference{offset}".replace("-", "−")
+
+
+def fit_line(x: Array, y: Array) -> LinearMap | None:
+    """Fit the least-squares line over the elements finite in both; None if x is constant or there
+    are too few."""
+    finite = np.isfinite(x) & np.isfinite(y)
+    if np.count_nonzero(finite) < MIN_ELEMENTS:
+        return None
+    x, y = x[finite], y[finite]
+    centered = x - x.mean()
+    variance = float(centered @ centered)
+    scale = float(centered @ y) / variance if variance else 0.0
+    return LinearMap(scale, float(y.mean() - scale * x.mean())) if scale else None
+
+
+def sample(*arrays: Array) -> tuple[Array, ...]:
+    """The same elements of equally shaped arrays, flat, float64: all if there are few, else a fixed
+    sample."""
+    if arrays[0].size <= MAX_SAMPLE:
+        return tuple(a.reshape(-1).astype(np.float64) for a in arrays)
+    rng = np.random.default_rng(0)
+    at = tuple(rng.integers(0, size, MAX_SAMPLE) for size in arrays[0].shape)
+    return tuple(a[at].astype(np.float64) for a in arrays)
+
+
+def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | None:
+    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is none.
+
+    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has few values.
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    >>> find_grid(x, x.astype(np.float16).astype(np.float32)), find_grid(x, x)
+    ((<Precision.FP16: 'fp16'>, "every value is one of float16, the reference's are not"), None)
+    """  # noqa: E501
+    if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in (
+        "float32",
+        "float64",
+    ):
+        return None
+    x, y = (
+        _nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate)
+    )
+    if y.size < MIN_VALUES or not x.size:
+        return None
+    for claim in (Precision.BF16, Precision.FP16):
+        own = _on_grid(x, claim).mean() <= MAX_OWN
+        if (
+            own
+            and _needs_floats(y)
+            and _on_grid(y, claim).all()
+            and _on_grid(_nonzero(candidate), claim).all()
+        ):
+            return claim, f"every value is one of {claim.dtype}, the reference's are not"
+    words = (
+        _describe_levels(_nonzero(reference), _nonzero(candidate))
+        if np.unique(y).size <= MAX_LEVELS
+        else ""
+    )
+    return (Precision.INT8, words) if words else None
+
+
+def _nonzero(values: Array) -> Array:
+    """The finite values without 0, which is on every grid."""
+    flat = values.reshape(-1)
+    return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
+
+
+def _needs_floats(values: Array) -> bool:
+    """Whether there are many different values that 8 bits cannot hold: every type holds a constant,
+    a mask or small integers."""
+    step = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 8)
+    return bool(np.unique(values).size >= MIN_LEVELS and (values % step).any())
+
+
+def _on_grid(values: Array, claim: Precision) -> Array:
+    return np.asarray(round_to_claim(values, claim) == values)
+
+
+def _describe_levels(x: Array, y: Array) -> str:
+    """Words for few, evenly spaced values of y: integers of 8 bits times a scale. Empty
+    otherwise."""
+    levels = np.unique(y).astype(np.float64)
+    if not MIN_LEVELS <= levels.size <= MAX_LEVELS or np.unique(x).size < MIN_FINER * levels.size:
+        return ""
+    steps = round((levels[-1] - levels[0]) / np.diff(levels).min())
+    if steps >= MAX_LEVELS:
+        return ""
+    step = (levels[-1] - levels[0]) / steps
+    places = levels / step
+    if np.abs((places - places[0]) - np.round(places - places[0])).max() > MAX_UNEVEN:
+        return ""
+    return f"{levels.size} evenly spaced values, {step:.3g} apart: quantized to 8 bits"

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, QueryKind
-from subgraph.search.predicate import RegionOutcome
+from subgraph.search.oracle import Items, QueryKind, RegionOutcome
 from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
 

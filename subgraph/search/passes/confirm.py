@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from subgraph.search import flaky
 from subgraph.search.driver import Search, SearchRestart
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items
+from subgraph.search.oracle import Items, RegionOutcome
 from subgraph.search.passes import baseline
+from subgraph.search.passes.baseline import careful_rate, passes_needed, reproduces
 from subgraph.search.passes.shrink import Smallest
-from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import SearchState
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then
@@ -167,7 +166,7 @@ def measure_rate(state: SearchState) -> Search[None]:
         answers = yield from baseline.run_whole(state, CHANGED_RUNS)
     runs = baseline.summed(answers)
     state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
-    passes = flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs))
+    passes = passes_needed(careful_rate(runs.failed, runs.runs))
     state.aim = replace(state.aim, repeats=max(2, passes))
     state.seen.agreed.clear()
 
@@ -186,11 +185,11 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
         )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
         failed = (yield from state.repeat([smallest.items], runs)).count(RegionOutcome.FAIL)
-        reproduces = flaky.reproduces(failed, runs, state.whole.failed, state.whole.runs)
-        if reproduces:
+        is_reproduced = reproduces(failed, runs, state.whole.failed, state.whole.runs)
+        if is_reproduced:
             break
     finding = _finding(state, smallest, FindingKind.FLAKY, (failed, runs))
-    if reproduces:
+    if is_reproduced:
         return finding
     why = f"fails alone in {failed} of {runs} runs, the whole in {state.whole.rate:.0%} of its runs"
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)

@@ -13,13 +13,12 @@ from dataclasses import replace
 from subgraph.search.culprits import Progress, Rest
 from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, Query, QueryKind
+from subgraph.search.oracle import Items, Query, QueryKind, RegionOutcome
 from subgraph.search.passes.alike import cause_of
 from subgraph.search.passes.confirm import confirmed
 from subgraph.search.passes.everywhere import off_alone
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
-from subgraph.search.predicate import RegionOutcome
 
 MAX_CONFIRMED = 2  # culprits of a kind, before further ones that fail alike are not confirmed
 

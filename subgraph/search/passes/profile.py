@@ -16,7 +16,7 @@ from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Items, QueryKind
 from subgraph.search.order import nearest_last
-from subgraph.search.passes import gallop
+from subgraph.search.passes.halve import gallop_back
 from subgraph.search.state import SearchState
 from subgraph.verdict import Status
 
@@ -106,5 +106,5 @@ def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
     """A failing region that ends at a wrong item, as short as galloping through the items above it
     finds."""
     line = nearest_last(state.parents, set(scope), last)
-    start = yield from gallop.back(state, line, len(line), None)
+    start = yield from gallop_back(state, line, len(line), None)
     return None if start is None else tuple(sorted(line[start:]))

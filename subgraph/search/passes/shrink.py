@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Items
+from subgraph.search.oracle import NOT_HERE, Items, RegionOutcome
 from subgraph.search.order import above, connected, ends
-from subgraph.search.passes import gallop
-from subgraph.search.predicate import NOT_HERE, RegionOutcome
+from subgraph.search.passes.halve import gallop_forth
 from subgraph.search.state import SearchState
+from subgraph.verdict import Signature
 
 SMALL = 8  # items; up to here single items are tried at once
 FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
@@ -32,6 +32,13 @@ NEAR = 6  # items on both sides of a region, with which one that is refused alon
 GRADED = (
     0.5  # of the region's share, in a neighbor that agrees: the error is there, below its limit
 )
+CANCELS = (
+    "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
+)
+ALIKE_INSIDE = (
+    "accounts for little of the whole error, and is as wrong inside the model as it is alone"
+)
+ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     """
     if len(region) > SMALL:
         if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
-            region = yield from gallop.forth(state, region)
+            region = yield from gallop_forth(state, region)
         if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
             return Smallest(region, graded=True)
     region = yield from _drop_components(state, region)
@@ -198,3 +205,28 @@ def _around(state: SearchState, items: Items) -> list[int]:
     near = [p for k in items for p in state.parents[k]]
     near += [k for d in range(1, NEAR) for k in (low - d, high + d) if 0 <= k < state.n]
     return [k for k in dict.fromkeys(near) if k not in inside]
+
+
+def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
+    """A region that fails and explains little -> the smallest one inside that fails at all."""
+    with state.counting_any_failure():
+        return (yield from shrink(state, region, gradual=False))
+
+
+def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
+    """Is a piece that explains little a culprit nevertheless, of the items `base` that are the
+    candidate's? Yes if what disappears of the error without it is what it gives alone: errors of
+    several culprits may cancel each other."""
+    if state.aim.no_output or state.aim.signature is Signature.PRECISION:
+        return False
+    answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
+    if answer.share.is_culprit:
+        state.prove(piece, CANCELS)
+    return answer.share.is_culprit is True
+
+
+def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
+    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it
+    explains."""
+    alone = state.answer_to((item,)).share.largest_error
+    return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)

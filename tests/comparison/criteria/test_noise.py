@@ -1,7 +1,7 @@
 """The default criterion: errors that rounding explains agree, others fail, and what is not known is
 unresolved.
 
-Covers `comparison.criteria.noise` and `comparison.criteria._indices`.
+Covers `comparison.criteria.noise` and `comparison.criteria._decisions`.
 """
 
 from __future__ import annotations

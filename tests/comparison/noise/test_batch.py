@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.comparison.noise.batch import batched
+from subgraph.comparison.noise.noise import batched
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted

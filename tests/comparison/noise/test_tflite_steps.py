@@ -1,7 +1,5 @@
 """Steps that are added to what TensorFlow Lite's operators make: exactly these, and nothing else
 changes.
-
-Covers `comparison.noise.tflite_steps`.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ import onnx
 import pytest
 
 import subgraph
-from subgraph.comparison.noise.instrument import MARK
+from subgraph.comparison.noise.instrument import MARK, add_steps
 from subgraph.comparison.noise.perturb import STEP_SHARE, random_steps
-from subgraph.comparison.noise.tflite_steps import add_steps
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
 from tests.helpers.tflite_faults import narrow, plant

@@ -1,7 +1,6 @@
 """Each transformation is recognized in random tensors; noise and flat tensors have no explanation.
 
-Covers `comparison.similarity.explanations`, `comparison.similarity.distance`,
-`comparison.similarity.quantized` and `comparison.similarity.rearranged`.
+Covers `comparison.similarity.explanations` and `comparison.similarity.rearranged`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.similarity.explanations import find_explanations, matching_tensors
-from subgraph.comparison.similarity.quantized import find_grid
+from subgraph.comparison.similarity.explanations import (
+    find_explanations,
+    find_grid,
+    matching_tensors,
+)
 from subgraph.comparison.similarity.rearranged import misreadings
 from tests.helpers.budget import within
 from tests.helpers.examples import examples
