@@ -31,7 +31,7 @@ from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
-from subgraph.trials.compare import compared_model, iter_flaky_notes, ranked, ranking
+from subgraph.trials.compare import add_ranking, describe_model, iter_flaky_notes, ranking
 from subgraph.trials.constant_side import find_needed_makers
 from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge
@@ -98,12 +98,12 @@ def describe(
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
         seconds=round(seconds, 3),
         command=command,
-        model=compared_model(graph),
+        model=describe_model(graph),
         candidate=_candidate(trials.judge),
         reference=_reference(oracle),
         criterion=criterion,
         samples=trials.model.values.labels,
-        whole=ranked(whole, ranking(trials.model, result)),
+        whole=add_ranking(whole, ranking(trials.model, result)),
         **vars(trials.model.choice.document()),
         flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
         looked_at=looked_at,
@@ -158,11 +158,11 @@ def _reference(oracle: NodeOracle) -> RuntimeDocument:
     given = identity["options"]
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
     script = capabilities(backend).script
-    name = f"{backend}:{_from_here(given[script])}:{given['build']}" if script else backend
+    name = f"{backend}:{_shorten_path(given[script])}:{given['build']}" if script else backend
     return RuntimeDocument(name, backend, options, identity["version"], Precision.FP32)
 
 
-def _from_here(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """A path as it would be typed in the working directory, where the file lies below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
@@ -310,7 +310,7 @@ def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
     return next((v for v in verdicts if v.status is Status.FAIL), verdicts[0] if verdicts else None)
 
 
-def _isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
+def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
     """The last verdict on exactly this region; a failing one before others, then one from a fresh
     process."""
     own = [
@@ -333,7 +333,7 @@ def _finding(
     finding = findings.findings[rank]
     kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items else None
-    verdict = _isolated_verdict(finding, steps)
+    verdict = _find_isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
     makers: list[int] = []
     if region and verdict and finding.certified and not findings.stopped:
@@ -403,7 +403,7 @@ def _evidence(
     verdict = (
         _whole_verdict(steps)
         if whole
-        else _isolated_verdict(finding, steps)
+        else _find_isolated_verdict(finding, steps)
         if finding.items
         else None
     )

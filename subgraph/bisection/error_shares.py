@@ -1,4 +1,7 @@
-"""The error of some items, and how much of the error that is looked for it explains."""
+"""The error of some items, and how much of the error that is looked for it explains.
+
+`SeenRuns` holds the runs that later answers rest on: what failed, and what differs from run to run.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ UNFAITHFUL = (
 )
 
 
-def tapped_region(nodes: NodeItems, items: Items) -> Region:
+def tap_region(nodes: NodeItems, items: Items) -> Region:
     """The region of some items whose intermediate tensors are outputs, each by itself: of all items
     the whole model's.
 
@@ -101,5 +101,5 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
     )
     if not is_read or whole.nodes in seen.nondeterministic:
         return 0.0
-    tapped = tapped_region(nodes, tuple(range(len(nodes.groups))))
+    tapped = tap_region(nodes, tuple(range(len(nodes.groups))))
     return compare.measure_disturbance(seen.result(trials, whole), trials.run(tapped))

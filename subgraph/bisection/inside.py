@@ -17,8 +17,8 @@ from typing import Protocol
 
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bodies.descend import run_body, written
-from subgraph.bodies.iterations import NotRun, counting, iterations, total_iterations, truncated
+from subgraph.bodies.descend import run_body, write_body
+from subgraph.bodies.iterations import NotRun, counting, iterations, total_iterations, truncate
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
 from subgraph.bodies.truncated import BEGIN
@@ -199,8 +199,8 @@ def _fails_up_to(
     Raises:
         Inconclusive: it is not known, as the candidate refuses that.
     """
-    model, feeds = truncated(body, trials.model.values, sample, trips, trials.model.new_folder())
-    verdict = _asked(
+    model, feeds = truncate(body, trials.model.values, sample, trips, trials.model.new_folder())
+    verdict = _ask(
         trials.judge,
         setup,
         body,
@@ -218,7 +218,7 @@ def _fails_up_to(
     return verdict.status is Status.FAIL and refused == as_whole
 
 
-def miscounted(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
+def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
     """How often the candidate runs a Loop, where that is not as often as the reference does; "" if
     that is not known.
 
@@ -230,9 +230,7 @@ def miscounted(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) ->
         return ""
     runs.require(1)
     model, feeds = counting(body, judge.model.values, entered.sample)
-    verdict = _asked(
-        judge, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed"
-    )
+    verdict = _ask(judge, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
     if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
         return ""
     ran, right = (
@@ -246,7 +244,7 @@ def miscounted(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) ->
     )
 
 
-def _asked(
+def _ask(
     judge: Judge,
     setup: Setup,
     body: Body,
@@ -258,7 +256,7 @@ def _asked(
     """The verdict on a model that is made for one question."""
     runs.made += 1
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
-    graph = written(model, body.graph)
+    graph = write_body(model, body.graph)
     with open_trials(
         graph,
         replace(setup, feeding=feeding, choice=OutputChoice(), needs_evidence=False),
@@ -337,7 +335,9 @@ class InnerSearch:
     def _explain_other(self, entered: Entered, found: InsideDocument) -> InsideDocument:
         """Tell why a body, as a standalone model, is not as wrong as its node."""
         try:
-            if why := miscounted(self.oracle.trials.judge, self.options.setup, entered, self.runs):
+            if why := find_miscount(
+                self.oracle.trials.judge, self.options.setup, entered, self.runs
+            ):
                 return InsideDocument(entered.all_iterations, None, None, why=why)
         except SubcutError as e:
             return replace(found, why=found.why or e.what)

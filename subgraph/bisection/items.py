@@ -83,10 +83,10 @@ def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
     ]
     if model.comparable is None:
         return tuple((i,) for i in suspects)
-    return _joined(graph, suspects, model.comparable)
+    return _join(graph, suspects, model.comparable)
 
 
-def _joined(
+def _join(
     graph: Graph, nodes: Sequence[int], shared: Collection[str]
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of nodes, in topological order, such that each value between two groups is one that

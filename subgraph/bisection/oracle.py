@@ -2,6 +2,10 @@
 
 What remembers is `SeenRuns`; what explains an error, `error_shares`; what is read inside of the
 model, `in_place`.
+
+Several workers run what the search needs now and what it is likely to need. A run ahead fills no
+answer: the search asks for it as if nothing had run, and finds it. So nothing depends on the order
+in which runs end; the result of a run in vain stays in the store.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from subgraph.bisection.error_shares import ErrorShares, SeenRuns, answer_of
-from subgraph.bisection.in_place import read_items, tapped_region
+from subgraph.bisection.in_place import read_items, tap_region
 from subgraph.bisection.items import NodeItems
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph.region import Region
@@ -25,7 +29,7 @@ from subgraph.search.driver import BudgetSpent, Steps
 from subgraph.search.lookahead import plan
 from subgraph.search.oracle import Ahead, ClaimedAgreement, ContradictoryRuns, Query
 from subgraph.text import count
-from subgraph.trials.pooled_runs import pooled_results
+from subgraph.trials.pooled_runs import run_pooled
 from subgraph.verdict import ENDED, Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -165,7 +169,7 @@ class NodeOracle(NodeItems):
         """One answer per region, of which all run side by side in one model; without shares."""
         try:
             regions = [self.region(query.items) for query in queries]
-            results = pooled_results(self.trials, regions, is_extra=False)
+            results = run_pooled(self.trials, regions, is_extra=False)
         except (ModelError, NoRegion) as e:
             return [Answer(Status.UNRESOLVED, why=e.what)] * len(queries)
         not_run = Answer(Status.UNRESOLVED, why="it does not run next to other regions")
@@ -198,7 +202,7 @@ class NodeOracle(NodeItems):
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
             return self.trials.model.whole()
         if query.kind is QueryKind.PROFILE:
-            return tapped_region(self, query.items)
+            return tap_region(self, query.items)
         return self.region(query.items)
 
     def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
@@ -209,15 +213,15 @@ class NodeOracle(NodeItems):
         """
         if (
             not query.fresh
-            and _crashed(result)
-            and not _crashed(self.run_result(self.trials.model.whole()))
+            and _has_crashed(result)
+            and not _has_crashed(self.run_result(self.trials.model.whole()))
         ):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         self.seen.note(self.trials.judge, query, region, result)
         return result
 
 
-def _crashed(result: RunResult) -> bool:
+def _has_crashed(result: RunResult) -> bool:
     return result.failure is not None and result.failure.signature in ENDED
 
 

@@ -223,7 +223,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     the error."""
     if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
         return interim
-    reason = find_doubt(interim.trials, ROUNDING_DOUBTS, _judged_regions(searcher, interim))
+    reason = find_doubt(interim.trials, ROUNDING_DOUBTS, _list_judged_regions(searcher, interim))
     if not reason:
         return interim
     is_beyond = reason is Doubt.KERNELS
@@ -243,7 +243,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     return excused.agreeing(Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation))
 
 
-def _judged_regions(searcher: Searcher, interim: Interim) -> list[Region]:
+def _list_judged_regions(searcher: Searcher, interim: Interim) -> list[Region]:
     """The regions that the search was to judge."""
     options = searcher.options
     model = interim.trials.model

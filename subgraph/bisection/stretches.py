@@ -99,10 +99,10 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         )  # answered without a run
         if findings.stopped:
             break
-    return _joined(oracle, found, len(parts))
+    return _join_results(oracle, found, len(parts))
 
 
-def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
+def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
     named = tuple(finding for f in found if f.outcome is Outcome.DISAGREE for finding in f.findings)

@@ -1,5 +1,8 @@
-"""What was found -> a paragraph to paste into an issue tracker, and the shortest script that shows
-it."""
+"""What was found about a fault, as a document and a folder: answer, script, rewritten models.
+
+The answer is a paragraph to paste into an issue tracker; the script is the shortest one that shows
+the fault.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from subgraph.blame.attributes import described
+from subgraph.blame.attributes import describe_node
 from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import FoundCase, find_case
 from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON, BLAME_SCRIPT, RUN_JSON
-from subgraph.diagnosis.passes import in_words
+from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
 from subgraph.reports import beside
 from subgraph.reports.md import code
@@ -45,7 +48,7 @@ MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def written(
+def write_answer(
     document: BlameDocument, folder: Path, case: Path | None, onnxruntime: Candidate | None
 ) -> BlameDocument:
     """The document with its answer and script; all three as files in a folder.
@@ -80,7 +83,7 @@ def paragraph(found: BlameDocument) -> str:
     if found.versions:
         lines.append(f"- Releases: {history(found.versions)}")
     if found.passes:
-        lines.append(f"- Optimizer pass: right without {code(in_words(found.passes))}")
+        lines.append(f"- Optimizer pass: right without {code(describe_sets(found.passes))}")
     elif found.kernels:
         lines.append(
             "- Neither optimizer nor precision: without optimizations, in full precision, it is as"
@@ -302,7 +305,7 @@ def explain(
             kernels=kernels,
             passes=passes,
             attributes=attributes,
-            nodes=[described(trials.graph.nodes[i]) for i in blame.region.nodes[:MAX_NODES]]
+            nodes=[describe_node(trials.graph.nodes[i]) for i in blame.region.nodes[:MAX_NODES]]
             if wrong
             else (),
             seen=beside(finding.worst, finding.off) if finding and finding.worst else "",
@@ -320,7 +323,7 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        document = written(
+        document = write_answer(
             document,
             work,
             case,

@@ -17,7 +17,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-from subgraph.blame.draws import with_constant_parameters
+from subgraph.blame.draws import fix_parameters
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load
@@ -75,7 +75,7 @@ class Attributes:
             SubcutError: the region cannot be cut, or the candidate cannot be used.
         """
         trials = self.trials
-        region = with_constant_parameters(self.trials.graph, self.region)
+        region = fix_parameters(self.trials.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         end = time.monotonic() + MAX_SECONDS
@@ -89,7 +89,9 @@ class Attributes:
         if not places:
             return
         with OnnxProcess(trials.graph.path) as onnx:
-            as_it_is = self._verdict(_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx")
+            as_it_is = self._verdict(
+                _copy_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx"
+            )
             if not _is_wrong(as_it_is):
                 return
             found = False
@@ -102,7 +104,9 @@ class Attributes:
                     self.notes.append(_tried(tried, len(places)))
                     return
                 path = folder / f"without{tried}.onnx"
-                if self._is_right(_with_own_shapes(model, onnx, left_out), fed, path, as_it_is):
+                if self._is_right(
+                    _copy_with_own_shapes(model, onnx, left_out), fed, path, as_it_is
+                ):
                     found = True
                     words = " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
                     log.info("attributes: right without %s", words)
@@ -217,20 +221,23 @@ def _value(attribute: Any) -> object:
     )
 
 
-def described(node: protobuf.NodeProto) -> str:
+def describe_node(node: protobuf.NodeProto) -> str:
     """`'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`; bodies and weights are left out."""
     held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
     return ", ".join(
-        [f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}", *map(_written, held)]
+        [
+            f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}",
+            *map(_format_attributes, held),
+        ]
     )
 
 
 def _words(node: protobuf.NodeProto, k: int) -> str:
     """`ceil_mode=1 of 'pool'`."""
-    return f"{_written(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
+    return f"{_format_attributes(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
 
 
-def _written(attribute: Any) -> str:
+def _format_attributes(attribute: Any) -> str:
     """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
     value = _value(attribute)
     text = (
@@ -241,7 +248,7 @@ def _written(attribute: Any) -> str:
     return f"{clean(attribute.name)}={short}"
 
 
-def _with_own_shapes(
+def _copy_with_own_shapes(
     model: protobuf.ModelProto, onnx: OnnxProcess, without: Sequence[tuple[int, int]] = ()
 ) -> protobuf.ModelProto:
     """A copy, without these attributes, with the shapes that its attributes give, as far as they

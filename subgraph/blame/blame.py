@@ -17,7 +17,7 @@ from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
+from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
@@ -129,7 +129,7 @@ class Blame:
             found = []
         self.runs += ablation.runs
         if found:
-            log.info("passes: right without %s", in_words(found))
+            log.info("passes: right without %s", describe_sets(found))
         return found
 
     def attributes(self) -> list[str]:
@@ -190,9 +190,8 @@ class Blame:
         try:
             return self.trials.with_candidate(candidate).verdict(self.region)
         except SubcutError as e:
-            self.notes.append(
-                f"{changed(self.trials.runtime.candidate, candidate.options)}: {e.what}"
-            )
+            changed = find_changed_options(self.trials.runtime.candidate, candidate.options)
+            self.notes.append(f"{changed}: {e.what}")
             return None
 
     # ------------------------------------------------------------ releases
@@ -213,7 +212,7 @@ class Blame:
         each = len(known) if "," in asked.span else None
         found = versions.search(known, used, lambda version: self._ask(version, asked), each)
         self.notes += found.notes
-        return _as_document(found)
+        return _make_document(found)
 
     def _own(self, asked: ReleasesAsked) -> str:
         """The release that the candidate runs; "" if it is not known."""
@@ -343,19 +342,23 @@ class Blame:
     ) -> Iterator[Cure]:
         candidate = self.trials.runtime.candidate
         for names in passes[:MAX_SETS]:
-            cured = without(self.trials, names).runtime.candidate
+            cured = switch_off(self.trials, names).runtime.candidate
             what = (
                 f"without the pass {names[0]}"
                 if len(names) == 1
                 else f"without the passes {' and '.join(names)}"
             )
-            yield prover.of_candidate("pass", what, changed(candidate, cured.options), cured)
+            yield prover.of_candidate(
+                "pass", what, find_changed_options(candidate, cured.options), cured
+            )
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
-            yield prover.of_candidate("switch", f"{name} off", changed(candidate, options), other)
+            yield prover.of_candidate(
+                "switch", f"{name} off", find_changed_options(candidate, options), other
+            )
         if history and asked and not asked.switch:
             package = candidate.package or releases.package(candidate.backend)[0]
-            for version in _mended(history):
+            for version in _find_mended(history):
                 other = candidate.of_release(version, asked.sources)
                 install = (
                     f"npm install {package}@{version}"
@@ -365,7 +368,7 @@ class Blame:
                 yield prover.of_candidate("version", f"{package} {version}", install, other)
 
 
-def in_its_surroundings(blame: Blame) -> Blame:
+def widen_to_surroundings(blame: Blame) -> Blame:
     """The same, or about the whole model where the fault needs the surroundings, as a fusion may,
     with a note.
 
@@ -406,7 +409,7 @@ def _only_rounds(trials: Trials, region: Region) -> bool:
     return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
 
 
-def changed(candidate: Candidate, options: Mapping[str, object]) -> str:
+def find_changed_options(candidate: Candidate, options: Mapping[str, object]) -> str:
     """The options that another candidate has and this one has not."""
     present = {k: str(v) for k, v in candidate.options.items()}
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != str(v))
@@ -472,7 +475,7 @@ def is_between(version: str, first: str, last: str) -> bool:
     return low and (not last or known <= releases.parse(last) or version.startswith(f"{last}."))
 
 
-def _mended(history: Versions) -> list[str]:
+def _find_mended(history: Versions) -> list[str]:
     """The nearest release that is right, after and before the wrong ones."""
     known = [t.version for t in history.tried]
     after = [history.first_right] if history.first_right else []
@@ -480,7 +483,7 @@ def _mended(history: Versions) -> list[str]:
     return [*after, *[v for v in reversed(before) if v in history.right][:1]]
 
 
-def _as_document(found: History) -> Versions:
+def _make_document(found: History) -> Versions:
     unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
     wrong = found.of(ReleaseState.WRONG)
     right = found.of(ReleaseState.RIGHT)

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from subgraph.blame.draws import drawn, extended, parameters
+from subgraph.blame.draws import draw_samples, extend_samples, parameters
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.results.blame import Cure
@@ -126,8 +126,8 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     trials.model.capture(trials.model.whole())
     trials.model.values.need(names)
     samples = [{name: record[name] for name in names} for record in trials.model.values.records]
-    draws = list(drawn(samples, DRAWS, trials.model.new_folder(), parameters(trials.graph)))
-    fed = replace(setup, feeding=extended(setup.feeding, samples, draws))
+    draws = list(draw_samples(samples, DRAWS, trials.model.new_folder(), parameters(trials.graph)))
+    fed = replace(setup, feeding=extend_samples(setup.feeding, samples, draws))
     with ExitStack() as stack:
         try:
             more = stack.enter_context(

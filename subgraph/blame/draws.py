@@ -1,4 +1,9 @@
-"""More inputs like those of the samples: a cure that is right on these alone may be luck."""
+"""More inputs like those of the samples: a cure that is right on these alone may be luck.
+
+Inputs that only set how operators work (a shape, axes, scales) keep their values: another value of
+one is another model, not another sample. Exporters make them initializers; onnx's operator tests
+and some models take them as inputs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from subgraph.storage.tensors import Record, Value, save
 NOISE = 0.1  # of the standard deviation of a tensor
 
 
-def drawn(
+def draw_samples(
     samples: Sequence[Mapping[str, Record]], count: int, folder: Path, kept: Collection[str] = ()
 ) -> Iterator[Mapping[str, Record]]:
     """So many more samples: the same elements in another order, backwards, and with noise, in turn;
@@ -34,7 +39,7 @@ def drawn(
         changed = {}
         for i, (name, record) in enumerate(sample.items()):
             value = (
-                _drawn(record.value(), k, rng)
+                _draw(record.value(), k, rng)
                 if record.form == "tensor" and name not in kept
                 else None
             )
@@ -45,7 +50,7 @@ def drawn(
         yield changed
 
 
-def extended(
+def extend_samples(
     feeding: Feeding, samples: Sequence[Mapping[str, Record]], draws: Sequence[Mapping[str, Record]]
 ) -> Feeding:
     """The samples, and the draws after them."""
@@ -60,7 +65,7 @@ def extended(
     )
 
 
-def _drawn(value: Value, k: int, rng: np.random.Generator) -> Any:
+def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
     array: Any = np.asarray(value)
     if array.dtype.kind in "OUS" or not array.size:
         return None
@@ -94,7 +99,7 @@ def _only_sets(graph: Graph, name: str) -> bool:
     )
 
 
-def with_constant_parameters(graph: Graph, region: Region) -> Region:
+def fix_parameters(graph: Graph, region: Region) -> Region:
     """The region with these inputs as constants of its cut, as if they depended on shapes only."""
     constant = {*parameters(graph)}.intersection(region.inputs)
     inputs = tuple(name for name in region.inputs if name not in constant)

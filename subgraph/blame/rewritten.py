@@ -1,8 +1,12 @@
-"""Other forms of a region, put into the whole model: which of them does the candidate compute
-right?
+"""Other forms of a region in the full model, and which of them the candidate computes correctly.
 
-A form is asked about alone first, then proven on the reference, then tried in the whole; each step
-is dearer than the one before.
+A form is run alone first, then proven on the reference, then run in the full model; each step is
+more expensive than the one before.
+
+A form is proven if it gives every output of every sample bit for bit, or within what one rounding
+per operation can do (criterion `noise`, its floor for float32 lowered). What rounding cannot
+change, integers and booleans for example, must be equal. A quantized operator has no rounding that
+can be perturbed; a form of it in float32 has, and that counts.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from subgraph.blame.cures import Prover
-from subgraph.blame.draws import with_constant_parameters
+from subgraph.blame.draws import fix_parameters
 from subgraph.blame.rewrites import Rewriting, rewritings
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.criteria.noise import rule
@@ -78,7 +82,7 @@ class Rewriter:
             SubcutError: the region cannot be cut, or the reference cannot run it.
         """
         trials = self.trials
-        region = with_constant_parameters(self.trials.graph, self.region)
+        region = fix_parameters(self.trials.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         deadline = trials.model.reference.deadline
@@ -141,7 +145,7 @@ class Rewriter:
         """
         graph = self.trials.graph
         if not form.opset:
-            region = with_constant_parameters(graph, self.region)
+            region = fix_parameters(graph, self.region)
             return replaced(graph, region, load(path), computed=region.shapes)
         draft = Draft(graph)
         with OnnxProcess(graph.path) as onnx:

@@ -79,7 +79,7 @@ def descend(
     return inside
 
 
-def entered(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, tuple[str, ...]] | None:
+def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, tuple[str, ...]] | None:
     """The body of `graph` that selectors are about, its own graph, and the selectors in there; None
     if there is none.
 
@@ -114,7 +114,7 @@ def run_body(
     feeds = [run.feeds for run in runs]
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
-    inside = written(body.model(types), body.graph)
+    inside = write_body(body.model(types), body.graph)
     origins = tuple(_origin(body, run) for run in runs)
     labels = tuple(_label(body, values, run) for run in runs) if len(runs) > 1 else ()
     feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=labels)
@@ -190,17 +190,17 @@ def _which(runs: Sequence[Iteration]) -> str:
 
 def _unrun(body: Body) -> Graph:
     """The body as a graph, its types as far as they are declared."""
-    return written(body.model(_declared(body)), body.graph)
+    return write_body(body.model(_find_declared(body)), body.graph)
 
 
-def _declared(body: Body) -> dict[str, protobuf.TypeProto]:
+def _find_declared(body: Body) -> dict[str, protobuf.TypeProto]:
     """Types of what the body reads from outside, without a run."""
     outer = [n for n in body.outer if n not in body.graph.inputs]
     declared = body.graph.declared_types(body.outer)
     return {**boundary_types(body.graph, outer, [], body.graph.value_infos(outer)), **declared}
 
 
-def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
+def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
     """A model made from a part of `graph`, from a file in the user's cache that is called as the
     whole.
 

@@ -25,7 +25,7 @@ from subgraph.bodies.truncated import (
     scan_states,
     slices_name,
     state_name,
-    truncated_loop,
+    truncate_loop,
 )
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
@@ -110,7 +110,7 @@ def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: P
         return source.total(sample)
 
 
-def truncated(
+def truncate(
     body: Body, values: ReferenceValues, sample: int, trips: int, folder: Path
 ) -> tuple[protobuf.ModelProto, dict[str, Record]]:
     """The Loop or Scan as a model that runs at most `trips` times, and what it is fed.
@@ -318,7 +318,7 @@ class _Loop(_Iterated):
     def opened(self) -> Iterator[None]:
         with super().opened():
             self._types = _boundary(self.body.graph, self.body.name.node, self.values)
-            with _loaded(
+            with _load_run(
                 self.values,
                 counting_loop(self.body, self._types, truncated=True),
                 self.graph,
@@ -347,7 +347,7 @@ class _Loop(_Iterated):
         return int(ran.array().reshape(-1)[0]), states
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
-        return truncated_loop(self.body, self._types, trips), self._around(sample)
+        return truncate_loop(self.body, self._types, trips), self._around(sample)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         formals = self.body.formals
@@ -381,7 +381,7 @@ class _Scan(_Iterated):
                 with_open_dims(common_type([self.record(n, k) for k in samples]))
                 for n in self._scanned
             ]
-            with _loaded(
+            with _load_run(
                 self.values, scan_states(self.body, self._types, slices), self.graph, self.folder
             ):
                 yield
@@ -462,7 +462,7 @@ def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protob
 
 
 @contextmanager
-def _loaded(
+def _load_run(
     values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, folder: Path
 ) -> Iterator[None]:
     values.reference.load_model(KEY, model, graph.path, folder)

@@ -131,7 +131,9 @@ def open_body(graph: Graph, name: BodyName) -> Body:
 def look_into(graph: Graph, name: BodyName) -> Body:
     """The body of that name, to be looked at: no run may repeat its values."""
     i = name.node
-    proto = _at_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
+    proto = (
+        _expand_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
+    )
     read = free_names(proto) if name.attribute else []
     made = [n for n in read if n in graph.maker]
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
@@ -169,7 +171,7 @@ def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
 # ------------------------------------------------------------ functions
 
 
-def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
+def _expand_call(graph: Graph, i: int) -> protobuf.GraphProto:
     """The nodes of the function that node `i` calls, with the attributes and the inputs of that
     call."""
     call = graph.nodes[i]

@@ -59,10 +59,10 @@ def parts(graph: Graph) -> Part:
     Left out are bodies beyond `MAX_NODES` nodes, and, with a warning, one with a constant that
     cannot be read.
     """
-    return _filled(Part(graph), len(graph.nodes) + MAX_NODES)
+    return _fill(Part(graph), len(graph.nodes) + MAX_NODES)
 
 
-def within(known: Sequence[Part], name: str) -> tuple[Part, str]:
+def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
     """The part that a selector of the model is about, and how its graph calls what is selected.
 
     An iteration in the name (`loop1/body@3/conv`) makes no difference here.
@@ -76,7 +76,7 @@ def within(known: Sequence[Part], name: str) -> tuple[Part, str]:
     return known[0], name
 
 
-def _filled(part: Part, most: int) -> Part:
+def _fill(part: Part, most: int) -> Part:
     graph = part.graph
     part.size = len(graph.nodes)
     if not graph.functions and not {"If", "Loop", "Scan"}.intersection(graph.ops):
@@ -98,7 +98,7 @@ def _filled(part: Part, most: int) -> Part:
                 name.attribute or "function",
                 part.first + part.size,
             )
-            part.inside.setdefault(i, []).append(_filled(found, most))
+            part.inside.setdefault(i, []).append(_fill(found, most))
             part.size += found.size
     return part
 

@@ -28,7 +28,7 @@ INT64 = 7
 BEGIN = 1_000_000
 
 
-def truncated_loop(
+def truncate_loop(
     body: Body, types: Mapping[str, protobuf.TypeProto], trips: int
 ) -> protobuf.ModelProto:
     """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by
@@ -51,7 +51,7 @@ def counting_loop(
     body: Body, types: Mapping[str, protobuf.TypeProto], *, truncated: bool = False
 ) -> protobuf.ModelProto:
     """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in
-    `truncated_loop`.
+    `truncate_loop`.
 
     `truncated`: it may run at most as often as its input `TRIPS` says, and its states are outputs,
     too. It counts from 0.

@@ -126,11 +126,13 @@ def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
     reference."""
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import CANDIDATE
-    from subgraph.trials.candidate_model import of_case
+    from subgraph.trials.candidate_model import load_own_model
 
     if not asked.model or not Path(asked.model).is_dir():
         return None
-    return of_case(load(model_path).prepare(), find_case(Path(asked.model)).place / CANDIDATE)
+    return load_own_model(
+        load(model_path).prepare(), find_case(Path(asked.model)).place / CANDIDATE
+    )
 
 
 def _releases(
@@ -170,7 +172,7 @@ def _releases(
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     """What explains the first finding of a search."""
     from subgraph.blame.answer import explain, summary
-    from subgraph.blame.blame import Blame, in_its_surroundings
+    from subgraph.blame.blame import Blame, widen_to_surroundings
     from subgraph.graph import region as regions
     from subgraph.runtime.deadline import if_time
 
@@ -185,6 +187,6 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.model.whole()
     blame = Blame(trials, region, setup)
-    blame = if_time(partial(in_its_surroundings, blame), blame)
+    blame = if_time(partial(widen_to_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line())
     return Result(to_json(document), summary(document), document.exit_code)

@@ -226,7 +226,7 @@ def _compare(
     from subgraph.reports import listed
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.value_pairs import free_values, save_values
-    from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
+    from subgraph.trials.compare import compare_tensors, document, select_tensors, value_pairs
     from subgraph.trials.preparation import prepare
     from subgraph.trials.session import open_trials
 
@@ -247,7 +247,7 @@ def _compare(
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials.runtime)
             words = choice.words(trials.model)
-            prepared = prepare(trials, chosen(trials.model, words))
+            prepared = prepare(trials, select_tensors(trials.model, words))
             trials = prepared.trials
             comparison = compare_tensors(
                 prepared, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place
@@ -270,7 +270,8 @@ def _compare(
                 )
             if choice.save:
                 save_values(
-                    value_pairs(trials, chosen(trials.model, words)), free_values(choice.save)
+                    value_pairs(trials, select_tensors(trials.model, words)),
+                    free_values(choice.save),
                 )
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
     return evidence.save_document(found, place, source_of(graph), [graph.path])

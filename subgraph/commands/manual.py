@@ -131,7 +131,7 @@ def start(
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
         advance.make_folder(folder)
-        stack.enter_context(sessions.locked(folder))
+        stack.enter_context(sessions.lock_folder(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
         manual = advance.begin(manual, trials.model)
         _remember_code(manual)
@@ -272,7 +272,7 @@ def reset(
     from subgraph.bisection.manual import session as sessions
 
     folder = sessions.find(_parent(output), name)
-    with sessions.locked(folder):
+    with sessions.lock_folder(folder):
         lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
             if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
@@ -315,7 +315,7 @@ def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
     from subgraph.bisection.manual.session import Session
 
     folder = sessions.find(_parent(output), name)
-    with sessions.locked(folder):
+    with sessions.lock_folder(folder):
         yield Session.read(folder)
 
 

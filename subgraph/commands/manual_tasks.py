@@ -40,7 +40,7 @@ def open_task(manual: Session, number: int) -> OpenTask:
     task = manual.task(number)
     folders = tasks.folders_of(manual.todo, number)
     manifest = tasks.read_task(folders[0])
-    expected = outputs.expected_outputs(manifest) if manifest else []
+    expected = outputs.list_expected_outputs(manifest) if manifest else []
     return OpenTask(
         number=number,
         what=task.what,

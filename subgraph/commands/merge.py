@@ -40,7 +40,7 @@ def merge(
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
-    from subgraph.editing.draft import raised
+    from subgraph.editing.draft import raise_opset
     from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
 
@@ -55,7 +55,7 @@ def merge(
     two = load(other_path)
     with folders.temporary() as temporary:
         if opset:
-            one = raised(one, opset, temporary)
+            one = raise_opset(one, opset, temporary)
         draft = merged(one, two, edited.read_maps(tensor_map))
         draft.remarks += (
             [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []

@@ -185,7 +185,7 @@ def _opened(
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
             folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-raised"))
-            graph = lower.raised(graph, folder)
+            graph = lower.raise_model(graph, folder)
             graph = fold_batch_norms(graph, folder / "folded") if to else graph
         with open_trials(graph, setup, reference, workers) as trials:
             trials.model.values.need(list(graph.inputs))
@@ -199,7 +199,7 @@ def _opened(
                 folder = trials.model.scratch / "quantized"
                 folder.mkdir()
                 made = load(
-                    quantize.quantized(
+                    quantize.quantize_model(
                         graph, trials.model.values.records, to, None, folder, workers.deadline
                     )
                 ).prepare()
@@ -207,11 +207,13 @@ def _opened(
                 trials = with_own_model(trials, other)
             pair = trials.runtime.own_model
             if by_command:
-                yield trials, places.by_command(graph, Precision(trials.judge.precision))
+                yield trials, places.lower_by_command(graph, Precision(trials.judge.precision))
             else:
                 yield (
                     trials,
-                    places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to))),
+                    places.read_pair(pair)
+                    if pair
+                    else places.round_nodes(graph, Precision(str(to))),
                 )
 
 
@@ -251,8 +253,8 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
 
 
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
-    from subgraph.plan.lower import stored_bytes
-    from subgraph.plan.result_folder import kept_places
+    from subgraph.plan.lower import count_bytes
+    from subgraph.plan.result_folder import describe_kept_places
     from subgraph.results.plan import PlaceError, PlanDocument, PlanTried
 
     score = _score(planner, found)
@@ -268,7 +270,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         precision=planner.twin.precision,
         unit=planner.unit,
         criterion=score.words if score else planner.trials.judge.criterion,
-        kept=None if found is None else kept_places(planner, found),
+        kept=None if found is None else describe_kept_places(planner, found),
         places=len(planner.places),
         minimal=bool(found and found.minimal),
         proven=found.proven if found else 0,
@@ -277,7 +279,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
         weights=(
-            stored_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
+            count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
             if found and own_model
             else None
         ),

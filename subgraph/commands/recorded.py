@@ -169,7 +169,7 @@ def compare_recorded(
     from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
     from subgraph.storage.value_pairs import free_values, save_values
-    from subgraph.trials.compare import chosen
+    from subgraph.trials.compare import select_tensors
 
     asked = _of_module(asked, recordings)
     criterion, path, feeding = asked.criterion, asked.model_path, feeding or asked.feeding
@@ -181,7 +181,7 @@ def compare_recorded(
             graph, reference, asked.output, criterion, choice=recordings.choice
         ) as (judge, limited),
     ):
-        names = chosen(judge.model, choice.words(judge.model))
+        names = select_tensors(judge.model, choice.words(judge.model))
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = document(

@@ -95,7 +95,7 @@ def remove(
                 return bypass(there, chosen)
 
             with folders.temporary() as temporary:
-                draft = inside.edited(graph, nodes, edit, temporary)
+                draft = inside.edit_inside(graph, nodes, edit, temporary)
             head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:

@@ -51,7 +51,7 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import inside
-    from subgraph.editing.draft import raised
+    from subgraph.editing.draft import raise_opset
 
     if not by:
         raise UsageError(
@@ -87,9 +87,9 @@ def replace(
         older = graph
         if opset:
             ends = [_as_tensor(graph, word) for word in ends]
-            graph = raised(graph, opset, temporary)
+            graph = raise_opset(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
-        draft = inside.edited(graph, ends, edit, temporary / "inside")
+        draft = inside.edit_inside(graph, ends, edit, temporary / "inside")
         draft.remarks += _raised(older, graph, feeding, reference) if opset else []
         draft.save(new)
         lines, rows = edited.compared(older, new, feeding, reference)

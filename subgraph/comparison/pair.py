@@ -6,7 +6,8 @@ a number. Metrics (`metrics/`) and the largest error are taken over the elements
 both.
 
 Without a pair, for arrays that may differ in element type: `differences` (element by element),
-`scaled_differences` (in units of the reference's scale, clipped), `relative_l2` (one number).
+`compute_scaled_differences` (in units of the reference's scale, clipped), `relative_l2` (one
+number).
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ def differences(reference: Array, candidate: Array) -> Array:
         return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, distance)
 
 
-def scaled_differences(reference: Array, candidate: Array, limit: float) -> Array:
+def compute_scaled_differences(reference: Array, candidate: Array, limit: float) -> Array:
     """(candidate − reference) / max|reference| of two arrays of equal size: flat, float64, within
     ±limit.
 

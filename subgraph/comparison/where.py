@@ -153,7 +153,9 @@ def parse_where(text: str) -> Where:
     return Where(m[1], m[2], float(m[3]))
 
 
-def compared(where: Sequence[Where], name: str, known: Records, given: Records) -> Array | None:
+def select_elements(
+    where: Sequence[Where], name: str, known: Records, given: Records
+) -> Array | None:
     """Where an output is compared: booleans of its shape; None where there is no condition, or it
     is not one tensor.
 
@@ -200,7 +202,7 @@ def _holds(where: Where, record: Record) -> Array:
     return np.asarray(SIGNS[where.sign](value, where.number) | (value != value), bool)
 
 
-def limited(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:
+def limit_to_mask(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:
     """Both arrays, with nothing to compare outside of the mask: NaN on both sides; the reference's,
     where that is none.
 

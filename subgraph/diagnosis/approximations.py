@@ -134,7 +134,7 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
             if name not in made or name not in sample:
                 return 0.0
             is_worst = (k, name) == (output.sample, judged.name)
-            near = _compared(sample[name], made[name])
+            near = _compare_values(sample[name], made[name])
             if (
                 near is None
                 or near.masked
@@ -143,14 +143,14 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 return 0.0
             if (
                 is_worst
-                and (far := _compared(trials.model.values.records[k][name], made[name]))
+                and (far := _compare_values(trials.model.values.records[k][name], made[name]))
                 and not far.masked
             ):
                 times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
     return times
 
 
-def _compared(expected: Record, made: Record) -> Pair | None:
+def _compare_values(expected: Record, made: Record) -> Pair | None:
     one = expected.value()
     other = made.value()
     return (

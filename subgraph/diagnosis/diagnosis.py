@@ -28,7 +28,7 @@ from subgraph.comparison.precision import FLOATS
 from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.diagnosis.approximations import looks_like
 from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
-from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.properties import APPROXIMATED
@@ -85,12 +85,12 @@ def diagnose(
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
     evidence = list(_overflow(trials.judge, region))
-    evidence += _of_model(trials, region, verdict, differences)
+    evidence += _diagnose_model(trials, region, verdict, differences)
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
     if any(one.fact is Fact.MODEL for one in evidence):  # then no option of the runtime matters
-        evidence += _of_claim(worst)
+        evidence += _diagnose_claim(worst)
         return [conclude(evidence), *evidence]
-    evidence += _in_common(trials, [region, *others]) if others else _of_one(worst)
+    evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
     evidence += _exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
@@ -107,7 +107,9 @@ def diagnose(
         one.fact for one in evidence
     ):
         evidence.append(
-            _of_export(trials.judge, region, {one.fact for one in evidence if one.kind == "second"})
+            _diagnose_export(
+                trials.judge, region, {one.fact for one in evidence if one.kind == "second"}
+            )
         )
     if verdict.signature in NO_OUTPUT:
         return evidence
@@ -139,24 +141,24 @@ def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
                 return
 
 
-def _of_one(output: WrongOutput | None) -> list[Evidence]:
+def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
     """Evidence in the values alone, and known approximations that would give them."""
     if output is None:
         return []
-    found = list(_of_values(output))
+    found = list(_diagnose_values(output))
     if any(one.fact is Fact.WITHIN for one in found):
         return found
     return [*found, *looks_like(output)]
 
 
-def _of_claim(output: WrongOutput | None) -> Iterator[Evidence]:
+def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
     """Evidence about the claimed precision alone."""
     values = output.values if output else None
     if output and values and (pair := comparable(*values)):
         yield from islice(_noise(output, pair), 1)
 
 
-def _of_values(output: WrongOutput) -> Iterator[Evidence]:
+def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
     """Evidence in the values alone, without a run."""
     if pair := comparable(*output.values) if output.values else None:
         yield from _noise(output, pair)
@@ -178,7 +180,7 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
             yield Evidence("likeness", explanation.text, Fact.GRID, grid)
 
 
-def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
+def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
     """Evidence in the values of nodes each of which is off alone: what most of them show, and no
     kernel explains."""
     shown: list[
@@ -187,7 +189,7 @@ def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
     by_rounding = trials.with_criterion(ROUNDING_ALONE)
     for region in regions:
         worst = by_rounding.verdict(region).worst
-        own = _of_values(WrongOutput(trials, region, worst)) if worst else ()
+        own = _diagnose_values(WrongOutput(trials, region, worst)) if worst else ()
         known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
         shown.append(
             {(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known}
@@ -344,7 +346,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimizations."""
     if not (options := trials.runtime.about.exact):
         return
-    words = _changed(trials.runtime, options)
+    words = _find_changed_options(trials.runtime, options)
     if withheld:
         yield Evidence("exact", f"not run with {words}: {withheld}")
         return
@@ -371,7 +373,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
 
 
-def _of_model(
+def _diagnose_model(
     trials: Trials, region: Region, verdict: Verdict, differences: Sequence[ModelDifference]
 ) -> Iterator[Evidence]:
     """If the candidate runs another model: is that one wrong, or what runs it? The reference runs
@@ -435,7 +437,7 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
         yield Evidence("pass", f"not known which pass: {e.what}")
         return
     if sets:
-        passes = in_words(sets)
+        passes = describe_sets(sets)
         yield Evidence("pass", f"right without {passes}", Fact.PASS, quoted=passes)
 
 
@@ -443,7 +445,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
     """The same backend with each of its switches thrown, until the region is right."""
     rest: list[str] = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
-        words = f"{name} off ({_changed(trials.runtime, options)})"
+        words = f"{name} off ({_find_changed_options(trials.runtime, options)})"
         if withheld:
             rest.append(f"not run with {words}: {withheld}")
             continue
@@ -462,7 +464,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
         yield Evidence("switch", "; ".join(rest))
 
 
-def _changed(runtime: CandidateRuntime, options: Mapping[str, str]) -> str:
+def _find_changed_options(runtime: CandidateRuntime, options: Mapping[str, str]) -> str:
     """The options that the candidate has not yet."""
     present = {k: str(v) for k, v in runtime.candidate.options.items()}
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
@@ -529,7 +531,7 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     return near.error * NEARER <= far.error
 
 
-def _of_export(judge: Judge, region: Region, facts: Collection[Fact | None]) -> Evidence:
+def _diagnose_export(judge: Judge, region: Region, facts: Collection[Fact | None]) -> Evidence:
     """One side is the module that the model was exported from: is the export wrong, or what runs
     the model?
 

@@ -43,7 +43,7 @@ class Ablation:
         Raises:
             BackendError: the candidate cannot be used. WorkerDied: it crashed.
         """
-        trials = without(self.trials, off)
+        trials = switch_off(self.trials, off)
         with (
             trials.model.temporary_folder() as folder,
             trials.runtime.workers.borrow(loads=1) as worker,
@@ -65,11 +65,11 @@ class Ablation:
         key = frozenset(off)
         if key not in self._known:
             self.runs += 1
-            self._known[key] = without(self.trials, key).verdict(self.region)
+            self._known[key] = switch_off(self.trials, key).verdict(self.region)
         return self._known[key]
 
 
-def without(trials: Trials, off: Iterable[str]) -> Trials:
+def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
     """Trials of the same candidate, in the same processes, with these passes off beside those that
     are off already."""
     option = trials.runtime.about.passes
@@ -128,7 +128,7 @@ def _minimal(ablation: Ablation, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(needed)
 
 
-def in_words(sets: Sequence[Sequence[str]]) -> str:
+def describe_sets(sets: Sequence[Sequence[str]]) -> str:
     """Minimal sets of passes in words: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B
     together`."""
     return " or ".join(" and ".join(names) + " together" * (len(names) > 1) for names in sets)

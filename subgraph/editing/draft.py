@@ -55,7 +55,7 @@ class Draft:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.model = _loaded(graph)
+        self.model = _load_copy(graph)
         self.remarks: list[str] = []
         self._files = {t.name: graph.path for t in self.model.graph.initializer}
         self._called = _called(self.model)
@@ -117,7 +117,7 @@ class Draft:
             ModelError: an operator means something else in this model's opset, and cannot be
                 converted.
         """
-        theirs = self._at_our_opsets(_loaded(other), other)
+        theirs = self._at_our_opsets(_load_copy(other), other)
         nodes = {node.name for node in all_nodes(self.model.graph.node)}
         outer, inner = _names(self.model.graph)
         taken = outer | inner
@@ -300,7 +300,7 @@ class Draft:
                 file.replace(path.with_name(file.name))
 
 
-def _loaded(graph: Graph) -> Any:
+def _load_copy(graph: Graph) -> Any:
     """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large
     weights are stubs."""
     model = protobuf.to_onnx(graph.model, graph.path)
@@ -332,7 +332,7 @@ def describe(names: Sequence[str], noun: str) -> str:
     return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
 
 
-def raised(graph: Graph, version: int, folder: Path) -> Graph:
+def raise_opset(graph: Graph, version: int, folder: Path) -> Graph:
     """The model in a newer version of ONNX's own operators, as a file in `folder`.
 
     Raises:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.bodies.descend import entered
+from subgraph.bodies.descend import enter_body
 from subgraph.bodies.model import Body
 from subgraph.editing.draft import Draft
 from subgraph.errors import UsageError
@@ -26,7 +26,7 @@ from subgraph.text import clean
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
 
-def edited(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Draft:
+def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Draft:
     """The model with `edit` done in the graph that the selectors are about, which may be a body in
     a body.
 
@@ -37,7 +37,7 @@ def edited(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Dra
         UsageError: the selectors are about several graphs, or about a local function. What `edit`
             raises.
     """
-    inside = entered(graph, names)
+    inside = enter_body(graph, names)
     if inside is None:
         return edit(graph, tuple(names))
     body, inner, own_names = inside
@@ -51,7 +51,7 @@ def edited(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Dra
             "onnx.inliner.inline_local_functions writes the calls out; edit that model",
             code="edit.function-call",
         )
-    draft = edited(inner, own_names, edit, scratch / "inner")
+    draft = edit_inside(inner, own_names, edit, scratch / "inner")
     draft.save(scratch / "body.onnx")
     return _put_back(graph, body, draft, load(scratch / "body.onnx"))
 

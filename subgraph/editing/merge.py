@@ -30,7 +30,7 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
         UnknownName: a name that is not an output or input.
         ModelError: types of joined tensors differ, or the opsets cannot be reconciled.
     """
-    joined = _joined(one, other, names or {})
+    joined = _join(one, other, names or {})
     draft = Draft(one)
     graph = draft.model.graph
     first = {v.name: v for v in graph.input if v.name in one.inputs}
@@ -39,14 +39,14 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     }
     called = draft.insert(other, joined | shared)
     kept_outputs = [v for v in graph.output if v.name not in joined.values()]
-    theirs = [_named(v, called[v.name]) for v in other.model.graph.output]
+    theirs = [_name_all(v, called[v.name]) for v in other.model.graph.output]
     if order := _order(other):
         known = {v.name: v for v in (*graph.output, *theirs)}
         kept_outputs = [known[n] for n in order if n in known]
         theirs = []
     assign(graph.output, [*kept_outputs, *theirs])
     graph.input.extend(
-        _named(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared
+        _name_all(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared
     )
     _add_metadata(draft.model, other.model)
     if joined:
@@ -62,7 +62,7 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     return draft
 
 
-def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
+def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
     """Input of `other` → output of `one`."""
     joined = {
         n: n
@@ -98,7 +98,7 @@ def _is_shared(name: str, info: Any, first: Mapping[str, Any], one: Graph) -> bo
     return name in one.inputs and declared_type(first[name].type) == declared_type(info.type)
 
 
-def _named(info: Any, name: str) -> Any:
+def _name_all(info: Any, name: str) -> Any:
     made = protobuf.protos().ValueInfoProto.FromString(info.SerializeToString())
     made.name = name
     return made

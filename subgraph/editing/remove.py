@@ -10,7 +10,7 @@ from typing import Any
 
 from subgraph.editing.draft import Draft
 from subgraph.editing.merge import OUTPUTS
-from subgraph.editing.replace import owned_nodes
+from subgraph.editing.replace import find_owned_nodes
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import CONSTANT, Graph
@@ -120,7 +120,7 @@ def remove_tail(
     tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))
     draft = Draft(graph)
     model = draft.model.graph
-    gone = owned_nodes(graph, region)
+    gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
     made = set(chain.from_iterable(graph.makes[i] for i in gone))
     assign(model.output, [v for v in model.output if v.name not in made])

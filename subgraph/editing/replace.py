@@ -45,12 +45,12 @@ def replace(
             nearest=nearest(unknown, boundary),
             code="edit.unknown-tensor",
         )
-    connected = _connected(graph, region, piece, ours)
+    connected = _connect(graph, region, piece, ours)
     _require_types(graph, region, piece, connected)
     draft = Draft(graph)
     inputs = list(draft.model.graph.input)
     infos = list(draft.model.graph.value_info)
-    gone = owned_nodes(graph, region)
+    gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
     kept = [i for i in range(len(graph.nodes)) if i not in gone]
     made = {
@@ -76,7 +76,7 @@ def replace(
     return draft
 
 
-def owned_nodes(graph: Graph, region: Region) -> set[int]:
+def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
     """The region's nodes, and those that make constants for it alone."""
     gone = set(region.nodes)
     for i in reversed(region.pulled):
@@ -87,9 +87,7 @@ def owned_nodes(graph: Graph, region: Region) -> set[int]:
     return gone
 
 
-def _connected(
-    graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
-) -> dict[str, str]:
+def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]) -> dict[str, str]:
     """Boundary tensor of the piece → tensor of the model.
 
     Raises:
@@ -143,8 +141,8 @@ def _require_types(
         one, other = map(declared_type, protos)
         if not _fits(one, other):
             raise ModelError(
-                f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and"
-                f" {_shown(other)} in {clean(piece.path.name)}",
+                f"'{clean(our_name)}' is {_show(one)} in {clean(graph.path.name)}, and"
+                f" {_show(other)} in {clean(piece.path.name)}",
                 "the piece must keep the types of the tensors at its boundary",
                 code="edit.types-differ",
             )
@@ -157,7 +155,7 @@ def _fits(one: DeclaredType, other: DeclaredType) -> bool:
     )
 
 
-def _shown(t: DeclaredType) -> str:
+def _show(t: DeclaredType) -> str:
     if t.dims is None:
         return t.dtype
     sizes = ("?" if d is None else str(d) for d in t.dims)

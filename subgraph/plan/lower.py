@@ -18,7 +18,7 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 from subgraph.editing.draft import Draft
-from subgraph.editing.draft import raised as raise_opset
+from subgraph.editing.draft import raise_opset as raise_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
@@ -44,7 +44,7 @@ MICROSOFT = "com.microsoft"
 PROBES = "subcut:probes"
 
 
-def raised(graph: Graph, folder: Path) -> Graph:
+def raise_model(graph: Graph, folder: Path) -> Graph:
     """The model at an opset that quantizes by channel: itself, or as onnx converts it, a file in
     `folder`.
 
@@ -54,13 +54,13 @@ def raised(graph: Graph, folder: Path) -> Graph:
     return graph if opset_of(graph.model) >= AXIS_SINCE else raise_opset(graph, AXIS_SINCE, folder)
 
 
-def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
+def lower_model(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
     """The model in which exactly these reads are lowered; for quantized ones its opset is that of
-    `raised`."""
+    `raise_model`."""
     return _Drafting(graph, how).run()
 
 
-def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
+def add_probes(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
     """The model, with an output `PROBES`: how far what is lowered in each place is off on the
     model's own values.
 
@@ -70,10 +70,10 @@ def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Dra
     return _Drafting(graph, {}).probe(places)
 
 
-def narrowed(value: Array) -> Array:
+def narrow(value: Array) -> Array:
     """A constant in float16, as converters store it: what is finite stays so, and what is not 0 does not become 0.
 
-    >>> narrowed(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
+    >>> narrow(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
     [5.960464477539063e-08, -65504.0, 0.0, inf]
     """  # noqa: E501
     info = np.finfo(np.float16)
@@ -279,7 +279,7 @@ class _Drafting:
                 self._cast(name, self.narrow[name], "float16")
             else:
                 self._constant(
-                    self.narrow[name], narrowed(protobuf.to_array(weight, self.graph.path))
+                    self.narrow[name], narrow(protobuf.to_array(weight, self.graph.path))
                 )
         return self.narrow[name]
 
@@ -326,7 +326,7 @@ class _Drafting:
             assign(part, [value for value in part if value.name not in gone])
 
 
-def stored_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
+def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
     """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that,
     and "float"."""
     stored: dict[str, str] = {}

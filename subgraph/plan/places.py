@@ -187,7 +187,7 @@ def blocks(graph: Graph) -> dict[int, str]:
 # ------------------------------------------------------------ a twin's forms
 
 
-def of_pair(pair: CandidateModel) -> Twin:
+def read_pair(pair: CandidateModel) -> Twin:
     """How the candidate's own model lowers the reference's tensors.
 
     Raises:
@@ -216,7 +216,7 @@ def of_pair(pair: CandidateModel) -> Twin:
     return Twin(precision, {**forms, **weights}, own, rounded)
 
 
-def rounded_to(graph: Graph, precision: Precision) -> Twin:
+def round_nodes(graph: Graph, precision: Precision) -> Twin:
     """Every node that can be computed in a float type of 16 bits is."""
     return Twin(
         precision,
@@ -224,7 +224,7 @@ def rounded_to(graph: Graph, precision: Precision) -> Twin:
     )
 
 
-def by_command(graph: Graph, precision: Precision) -> Twin:
+def lower_by_command(graph: Graph, precision: Precision) -> Twin:
     """Every node that computes values of the inputs, which the candidate's own converter lowers."""
     kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
@@ -235,12 +235,12 @@ def gear(graph: Graph, twin: Twin, name: str) -> Twin:
     """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes
     compute in."""
     if name == Precision.FP16.dtype:
-        return rounded_to(graph, Precision.FP16)
-    wide = {n: form if graph.is_weight(n) else _widened(form) for n, form in twin.forms.items()}
+        return round_nodes(graph, Precision.FP16)
+    wide = {n: form if graph.is_weight(n) else _widen(form) for n, form in twin.forms.items()}
     return replace(twin, forms={n: form for n, form in wide.items() if form})
 
 
-def _widened(form: Form) -> Form | None:
+def _widen(form: Form) -> Form | None:
     """The same range in 65,536 steps; None where it has none of its own, or is as wide already."""
     if isinstance(form, Dynamic) or form.dtype not in ("int8", "uint8"):
         return None

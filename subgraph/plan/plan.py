@@ -28,7 +28,7 @@ from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
-from subgraph.plan.lower import PROBES, lowered, probed
+from subgraph.plan.lower import PROBES, add_probes, lower_model
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
@@ -175,7 +175,7 @@ class Planner:
         """The model with these levels; the float model itself where the candidate's command lowers
         it."""
         graph = self.trials.graph
-        return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
+        return Draft(graph) if self.twin.by_command else lower_model(graph, self.how(levels))
 
     def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
         """What the lists name.
@@ -341,7 +341,7 @@ class Planner:
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
         for group, error in self._measured(groups, until, samples=1):
             self.ranking += 1
-            self.estimates |= zip(group, shared_out(error, [own[k] for k in group]), strict=True)
+            self.estimates |= zip(group, share_out(error, [own[k] for k in group]), strict=True)
 
     def _own_errors(self) -> list[float]:
         """How far what each place makes is off where it alone is lowered and reads float values:
@@ -352,7 +352,7 @@ class Planner:
         errors = [0.0] * len(self.places)
         if self.twin.by_command:
             return [1.0] * len(errors)
-        draft, owners = probed(self.trials.graph, [self.how_of(place) for place in self.places])
+        draft, owners = add_probes(self.trials.graph, [self.how_of(place) for place in self.places])
 
         def job(folder: Path, into: Path) -> Job:
             draft.save(folder / "model.onnx")
@@ -500,11 +500,11 @@ class Planner:
         )
 
 
-def shared_out(error: float, own: Sequence[float]) -> list[float]:
+def share_out(error: float, own: Sequence[float]) -> list[float]:
     """An error that some places cause together, by how far each is off by itself. Infinite is what a place is blamed
     for that is off so far by itself, or all of them where none is.
 
-    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf, [0.3, 0.4])
+    >>> share_out(10.0, [0.3, 0.4]), share_out(math.inf, [0.3, math.inf]), share_out(math.inf, [0.3, 0.4])
     ([6.0, 8.0], [0.3, inf], [inf, inf])
     """  # noqa: E501
     known = math.hypot(*(o for o in own if math.isfinite(o)))

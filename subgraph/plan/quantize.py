@@ -20,7 +20,7 @@ TYPES = ("int8", "uint8", "int16")
 TIMEOUT = 3600.0  # seconds
 
 
-def quantized(
+def quantize_model(
     graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline
 ) -> Path:
     """The model quantized by onnxruntime, a file in `folder`; calibrated on all samples.
@@ -37,12 +37,12 @@ def quantized(
     (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
     made = folder / f"{graph.path.stem}-{dtype}.onnx"
     words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
-    return lowered_by(
+    return run_lowering(
         "onnxruntime's quantizer", "subgraph.plan.quantize_main", graph, made, words, deadline
     )
 
 
-def lowered_by(
+def run_lowering(
     tool: str,
     script: str,
     graph: Graph,

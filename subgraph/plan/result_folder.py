@@ -1,5 +1,11 @@
 """What a plan gives: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and the
-document."""
+document.
+
+Each tool that is installed is run with its list, and its model is judged. A tool that excludes a
+node still lowers what the node's producers output, so that the node reads lowered values all the
+same. A list that is refused is widened by the producers of what its nodes read until its model is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +81,12 @@ def save(
     return document
 
 
-def kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
+def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     """What the document says of each place that is kept."""
-    return [_kept_place(planner, k, level) for k, level in found.levels.items()]
+    return [_describe_kept_place(planner, k, level) for k, level in found.levels.items()]
 
 
-def _kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
+def _describe_kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
     graph = planner.trials.graph
     place = planner.places[k]
     return KeptPlace(

@@ -40,7 +40,7 @@ from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
-from subgraph.trials.similar_outputs import fed_with
+from subgraph.trials.similar_outputs import feed_misread
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
 
@@ -149,7 +149,7 @@ def _fed_otherwise(
     `compared`: with the user's input; None where nothing of it is of the model.
     """
     misread = find_misread_input(judge, run, compared) if run.recording else None
-    fed = _compared(fed_with(judge, misread), run, choice) if misread else None
+    fed = _compared(feed_misread(judge, misread), run, choice) if misread else None
     return (
         replace(fed, wrong_input=misread.sentence(judge.model))
         if misread and fed and not _wrong_first(fed)

@@ -19,7 +19,7 @@ from subgraph.results.recorded import (
     UnmatchedEntry,
 )
 from subgraph.text import count
-from subgraph.trials.compare import compared_model
+from subgraph.trials.compare import describe_model
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Status
@@ -63,7 +63,7 @@ def document(
         recordings=recordings,
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         command=command,
-        model=compared_model(judge.model.graph),
+        model=describe_model(judge.model.graph),
         says=(
             _outcome(recordings[0])
             if len(recordings) == 1

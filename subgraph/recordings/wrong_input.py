@@ -27,7 +27,7 @@ from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
+from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_inputs
 
 MAX_SECONDS = 60.0  # that misreadings may take
 FIRST = 8  # tensors behind an input, among which entries of unknown names are looked for
@@ -76,7 +76,7 @@ def find_misread_input(
         for misread in takewhile(
             lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])
         ):
-            far = _distance(fed_with(judge, misread), run, distances)
+            far = _distance(feed_misread(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
                 return misread

@@ -20,7 +20,7 @@ from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Outcome, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind, RegionOutcome
 from subgraph.search.passes import accumulated, alike, halve, profile
-from subgraph.search.passes.confirm import confirmed, resolve_contradiction
+from subgraph.search.passes.confirm import confirm_region, resolve_contradiction
 from subgraph.search.passes.everywhere import everywhere
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
@@ -130,7 +130,7 @@ def find_culprits(progress: Progress) -> Search[None]:
             if region == progress.scope:
                 yield from resolve_contradiction(state, region)
             return  # the whole fails, but not when its items run on captured values
-        smallest, finding = yield from _concluded(progress, region)
+        smallest, finding = yield from _conclude(progress, region)
         again = yield from alike.repeats(
             state, progress.scope, finding, progress.findings, progress.profile.local
         )
@@ -181,17 +181,17 @@ def _off_everywhere(progress: Progress) -> Search[bool]:
     return bool(off)
 
 
-def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:
+def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:
     """A failing region -> the smallest one, and the finding: a culprit or an accumulated error."""
     state = progress.state
     grows = state.aim.signature in NUMBERS
     smallest = yield from shrink(state, region, gradual=grows)
     if smallest.graded and grows:
-        finding = yield from accumulated.accumulated(state, progress.scope, graded=True)
+        finding = yield from accumulated.find_accumulated(state, progress.scope, graded=True)
         if finding is not None:
             return progress.scope, finding
         share = state.answer_to(smallest.items).share.of_target or 0.0
-        finding = yield from accumulated.accumulated(state, smallest.items, share, graded=True)
+        finding = yield from accumulated.find_accumulated(state, smallest.items, share, graded=True)
         if finding is not None:
             return smallest.items, finding
         if share < accumulated.CULPRIT_SHARE:
@@ -204,7 +204,7 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
             break
-    finding = yield from confirmed(state, smallest)
+    finding = yield from confirm_region(state, smallest)
     return finding.items, finding
 
 
@@ -220,7 +220,7 @@ def _failing_region(progress: Progress) -> Search[Found]:
     return NOTHING_LEFT
 
 
-def _from_profile(progress: Progress) -> Search[Found]:
+def _find_by_profile(progress: Progress) -> Search[Found]:
     """A region to which the profile leads; once it leads to none, the one of what is left without
     the last culprit."""
     region = yield from _follow_profile(progress)
@@ -232,7 +232,7 @@ def _from_profile(progress: Progress) -> Search[Found]:
     return region
 
 
-def _of_known_kind(progress: Progress) -> Search[Found]:
+def _find_known_kind(progress: Progress) -> Search[Found]:
     """A region of the kind of the last culprit, if that is the first of its kind."""
     state = progress.state
     last = progress.findings[-1] if progress.findings else None
@@ -258,10 +258,10 @@ def _everywhere(progress: Progress) -> Search[Found]:
     if answer.status is Status.AGREE:
         progress.instead = Outcome.CLAIMED
         return NOTHING_LEFT
-    return (yield from accumulated.accumulated(state, progress.scope))
+    return (yield from accumulated.find_accumulated(state, progress.scope))
 
 
-def _by_halving(progress: Progress) -> Search[Found]:
+def _find_by_halving(progress: Progress) -> Search[Found]:
     """The shortest end of the scope that halving finds, and its beginning."""
     state = progress.state
     scope = progress.scope
@@ -272,10 +272,10 @@ def _by_halving(progress: Progress) -> Search[Found]:
 
 # The cheapest first; the last one always finds a region.
 MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
-    _from_profile,
-    _of_known_kind,
+    _find_by_profile,
+    _find_known_kind,
     _everywhere,
-    _by_halving,
+    _find_by_halving,
 )
 
 
@@ -337,7 +337,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
             answer.signature in NO_OUTPUT and not state.aim.no_output
         )  # it is refused because of what was cut out
         if not cut_off and answer.signature is not None:
-            if _scattered(progress):
+            if _is_scattered(progress):
                 progress.rest = Rest.FAILS
                 return False
             yield from _go_on_with(progress, rest, answer.signature)
@@ -349,7 +349,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
     return False
 
 
-def _scattered(progress: Progress) -> bool:
+def _is_scattered(progress: Progress) -> bool:
     """Were many culprits found, none of which accounts for much, and what is left fails still?"""
     shares = [f.share_of_model for f in progress.findings if f.share_of_model is not None]
     small = all(abs(share) < accumulated.CULPRIT_SHARE for share in shares)

@@ -108,7 +108,7 @@ class Lookahead:
                 for q in future.queries
             ]
             goes_on: _Future | None = future  # with the likeliest answers; others take a new one
-            for likely, answers in _combined(options):
+            for likely, answers in _iter_combinations(options):
                 if -chance * likely >= MIN_CHANCE:
                     heapq.heappush(
                         guesses, (chance * likely, next(order), (*assumed, answers), goes_on)
@@ -165,7 +165,7 @@ def _guesses(
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
 
 
-def _combined(
+def _iter_combinations(
     guesses: Sequence[Sequence[tuple[float, Answer]]],
 ) -> Iterator[tuple[float, Sequence[Answer]]]:
     """The likeliest answers to a batch, then the batch with one answer changed."""

@@ -2,6 +2,10 @@
 
 Insight: each query and each answer is one immutable value. Batches, stored answers, interrupted
 searches and simulated candidates therefore need no more than one method.
+
+An answer about a region becomes an outcome of the search: a region fails (FAIL) if it fails as the
+target does and explains the target's error. One that fails and explains little (MINOR) steers the
+search past it, but never counts as agreeing. Anything else is unresolved, and never a pass.
 """
 
 from __future__ import annotations

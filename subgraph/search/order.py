@@ -35,7 +35,7 @@ def ends(parents: Parents, items: Iterable[int]) -> set[int]:
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
 
 
-def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
+def split_components(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
     """The weakly connected components of a region, the one with the last item first. O(its
     edges)."""
     inside = sorted(set(items))
@@ -70,7 +70,7 @@ def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
     return tuple(sorted(distance, key=lambda k: (-distance[k], k)))
 
 
-def above(parents: Parents, items: Iterable[int], last: int) -> set[int]:
+def find_upstream(parents: Parents, items: Iterable[int], last: int) -> set[int]:
     """The items of a region on which `last` depends, itself included. O(its edges)."""
     inside = set(items)
     return reach([last], lambda k: inside.intersection(parents[k]))

@@ -31,7 +31,7 @@ from subgraph.search.findings import Finding, FindingKind, Findings, Observation
 from subgraph.search.lookahead import Lookahead
 from subgraph.search.oracle import Answer, Items, Oracle, RegionOutcome
 from subgraph.search.passes import accumulated
-from subgraph.search.passes.alike import merged
+from subgraph.search.passes.alike import merge_alike
 from subgraph.search.passes.baseline import MIN_RATE, baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
@@ -148,7 +148,7 @@ def _search_scope(progress: Progress) -> Search[None]:
     if progress.rest is Rest.FAILS or (
         progress.rest is Rest.UNKNOWN and len(progress.findings) == 1
     ):
-        progress.findings = accumulated.scattered(state, scope, progress.findings)
+        progress.findings = accumulated.find_scattered(state, scope, progress.findings)
 
 
 def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
@@ -198,7 +198,7 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         why = stopped or "no region fails in the way the whole model does"
         signature = state.aim.signature
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, signature, why=why))
-    findings = merged(state, sorted(findings, key=_rank))
+    findings = merge_alike(state, sorted(findings, key=_rank))
     blamed = [f.regions for f in findings if f.kind is not FindingKind.UNRESOLVED]
     named = set(chain.from_iterable(chain.from_iterable(blamed)))
     return ends(

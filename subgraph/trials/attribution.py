@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from subgraph.comparison.pair import scaled_differences
+from subgraph.comparison.pair import compute_scaled_differences
 from subgraph.errors import ModelError
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
 from subgraph.trials.judge import Judge
-from subgraph.trials.propagation import propagated, region_of
+from subgraph.trials.propagation import propagate, region_of
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -159,7 +159,7 @@ def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None
     if result.failure:
         return None
     try:
-        return error_of(judge, propagated(judge.model, region, result.tensors))
+        return error_of(judge, propagate(judge.model, region, result.tensors))
     except ModelError:
         return None
 
@@ -170,7 +170,7 @@ def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) 
     if result.failure or lacks_output(model, region, result):
         return None
     try:
-        return propagated(model, region, result.tensors)
+        return propagate(model, region, result.tensors)
     except ModelError:
         return None
 
@@ -333,7 +333,7 @@ def error_of(judge: Judge, values: Sequence[Mapping[str, Record]]) -> Array | No
                 return None
             mask = judge.mask(name, k, sample)
             parts.append(
-                scaled_differences(
+                compute_scaled_differences(
                     a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP
                 )
             )

@@ -327,7 +327,7 @@ class CandidateModel:
     # ------------------------------------------------------------ reports
 
     def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
-        """The matches of a region's boundary: what `of_case` reads back from `BOUNDARY_MATCHES`."""
+        """The matches of a region's boundary, which `load_own_model` reads back."""
         return {n: self.matches[n] for n in (*region.inputs, *region.outputs) if n in self.matches}
 
     def summary(self) -> str:
@@ -397,7 +397,7 @@ class CandidateModel:
         )
 
 
-def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
+def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
     """The candidate's own model in a case's folder; None where it ran the reference's.
 
     Raises:

@@ -285,7 +285,7 @@ class Comparison:
         if self.settlement.decision is Decision.NODES_NEEDED:
             return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
         if self.whole.status is Status.UNRESOLVED:
-            return ReportedAnswer(Kind.INCONCLUSIVE, _unresolved(self.whole))
+            return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(self.whole))
         mute = map(clean, find_mute(self.whole.outputs))
         inner = self.looked_at.inner or None
         return ReportedAnswer(Kind.RIGHT, text.agreement(inner, self.disturbance, mute))
@@ -335,7 +335,7 @@ def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
     return worst if worst > MIN_REL_TOL else 0.0
 
 
-def _unresolved(whole: Verdict) -> str:
+def _mark_unresolved(whole: Verdict) -> str:
     """Return why a full model is unresolved."""
     if whole.is_mute:
         return clean(whole.why)
@@ -386,7 +386,7 @@ def compare(
         freeze,
     )
     with open_with_processes(graph, setup, make_candidate(reference)) as trials:
-        prepared = prepare(trials, chosen(trials.model, at))
+        prepared = prepare(trials, select_tensors(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
         return replace(found, written=document(prepared.trials, found, criterion, command=""))
 
@@ -474,7 +474,7 @@ def _compare(
 ) -> Comparison:
     """Compare the tensors by the present criterion."""
     model = trials.model
-    names = chosen(model, at)
+    names = select_tensors(model, at)
     model.values.need([*model.graph.outputs, *names])
     tensors: dict[int, list[str]] = {}
     for name in names:
@@ -502,7 +502,7 @@ def _compare(
             names = []
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
-            alone = _told(model, _alone(runs, nodes, probes), len(nodes))
+            alone = _log_progress(model, _alone(runs, nodes, probes), len(nodes))
         for i, verdict in alone:
             rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
             if fail_fast and any(row.failing for row in rows):
@@ -532,7 +532,7 @@ def _compare(
         settlement=settlement,
         has_own_model=trials.runtime.own_model is not None,
     )
-    return _with_likeness(trials, _with_providers(trials.judge, comparison), nodes, names)
+    return _add_likeness(trials, _add_providers(trials.judge, comparison), nodes, names)
 
 
 def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
@@ -552,7 +552,7 @@ def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> li
     return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
 
 
-def _with_likeness(
+def _add_likeness(
     trials: Trials, comparison: Comparison, nodes: Mapping[int, Region | None], names: Sequence[str]
 ) -> Comparison:
     """The comparison with what would make the first bad tensor equal."""
@@ -569,7 +569,7 @@ def _with_likeness(
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
 
 
-def _told(
+def _log_progress(
     model: ReferenceModel, verdicts: Iterable[tuple[int, Verdict | None]], of: int
 ) -> Iterator[tuple[int, Verdict | None]]:
     """The same, logged."""
@@ -581,9 +581,9 @@ def _told(
         yield i, verdict
 
 
-def _with_providers(judge: Judge, comparison: Comparison) -> Comparison:
+def _add_providers(judge: Judge, comparison: Comparison) -> Comparison:
     """The comparison with who computes each node, and what a user must know of the candidate."""
-    found = computed_by.of_model(judge)
+    found = computed_by.find_providers(judge)
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
     notes = filter(None, (judge.runtime.about.caveat, computed_by.share(judge, found)))
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
@@ -609,7 +609,7 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
             )
 
 
-def chosen(model: ReferenceModel, at: Sequence[str]) -> list[str]:
+def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     """The tensors to compare, in topological order."""
     names = model.tensors()
     if not at:
@@ -720,7 +720,7 @@ def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
 # ------------------------------------------------------------ document
 
 
-def compared_model(graph: Graph) -> ComparedModel:
+def describe_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
     name = str(graph.model.graph.name)
@@ -739,7 +739,7 @@ def document(
         agree=comparison.exit_code == 0,
         says=comparison.says,
         command=command,
-        model=compared_model(trials.graph),
+        model=describe_model(trials.graph),
         candidate=RuntimeDocument(
             candidate.name,
             candidate.backend,
@@ -749,7 +749,7 @@ def document(
         ),
         criterion=criterion,
         samples=trials.model.values.labels,
-        whole=ranked(comparison.whole, comparison.ranking),
+        whole=add_ranking(comparison.whole, comparison.ranking),
         in_place=_run_outcome(comparison.in_place),
         looked_at=replace(
             comparison.looked_at,
@@ -775,7 +775,7 @@ def document(
     )
 
 
-def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
+def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
     """The verdict on the whole model, with what became of its classes."""
     shares = {name: Agreement(**found) for name, found in ranking.items()}
     mute = find_mute(whole.outputs) or None

@@ -20,19 +20,19 @@ log = logging.getLogger("subcut")
 FUNCTION = "computed_by"
 
 
-def of_model(judge: Judge) -> Mapping[int, str]:
+def find_providers(judge: Judge) -> Mapping[int, str]:
     """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which
     it is not known."""
-    return _by_node(judge, judge.model.graph.path)
+    return _map_to_nodes(judge, judge.model.graph.path)
 
 
-def of_region(trials: Trials, region: Region) -> Mapping[int, str]:
-    """As `of_model`, of a region alone."""
+def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
+    """As `find_providers`, of a region alone."""
     if not _tells(trials.runtime):
         return {}
     with trials.model.temporary_folder() as folder:
         trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
-        found = _by_node(trials.judge, folder / "model.onnx")
+        found = _map_to_nodes(trials.judge, folder / "model.onnx")
     return {node: name for node, name in found.items() if node in region.nodes}
 
 
@@ -50,7 +50,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
 
 def sentence(trials: Trials, region: Region) -> str:
     """Who computed a region that is wrong alone, as far as that is known; "" if not at all."""
-    found = of_region(trials, region)
+    found = find_region_providers(trials, region)
     names = list(dict.fromkeys(found.values()))
     by = " and ".join(map(clean, names))
     if len(found) == len(region.nodes) and all(_elsewhere(trials.runtime, name) for name in names):
@@ -79,7 +79,7 @@ def _tells(runtime: CandidateRuntime) -> bool:
     return plugins.defines("backends", candidate.backend, FUNCTION)
 
 
-def _by_node(judge: Judge, model: Path) -> Mapping[int, str]:
+def _map_to_nodes(judge: Judge, model: Path) -> Mapping[int, str]:
     if not _tells(judge.runtime):
         return {}
     try:

@@ -48,7 +48,7 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
         made = set(graph.makes[i])
         if made.isdisjoint(_read_constants(graph, region, folded)):
             continue  # only a folded constant needs it
-        piece = _with_folded(graph, region, folded | made)
+        piece = _fold_constants(graph, region, folded | made)
         try:
             found = trials.judge.verdict(piece, trials.run_extra(piece))
         except SubcutError:  # a constant of this type cannot be written
@@ -73,7 +73,7 @@ def _error(verdict: Verdict) -> float:
     return max((judged.errors.get("max_abs", math.inf) for judged in verdict.outputs), default=0.0)
 
 
-def _with_folded(graph: Graph, region: Region, folded: Collection[str]) -> Region:
+def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Region:
     """The region with these constants as values of its cut, without the nodes that make them."""
     read = _read_constants(graph, region, folded)
     kept = read.difference(folded)

@@ -138,7 +138,7 @@ class ShippedModel:
         return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
 
 
-def shipped_model(
+def find_shipped_model(
     graph: Graph, whole: Region, candidate_model: CandidateModel | None
 ) -> ShippedModel | None:
     """The model whose file can be run as the whole; None if there is none.

@@ -18,8 +18,8 @@ import numpy as np
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
-from subgraph.comparison.noise.noise import BatchNoise, batched, of_sample
-from subgraph.comparison.where import compared, limited
+from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_batch
+from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.quantization import quantizes_itself
@@ -208,7 +208,7 @@ class Judge:
         if not conditions or name not in self.model.graph.outputs:
             return None
         values.need([condition.name for condition in conditions])
-        return compared(conditions, name, values.records[k], given)
+        return select_elements(conditions, name, values.records[k], given)
 
     # ------------------------------------------------------------ one pass
 
@@ -284,7 +284,7 @@ class Judge:
                 and isinstance(reference, np.ndarray)
                 and isinstance(value, np.ndarray)
             ):
-                reference, value = limited(reference, value, mask)
+                reference, value = limit_to_mask(reference, value, mask)
             half_step = other.half_step(name) if other else 0.0
             is_model_output = name in graph.outputs
             context = OutputContext(
@@ -357,10 +357,10 @@ class Judge:
         for judgement in judgements:
             k = self.model.values.labels.index(judgement.sample)
             mask = self.mask(name, k, given[k])
-            reference = _limited(self.model.values.records[k][name].value(), mask)
-            candidate = _limited(given[k][name].value(), mask)
+            reference = _limit_to_mask(self.model.values.records[k][name].value(), mask)
+            candidate = _limit_to_mask(given[k][name].value(), mask)
             samples = self.model.others.outputs_without(k, [name])
-            others = [_limited(sample[name].value(), mask) for sample in samples]
+            others = [_limit_to_mask(sample[name].value(), mask) for sample in samples]
             why = explain_mute(reference, candidate, others)
             if not why:
                 return ""
@@ -382,18 +382,20 @@ class Judge:
             made = [
                 tensors[name].value() if name in tensors else None for tensors in result.tensors
             ]
-            reference = batched([records[name].value() for records in expected])
-            candidate = batched(made)
+            reference = make_batch([records[name].value() for records in expected])
+            candidate = make_batch(made)
             if reference is None or candidate is None:
                 continue
             noise = BatchNoise([self.model.noise(region, k).of(name) for k in range(len(expected))])
             context = OutputContext(name, self.precision, noise, True, samples=len(expected))
             judgement = judge(reference, candidate, self.rule, context)
             if judgement.status is not Status.AGREE:
-                yield of_sample(judgement, expected[0][name].shapes[0], self.model.values.labels)
+                yield assign_to_sample(
+                    judgement, expected[0][name].shapes[0], self.model.values.labels
+                )
 
 
-def _limited(value: Value, mask: Array | None) -> Value:
+def _limit_to_mask(value: Value, mask: Array | None) -> Value:
     """The elements of a tensor that are compared; a value of another shape unchanged."""
     if mask is None or not isinstance(value, np.ndarray) or value.shape != mask.shape:
         return value

@@ -52,7 +52,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     position = {region.nodes: k for k, region in enumerate(regions)}
     cuts = []
     for region in regions:
-        if not _as_expected(trials.model, region, values):
+        if not _has_expected_form(trials.model, region, values):
             continue
         groups = trials.model.sample_groups(region, values)
         if len(groups) != 1:
@@ -75,7 +75,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     return wrong
 
 
-def _as_expected(model: ReferenceModel, region: Region, values: Feeds) -> bool:
+def _has_expected_form(model: ReferenceModel, region: Region, values: Feeds) -> bool:
     """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can
     be compared."""
     pairs = zip(model.values.records, values, strict=True)

@@ -15,7 +15,7 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_runtime import CandidateRuntime
-from subgraph.trials.forms import Form, ShippedModel, shipped_model
+from subgraph.trials.forms import Form, ShippedModel, find_shipped_model
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.version import __version__
 
@@ -35,7 +35,7 @@ class ModelWriter:
     @cached_property
     def shipped(self) -> ShippedModel | None:
         """The user's file, if it can be run as the full model."""
-        return shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
+        return find_shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
         """The form in which the candidate is given a region; `full_model_form`: that of the full

@@ -1,8 +1,9 @@
-"""Regions -> verdicts, run as disconnected cuts of few models: for candidates that start slowly and
-take such models.
+"""Runs of many regions: as disconnected cuts of few models, or several at once.
 
-Agreement in a pool is not proof, since the cuts may influence each other: the search confirms it
-with the region alone.
+A pool is for candidates that start slowly and take such models. Agreement in a pool is not proof,
+since the cuts may influence each other: the search confirms it with the region alone. `run_pieces`
+has a limited number of runs and a limited time; a region runs alone if the result of its pool is
+not conclusive.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
     """
     return [
         verdict if verdict and verdict.status is Status.AGREE else trials.verdict(region)
-        for region, verdict in zip(regions, pooled_verdicts(trials, regions), strict=True)
+        for region, verdict in zip(regions, judge_pooled(trials, regions), strict=True)
     ]
 
 
-def pooled_verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
+def judge_pooled(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
     """The verdict on each region in its pool; None for regions that need several cuts.
 
     Raises: as `verdicts`.
     """
     return [
         replace(trials.judge.verdict(region, result), pooled=True) if result else None
-        for region, result in zip(regions, pooled_results(trials, regions), strict=True)
+        for region, result in zip(regions, run_pooled(trials, regions), strict=True)
     ]
 
 
-def pooled_results(
+def run_pooled(
     trials: Trials, regions: Sequence[Region], *, is_extra: bool = True
 ) -> list[RunResult | None]:
     """What the candidate makes of each region in its pool; None for regions that need several cuts.
@@ -143,7 +144,7 @@ def run_pieces(
     for first in range(0, len(regions), POOL):
         some = regions[first : first + POOL]
         can_pool = len(some) > 1 and trials.ask.takes_merged_cuts and not is_over()
-        pooled = _pooled(trials, some) if can_pool else [None] * len(some)
+        pooled = _try_pool(trials, some) if can_pool else [None] * len(some)
         for region, result in zip(some, pooled, strict=True):
             try:
                 shown = judge(region, result) if result else None
@@ -154,10 +155,10 @@ def run_pieces(
                 yield None
 
 
-def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
+def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
     """The result of each region in its pool, where it has one."""
     try:
-        return pooled_results(trials, regions)
+        return run_pooled(trials, regions)
     except (ModelError, OutOfTime):
         return [None] * len(regions)
 
@@ -175,13 +176,16 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
     names = {name for some in quantized for name in some}
-    ends = [(_dequantized(graph, some), names - _requantized(graph, some)) for some in quantized]
+    ends = [
+        (_find_dequantized(graph, some), names - _find_requantized(graph, some))
+        for some in quantized
+    ]
     ends += [((name,), names) for name in whole.outputs if name not in names]
     regions = [above_until(graph, some, stops.__contains__) for some, stops in ends]
     return [region for region in regions if region]
 
 
-def _dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
+def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
     """What all readers of codes dequantize; the codes themselves if others read them."""
     readers = [i for name in codes for i in graph.readers.get(name, ())]
     are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
@@ -190,7 +194,7 @@ def _dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
     return [name for i in readers for name in graph.makes[i]]
 
 
-def _requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
+def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
     """The codes themselves, and those that are dequantized to make them: a runtime may drop one of
     the two quantizers."""
     source = graph.maker.get(graph.reads[graph.maker[codes[0]]][0])

@@ -3,6 +3,10 @@ nothing replaced.
 
 Only inputs that the user did not give are replaced. Normal noise saturates many trained models; the
 ways of `runtime.inputs.DRAWS` are tried in their order.
+
+A key has all that is known of a candidate without running it. What it does not have (a library, a
+driver, a board's firmware, a server) shows when a run of the full model is repeated, once per
+command.
 """
 
 from __future__ import annotations
@@ -111,7 +115,7 @@ def drop_if_changed(trials: Trials) -> str:
         BackendError: the candidate cannot be used.
     """
     whole = trials.model.whole()
-    stored = _stored(trials, fresh=True) or _stored(trials, fresh=False)
+    stored = _list_stored_runs(trials, fresh=True) or _list_stored_runs(trials, fresh=False)
     if not stored:
         return ""
     with Store(trials.model.scratch / "again") as store:
@@ -131,7 +135,7 @@ def drop_if_changed(trials: Trials) -> str:
     )
 
 
-def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
+def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
     """The stored runs of the whole."""
     loading = trials.processes.only_stored()
     runs: list[RunResult] = []

@@ -24,7 +24,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 
-def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
+def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     """The model's values, per sample, when the region has these outputs. Other values are the
     captured ones, or those of the reference below the region.
 
@@ -38,15 +38,15 @@ def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     needed = set(model.whole().nodes)
     outside = (graph.descendants(inside) & needed) - inside
     returning = outside & graph.ancestors(inside)
-    values = _sent_on(model, outside - returning, outputs)
+    values = _send_on(model, outside - returning, outputs)
     for detour in _parts(graph, returning):
         piece = region_of(model, detour)
         if piece is None or not _differ(model, piece, outputs):
             continue
         left = model.run_on_reference(piece, outputs)
-        sent = _sent_on(model, (graph.descendants(detour) & needed) - detour, left)
+        sent = _send_on(model, (graph.descendants(detour) & needed) - detour, left)
         values = [
-            _added(model, *row) for row in zip(model.values.records, values, sent, strict=True)
+            _add_sent(model, *row) for row in zip(model.values.records, values, sent, strict=True)
         ]
     return values
 
@@ -60,7 +60,7 @@ def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
         return None
 
 
-def _sent_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
+def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     """All values when the reference runs these nodes on what it is fed."""
     below = region_of(model, nodes)
     outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
@@ -85,7 +85,7 @@ def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
     return any(not _equal(k[n], o[n]) for k, o in pairs for n in piece.inputs if n in o)
 
 
-def _added(
+def _add_sent(
     model: ReferenceModel,
     known: Mapping[str, Record],
     values: Mapping[str, Record],

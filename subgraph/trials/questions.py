@@ -129,7 +129,7 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
             claim = precise.runtime.about.precision
             if claim.eps >= runtime.about.precision.eps or not _agrees(precise, trials.log):
                 return None
-            changed = _changed(runtime.candidate.options, options)
+            changed = _find_changed_options(runtime.candidate.options, options)
             return PreciseSetting(changed, claim, runtime.about.precision)
     except SubcutError as e:  # it is not available here: the search goes on without it
         log.debug("the setting for full precision is not tried: %s", e.what)
@@ -146,7 +146,7 @@ def _agrees(trials: Trials, log: RunLog) -> bool:
     return True
 
 
-def _changed(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
+def _find_changed_options(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if present.get(name) != value}
 
 

@@ -16,7 +16,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
 from subgraph.text import clean
-from subgraph.trials.candidate_model import of_case
+from subgraph.trials.candidate_model import load_own_model
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 
@@ -41,7 +41,7 @@ def open_case(
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
     with folders.temporary() as temporary, open_workers(candidate) as workers:
-        other = of_case(graph, case.place / CANDIDATE)
+        other = load_own_model(graph, case.place / CANDIDATE)
         choice = _choice(case, graph)
         setup = Setup(
             candidate,

@@ -350,7 +350,7 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
         InputError: it cannot be read, or has not as many as there are samples.
     """
     if file.is_dir():
-        return _from_folders(file, names)
+        return _read_folders(file, names)
     if not file.is_file():
         raise InputError(
             f"--labels {clean(str(file))}: no such file",
@@ -358,7 +358,7 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
             code="file.not-found",
         )
     found = (
-        list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
+        list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _read_lines(file, names)
     )
     if len(found) != len(names):
         have = count(len(found), "label")
@@ -371,7 +371,7 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
     return [np.asarray(label) for label in found]
 
 
-def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
+def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     """The class of each sample: the folder that has a file of its name.
 
     Classes count from 0 in the order of their names, as torchvision's ImageFolder counts them;
@@ -394,7 +394,7 @@ def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     return [np.asarray(min(own[name])) for name in names]
 
 
-def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:
+def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
     try:
         rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
         by_name: Mapping[str, str] = {row[0]: row[-1] for row in rows if len(row) > 1}

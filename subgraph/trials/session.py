@@ -107,13 +107,13 @@ def open_trials(
         roundings = None
         unrounded = dict[str, str]()
         if isinstance(other, Path):
-            other = _paired(graph, other, setup, values, stack)
+            other = _pair_with(graph, other, setup, values, stack)
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
-            shared = _shared_tensors(graph, sides)
+            shared = _find_shared_tensors(graph, sides)
             if sides[0] is not None:
                 roundings = stack.enter_context(Reference())
-                unrounded = _unrounded(values, sides[0])
+                unrounded = _find_unrounded_casts(values, sides[0])
                 roundings.share(workers.deadline)
             if sides[1] is not None:
                 candidate = replace(
@@ -176,7 +176,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     choice.select(outputs)
 
 
-def _paired(
+def _pair_with(
     graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack
 ) -> CandidateModel:
     """The candidate's own model beside the reference's."""
@@ -193,7 +193,7 @@ def _paired(
     return pair
 
 
-def _unrounded(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]:
+def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]:
     """Casts to a narrow type of a translated model that the module has not, whose values these
     are."""
 
@@ -204,7 +204,9 @@ def _unrounded(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]
     return find_unrounded(values.graph, known & values.graph.maker.keys(), value)
 
 
-def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+def _find_shared_tensors(
+    graph: Graph, sides: Iterable[frozenset[str] | None]
+) -> frozenset[str] | None:
     """The tensors that are compared; None for all."""
     limited = [side for side in sides if side is not None]
     if not limited:

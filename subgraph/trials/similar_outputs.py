@@ -90,7 +90,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
                 )
 
 
-def fed_with(judge: Judge, misread: MisreadInput) -> Judge:
+def feed_misread(judge: Judge, misread: MisreadInput) -> Judge:
     """The same judge for the model that is fed with the misread input."""
     values = judge.model.values.with_input(misread.name, misread.feeds, misread.text)
     return replace(judge, model=judge.model.fed_with(values))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from subgraph import results, system
-from subgraph.bodies.parts import Part, parts, within
+from subgraph.bodies.parts import Part, find_part, parts
 from subgraph.cases.case import read_manifest
 from subgraph.documents import from_json, to_json
 from subgraph.drawing.layout import Drawer
@@ -231,7 +231,7 @@ class ViewSession:
         Raises:
             UsageError: they are about several graphs.
         """
-        found = [within(self.parts, name) for name in names]
+        found = [find_part(self.parts, name) for name in names]
         if len({part.prefix for part, _ in found}) > 1:
             one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
             raise UsageError(
@@ -441,7 +441,7 @@ class ViewSession:
 
         `names`: of nodes that it was cut at, where they are inside of a body.
         """
-        prefix = within(self.parts, names[0])[0].prefix if names else ""
+        prefix = find_part(self.parts, names[0])[0].prefix if names else ""
         with contextlib.suppress(InputError):  # a damaged manifest
             manifest = read_manifest(folder)
             of_this = bool(prefix) or folder.resolve() == self.graph.path.parent.resolve()
@@ -576,7 +576,7 @@ class ViewSession:
         at = next(
             (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
         )
-        prefix = within(self.parts, at)[0].prefix
+        prefix = find_part(self.parts, at)[0].prefix
         same = bool(prefix) or structure in (
             None,
             self._structure,
@@ -615,7 +615,7 @@ class ViewSession:
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         """The numbers of nodes in bodies, as a result names them."""
-        found = [within(self.parts, name) for name in names]
+        found = [find_part(self.parts, name) for name in names]
         return [
             part.first + part.graph.names[name] for part, name in found if name in part.graph.names
         ]

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import helper
 
 from subgraph.blame.answer import paragraph, plain, script, states
-from subgraph.blame.attributes import described
+from subgraph.blame.attributes import describe_node
 from subgraph.cases.case import ModelSource
 from subgraph.cases.find_case import FoundCase
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
@@ -137,7 +137,7 @@ def test_tracker_is_told_nodes_values_and_environment() -> None:
         kernel_shape=[3, 3],
     )
     told = found(
-        nodes=[described(pool)],
+        nodes=[describe_node(pool)],
         seen="expected 0.25, got 0.19 at [0,1]",
         environment="Linux x86_64; Python 3.11.7",
     )

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong, threads, toy_releases
-from subgraph.blame.blame import Blame, ReleasesAsked, in_its_surroundings, is_between
-from subgraph.blame.draws import drawn
+from subgraph.blame.blame import Blame, ReleasesAsked, is_between, widen_to_surroundings
+from subgraph.blame.draws import draw_samples
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
 from subgraph.runtime import candidate
@@ -197,13 +197,13 @@ def test_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
     tmp_path: Path, reference: Reference, criterion: str, note: tuple[str, ...]
 ) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
-        blame = in_its_surroundings(alone)
+        blame = widen_to_surroundings(alone)
         assert blame.region == alone.trials.model.whole()
         (found,) = blame.notes
         assert has_line(found, "'neg': ", *note)
         assert blame.is_wrong
         assert blame.passes() == [("Fuse",)]
-        assert in_its_surroundings(blame) is blame
+        assert widen_to_surroundings(blame) is blame
 
 
 def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(
@@ -211,7 +211,7 @@ def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(
 ) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS.replace("Abs(b)", "Neg(b)"), TIGHT) as alone:
         assert alone.is_wrong
-        assert in_its_surroundings(alone) is alone
+        assert widen_to_surroundings(alone) is alone
 
 
 def test_draws_are_like_the_samples(tmp_path: Path) -> None:
@@ -224,7 +224,8 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
     types = {"f": "tensor(float)", "i": "tensor(int64)", "b": "tensor(bool)", "s": "tensor(string)"}
     sample = {n: save(n, v, types[n], tmp_path, n).within(str(tmp_path)) for n, v in values.items()}
     draws = [
-        {n: load(r, Path("/")) for n, r in draw.items()} for draw in drawn([sample], 3, tmp_path)
+        {n: load(r, Path("/")) for n, r in draw.items()}
+        for draw in draw_samples([sample], 3, tmp_path)
     ]
     assert len({np.asarray(draw["f"]).tobytes() for draw in draws} | {values["f"].tobytes()}) == 4
     for draw in draws:

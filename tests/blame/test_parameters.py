@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.blame.draws import drawn, parameters, with_constant_parameters
+from subgraph.blame.draws import draw_samples, fix_parameters, parameters
 from subgraph.graph import region
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models
@@ -67,7 +67,7 @@ def test_only_inputs_that_nothing_computes_with(
 def test_they_enter_a_cut_as_shapes_do(tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, RESIZE)
     whole = region.of_nodes(graph, [0])
-    constant = with_constant_parameters(graph, whole)
+    constant = fix_parameters(graph, whole)
     assert (whole.inputs, constant.inputs, constant.shapes) == (
         ("x", "sizes"),
         ("x",),
@@ -78,10 +78,10 @@ def test_they_enter_a_cut_as_shapes_do(tmp_path: Path) -> None:
 def test_they_keep_their_values_in_draws(tmp_path: Path) -> None:
     sizes = np.array([1, 1, 4, 8], np.int64)
     sample = {"sizes": save("sizes", sizes, "tensor(int64)", tmp_path, "s").within(str(tmp_path))}
-    assert all(draw == sample for draw in drawn([sample], 3, tmp_path, ["sizes"]))
+    assert all(draw == sample for draw in draw_samples([sample], 3, tmp_path, ["sizes"]))
     assert any(
         not np.array_equal(np.asarray(load(d["sizes"], Path("/"))), sizes)
-        for d in drawn([sample], 3, tmp_path)
+        for d in draw_samples([sample], 3, tmp_path)
     )
 
 

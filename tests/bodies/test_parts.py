@@ -10,8 +10,8 @@ from onnx import external_data_helper
 
 from fixtures import bodies
 from subgraph.bodies import parts as module
-from subgraph.bodies.descend import entered
-from subgraph.bodies.parts import parts, within
+from subgraph.bodies.descend import enter_body
+from subgraph.bodies.parts import find_part, parts
 from subgraph.graph.graph import load
 from tests.helpers.facts import has_line
 
@@ -30,13 +30,13 @@ def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(
     inner = known[-1].graph.label(len(known[-1].graph.nodes) - 1)
     found = graph
     names: tuple[str, ...] = (inner,)
-    while deeper := entered(found, names):  # as `subcut cut` finds it
+    while deeper := enter_body(found, names):  # as `subcut cut` finds it
         _, found, names = deeper
     assert list(found.node_names) == list(known[-1].graph.node_names) and names == (inner,)
     wrong = "/".join([*planted.path, planted.node])
-    part, name = within(known, wrong.replace("/body/", "/body@2/"))
+    part, name = find_part(known, wrong.replace("/body/", "/body@2/"))
     assert name in part.graph.names and part.graph.names[name] < len(part.graph.nodes)
-    assert within(known, graph.label(0)) == (whole, graph.label(0))
+    assert find_part(known, graph.label(0)) == (whole, graph.label(0))
 
 
 def test_body_without_its_weights_is_left_out_with_a_warning(

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from fixtures import bodies
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import split
-from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncated_loop
+from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncate_loop
 from subgraph.graph import graph as graphs
 from subgraph.graph.walk import all_nodes
 
@@ -45,7 +45,7 @@ def run(model: Any, **fed: Any) -> dict[str, Any]:
 def test_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_path: Path) -> None:
     """A candidate may have no Add for int64: that it refuses one of ours says nothing."""
     body = loop(tmp_path)
-    model = truncated_loop(body, TYPES, 2)
+    model = truncate_loop(body, TYPES, 2)
     operators = {node.op_type for node in all_nodes(model.graph.node)}
     assert operators <= {node.op_type for node in all_nodes(body.graph.model.graph.node)}
     made = run(model, t3=X)

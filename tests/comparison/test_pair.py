@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.pair import Pair, comparable, differences, relative_l2, scaled_differences
+from subgraph.comparison.pair import (
+    Pair,
+    comparable,
+    compute_scaled_differences,
+    differences,
+    relative_l2,
+)
 from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
 from tests.helpers.examples import examples
@@ -203,10 +209,12 @@ def test_differences_are_zero_where_both_are_the_same_mask() -> None:
 def test_scaled_differences_are_clipped() -> None:
     a = np.array([NAN, 4, 2, INF, 0], np.float32)
     b = np.array([NAN, 8, NAN, INF, -99])
-    assert scaled_differences(a, b, 10.0).tolist() == [0, 1, 10, 0, -10]
-    assert scaled_differences(np.zeros(2), np.array([0.5, 0]), 10.0).tolist() == [0.5, 0]
-    assert scaled_differences(np.array([2j]), np.array([1 + 2j]), 10.0).tolist() == [0.5, 0]
-    assert scaled_differences(np.array(["a", "b"]), np.array(["a", "c"]), 10.0).tolist() == [0, 1]
+    assert compute_scaled_differences(a, b, 10.0).tolist() == [0, 1, 10, 0, -10]
+    assert compute_scaled_differences(np.zeros(2), np.array([0.5, 0]), 10.0).tolist() == [0.5, 0]
+    assert compute_scaled_differences(np.array([2j]), np.array([1 + 2j]), 10.0).tolist() == [0.5, 0]
+    assert compute_scaled_differences(
+        np.array(["a", "b"]), np.array(["a", "c"]), 10.0
+    ).tolist() == [0, 1]
 
 
 def test_relative_l2_needs_equal_shapes_and_masks() -> None:

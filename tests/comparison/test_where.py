@@ -7,7 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.comparison.where import OutputChoice, Where, compared, limited, parse_where
+from subgraph.comparison.where import (
+    OutputChoice,
+    Where,
+    limit_to_mask,
+    parse_where,
+    select_elements,
+)
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Record, written
 from tests.helpers import text_models
@@ -75,30 +81,30 @@ def test_axes_of_a_condition_are_the_first_ones_of_an_output(tmp_path: Path) -> 
     )
     given = records(tmp_path / "b", c=[[0.9, 0.1, 0.7]])
     high = [Where("c", ">", 0.5)]
-    found = compared(high, "b", known, {})
+    found = select_elements(high, "b", known, {})
     assert found is not None and found.tolist() == [[[True, True], [False, False], [False, False]]]
-    found = compared(high, "b", known, given)  # the candidate alone finds the third
+    found = select_elements(high, "b", known, given)  # the candidate alone finds the third
     assert found is not None and found[0, :, 0].tolist() == [True, False, True]
-    found = compared([*high, Where("c", "<", 0.8)], "c", known, given)  # each on one side
+    found = select_elements([*high, Where("c", "<", 0.8)], "c", known, given)  # each on one side
     assert found is not None and found.tolist() == [[False, False, True]]
-    found = compared([Where("w", ">", 0.5)], "w", known, {})
+    found = select_elements([Where("w", ">", 0.5)], "w", known, {})
     assert found is not None and found.tolist() == [[[True, False]]]
-    assert compared([], "b", known, given) is None
+    assert select_elements([], "b", known, given) is None
     with raises(UsageError, "where.wrong-shape", "1×3", "2×1"):
-        compared(high, "t", known, given)
+        select_elements(high, "t", known, given)
     with raises(UsageError, "where.wrong-shape", "1×1×2", "1×3"):
-        compared([Where("w", ">", 0.5)], "c", known, given)
+        select_elements([Where("w", ">", 0.5)], "c", known, given)
 
 
 def test_outside_there_is_nothing_to_compare() -> None:
     a = np.array([1.0, 2.0])
     b = np.array([3.0, 4.0])
     mask = np.array([True, False])
-    left, right = limited(a, b, mask)
+    left, right = limit_to_mask(a, b, mask)
     assert left[0] == 1 and right[0] == 3 and np.isnan([left[1], right[1]]).all()
-    left, right = limited(a.astype(np.int64), b.astype(np.int64), mask)
+    left, right = limit_to_mask(a.astype(np.int64), b.astype(np.int64), mask)
     assert left.tolist() == [1, 2] and right.tolist() == [3, 2]
-    assert limited(a, b[:1], mask)[1].shape == (1,)
+    assert limit_to_mask(a, b[:1], mask)[1].shape == (1,)
 
 
 @pytest.fixture
@@ -202,5 +208,5 @@ def test_values_that_are_not_numbers_are_compared(tmp_path: Path) -> None:
         written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}")
         for k, v in enumerate((0.2, np.nan))
     )
-    found = compared([parse_where("p>0.5")], "p", {"p": known}, {"p": given})
+    found = select_elements([parse_where("p>0.5")], "p", {"p": known}, {"p": given})
     assert found is not None and found.tolist() == [False, True]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong
-from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
+from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
 from subgraph.errors import UsageError
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import ort
@@ -87,7 +87,7 @@ def test_pass_that_does_something_only_without_another_is_found(ablation: Ask) -
 def test_switch_that_is_off_already_is_not_named(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+B", off="A")
     assert minimal_sets(asked) == [("B",)]
-    assert without(asked.trials, ["B"]).runtime.candidate.options["off"] == "A+B"
+    assert switch_off(asked.trials, ["B"]).runtime.candidate.options["off"] == "A+B"
 
 
 @pytest.mark.rare
@@ -107,7 +107,7 @@ def test_optimizer_without_named_passes_has_none(ablation: Ask) -> None:
 
 
 def test_sets_in_words() -> None:
-    assert has_line(in_words([("A",), ("B", "C")]), "A or B and C")
+    assert has_line(describe_sets([("A",), ("B", "C")]), "A or B and C")
 
 
 # ------------------------------------------------------------ onnxruntime

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from subgraph.graph.graph import Graph, load
-from subgraph.plan.lower import lowered, probed, raised, stored_bytes
+from subgraph.plan.lower import add_probes, count_bytes, lower_model, raise_model
 from subgraph.plan.places import (
     OUTPUT,
     Dynamic,
@@ -21,7 +21,7 @@ from subgraph.plan.places import (
     Read,
     Rounded,
     Twin,
-    rounded_to,
+    round_nodes,
     symmetric,
 )
 from subgraph.precision import Precision
@@ -59,7 +59,7 @@ def net(tmp_path: Path) -> Graph:
 def run(
     graph: Graph, twin: Twin, reads: set[Read], folder: Path
 ) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
-    lowered(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
+    lower_model(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
     model = onnx.load(folder / "low.onnx")
     onnx.checker.check_model(model, full_check=True)
     return model, evaluate(folder / "low.onnx", {"x": X})
@@ -98,9 +98,9 @@ def test_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {
         ()
     }  # else no int8 Add runs
-    assert stored_bytes(net, TWIN, {(0, "w"): form}) == {"low": 64, "between": 0, "float": 64}
-    half = rounded_to(net, Precision.FP16).rounded[0]
-    assert stored_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}
+    assert count_bytes(net, TWIN, {(0, "w"): form}) == {"low": 64, "between": 0, "float": 64}
+    half = round_nodes(net, Precision.FP16).rounded[0]
+    assert count_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}
 
 
 def test_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_dynamic_ranges_are_those_of_the_values(net: Graph, tmp_path: Path) -> N
 def test_16_bit_weights_are_lowered(
     net: Graph, tmp_path: Path, precision: Precision, eps: float
 ) -> None:
-    twin = rounded_to(net, precision)
+    twin = round_nodes(net, precision)
     model, values = run(net, twin, {(i, "") for i in range(3)}, tmp_path)
     assert [o.type.tensor_type.elem_type for o in model.graph.output] == [
         onnx.TensorProto.FLOAT
@@ -143,7 +143,7 @@ def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(
     net: Graph, tmp_path: Path
 ) -> None:
     twin = Twin(Precision.INT8, {"x": Quantized(Scale((1e-4,), (0,)), "int16")})
-    lowered(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
+    lower_model(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
     model = onnx.load(tmp_path / "low.onnx")
     assert {n.domain for n in model.graph.node if "Quantize" in n.op_type} == {"com.microsoft"}
     found = evaluate(tmp_path / "low.onnx", {"x": X})["h"]
@@ -159,7 +159,7 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
         {(OUTPUT, "h"): ACTIVATION},
         {(1, ""): Rounded("bfloat16", (0,), (0,))},
     ]
-    draft, owners = probed(net, places)
+    draft, owners = add_probes(net, places)
     draft.save(tmp_path / "probed.onnx")
     onnx.checker.check_model(onnx.load(tmp_path / "probed.onnx"), full_check=True)
     y, h, found = evaluate(tmp_path / "probed.onnx", {"x": X}).values()
@@ -184,6 +184,6 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
 def test_old_opset_is_raised(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     old = text_models.load(tmp_path, NET, opset=11, w=W, v=V)
-    new = raised(old, tmp_path / "new")
-    assert new.model.opset_import[0].version == 13 and raised(new, tmp_path) is new
+    new = raise_model(old, tmp_path / "new")
+    assert new.model.opset_import[0].version == 13 and raise_model(new, tmp_path) is new
     assert load(tmp_path / "new" / "model.onnx").ops == old.ops

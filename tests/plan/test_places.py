@@ -17,7 +17,7 @@ from subgraph.plan.places import (
     blocks,
     narrowable,
     places,
-    rounded_to,
+    round_nodes,
     symmetric,
 )
 from subgraph.precision import Precision
@@ -79,7 +79,9 @@ def test_float_nodes_without_bodies_compute_in_16_bits(net: Graph) -> None:
         2: Rounded("float16", (0, 1), (0,)),
         4: Rounded("float16", (0,), (0,)),
     }
-    assert {form.dtype for form in rounded_to(net, Precision.BF16).rounded.values()} == {"bfloat16"}
+    assert {form.dtype for form in round_nodes(net, Precision.BF16).rounded.values()} == {
+        "bfloat16"
+    }
 
 
 def test_scales_of_resize_stay_float(tmp_path: Path) -> None:

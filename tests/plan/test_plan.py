@@ -25,7 +25,7 @@ from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
-from subgraph.plan.places import Unit, by_command
+from subgraph.plan.places import Unit, lower_by_command
 from subgraph.plan.plan import Planner, distance
 from subgraph.plan.reasons import why_many
 from subgraph.plan.search import Found
@@ -327,7 +327,7 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
         runtime=SimpleNamespace(own_model=None),
         processes=SimpleNamespace(runs=SimpleNamespace(candidate_key=key)),
     )
-    twin = by_command(graph, Precision.INT8)
+    twin = lower_by_command(graph, Precision.INT8)
     node, operator = (Planner(trials, twin, unit) for unit in (Unit.NODE, Unit.OPERATOR))
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
     assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]

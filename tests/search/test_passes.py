@@ -67,8 +67,8 @@ def faulty(parents: Parents, *faults: set[int]) -> Scenario:
 def test_ends_and_components_of_a_region() -> None:
     parents = ((), (0,), (0,), (1,), (2, 3), ())
     assert order.ends(parents, [0, 1, 2, 3, 4]) == {0, 4}
-    assert list(order.connected(parents, [1, 2, 3])) == [{1, 3}, {2}]
-    assert order.above(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
+    assert list(order.split_components(parents, [1, 2, 3])) == [{1, 3}, {2}]
+    assert order.find_upstream(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
 
 
 # ------------------------------------------------------------------------------------------------

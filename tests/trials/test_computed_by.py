@@ -66,11 +66,11 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
         ({1: "CPU"}, ("computed: #1 by CPU",)),
         ({}, ()),
     ]:
-        monkeypatch.setattr(computed_by, "of_region", lambda *_, found=found: found)
+        monkeypatch.setattr(computed_by, "find_region_providers", lambda *_, found=found: found)
         sentence = computed_by.sentence(trials, region)
         assert bool(sentence) == bool(says)
         assert has_line(sentence, *says)
 
 
 def test_one_who_cannot_say_is_not_asked(model: Path) -> None:
-    assert computed_by.of_model(trials_of(model, parse("opencv")).judge) == {}
+    assert computed_by.find_providers(trials_of(model, parse("opencv")).judge) == {}

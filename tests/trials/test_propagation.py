@@ -17,7 +17,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load
 from subgraph.trials.local_errors import locally_wrong
-from subgraph.trials.propagation import propagated
+from subgraph.trials.propagation import propagate
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of
@@ -48,7 +48,7 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
 def sent(trials: Trials, *names: str) -> Any:
     """The model's output when only these nodes are the candidate's."""
     region = region_of(trials.model.graph, *names)
-    (values,) = propagated(trials.model, region, trials.run(region).tensors)
+    (values,) = propagate(trials.model, region, trials.run(region).tensors)
     return load(values["y"], Path("/"))
 
 

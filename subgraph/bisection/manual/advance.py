@@ -56,12 +56,12 @@ def check(session: Session, trials: Trials) -> None:
     Raises:
         UsageError, InputError, ModelError, ResultExists: as when a bisection begins.
     """
-    trials.model.values.need([*trials.graph.inputs, *_drawn(trials.model)])
+    trials.model.values.need([*trials.graph.inputs, *_draw_outputs(trials.model)])
     with suppress(Pending):
         next(iter(ManualBisection(trials, options_of(session), {})))
 
 
-def _drawn(model: ReferenceModel) -> list[str]:
+def _draw_outputs(model: ReferenceModel) -> list[str]:
     """The outputs of random nodes."""
     graph = model.graph
     random_nodes = graph.in_order(set(model.whole().nodes) & graph.random_nodes)
@@ -89,16 +89,16 @@ def begin(session: Session, model: ReferenceModel) -> Session:
     """
     clear(session.folder)
     try:
-        samples = list(_kept_samples(session.folder, model))
+        samples = list(_read_kept_samples(session.folder, model))
     except OSError as e:
         raise folders.unwritable(session.folder, e) from e
     return replace(session, samples=samples).save()
 
 
-def _kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSample]:
+def _read_kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSample]:
     values = model.values
     stems = {name: ("inputs", f"input_{i}") for i, name in enumerate(model.graph.inputs)}
-    stems |= {name: ("drawn", f"node_{i}") for i, name in enumerate(_drawn(model))}
+    stems |= {name: ("drawn", f"node_{i}") for i, name in enumerate(_draw_outputs(model))}
     for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
         origins = captured.origins
         yield FedSample(

@@ -98,7 +98,7 @@ class ExpectedOutput:
     files: list[ExpectedFile]
 
 
-def expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
+def list_expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
     """The outputs that a task's manifest requests.
 
     Raises:
@@ -202,7 +202,7 @@ class TaskFolders:
         for cut, folder in zip(self.cuts, self.sources, strict=True):
             manifest = _read_manifest(cut)
             numbers = manifest.by_hand.samples if manifest.by_hand else ()
-            for output in expected_outputs(manifest):
+            for output in list_expected_outputs(manifest):
                 k = numbers[output.sample]
                 records = samples.setdefault(k, {})
                 records[output.name] = _save(output, folder, room, f"s{k}-o{len(records)}")
@@ -231,7 +231,7 @@ def _read_manifest(cut: Path) -> TaskManifest:
 
 
 def _all_files(cut: Path) -> list[ExpectedFile]:
-    files = [file for output in expected_outputs(_read_manifest(cut)) for file in output.files]
+    files = [file for output in list_expected_outputs(_read_manifest(cut)) for file in output.files]
     if not files:
         raise InputError(
             f"{cut / case.MANIFEST} names no file of an output", WRITE_AGAIN, code="manual.damaged"
@@ -258,7 +258,7 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
     path = file.find(folder)
     assert path
     shape = file.own.shape
-    array = _from_npy(path, file) if path.suffix == ".npy" else _from_bin(path, file)
+    array = _read_npy(path, file) if path.suffix == ".npy" else _read_bin(path, file)
     if array.shape != shape and array.size == 1 == math.prod(shape):
         array = array.reshape(shape)
     if array.shape != shape:
@@ -267,7 +267,7 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
     return _cast(array, file.own.dtype, path)
 
 
-def _from_bin(path: Path, file: ExpectedFile) -> Array:
+def _read_bin(path: Path, file: ExpectedFile) -> Array:
 
     if file.own.dtype == "string":
         raise InputError(
@@ -287,19 +287,19 @@ def _from_bin(path: Path, file: ExpectedFile) -> Array:
     raw = np.fromfile(path, np.uint8)
     is_packed = dtype in PACKED
     flat = tensors.unpack(raw, dtype, math.prod(shape)) if is_packed else raw.view(np_dtype(dtype))
-    return _to_model_layout(flat.reshape(shape), file)
+    return _convert_layout(flat.reshape(shape), file)
 
 
-def _from_npy(path: Path, file: ExpectedFile) -> Array:
+def _read_npy(path: Path, file: ExpectedFile) -> Array:
     array = tensors.read_npy(path)
     for dtype in (file.own.dtype, file.handed.dtype):
         if dtype in NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype)):
             array = tensors.from_bits(array, dtype)
             break
-    return array if array.shape == file.own.shape else _to_model_layout(array, file)
+    return array if array.shape == file.own.shape else _convert_layout(array, file)
 
 
-def _to_model_layout(array: Array, file: ExpectedFile) -> Array:
+def _convert_layout(array: Array, file: ExpectedFile) -> Array:
     """Transpose from the device's layout to the model's, if the array has the device's shape."""
     handed = file.handed
     is_turned = array.shape == handed.shape and handed.layout == "NHWC"

@@ -6,6 +6,9 @@ over the recorded results, until it needs one that is missing: `Pending`. The se
 says what it is likely to need after that.
 
 The growth of an error is not measured, and a region that agrees is not examined further.
+
+The person is an `Asker`: it returns the recorded results, and raises `Pending` for a missing one.
+Manual runs are expensive: nothing is repeated, and a region is run with pinned shapes only.
 """
 
 from __future__ import annotations

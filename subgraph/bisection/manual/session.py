@@ -10,6 +10,8 @@ manual-NAME/
 
 A session is immutable: each command derives the next one and saves it. Everything else is computed
 from the log again (`manual.advance`), so a kill at any moment loses nothing.
+
+Below the session are its folders: found by name, locked while a command works on them, removed.
 """
 
 from __future__ import annotations
@@ -359,7 +361,7 @@ def answer(session: Session, numbers: Sequence[int], word: str) -> Session:
     numbers = list(dict.fromkeys(numbers)) or session.open[:1]
     for number in numbers:
         _require_unanswered(session, number)
-    return _logged(session, numbers, word)
+    return _add_to_log(session, numbers, word)
 
 
 def _require_open(session: Session) -> Sequence[int]:
@@ -382,7 +384,7 @@ def _require_unanswered(session: Session, number: int) -> None:
             )
 
 
-def _logged(session: Session, numbers: Sequence[int], word: str) -> Session:
+def _add_to_log(session: Session, numbers: Sequence[int], word: str) -> Session:
     command = max((earlier.command for earlier in session.log), default=0) + 1
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     answers = [LoggedAnswer(number, word, when, command) for number in numbers]
@@ -414,7 +416,7 @@ def take(session: Session, source: Path | None, number: int | None) -> Taken:
             problems[n] = e
     if not taken:
         raise next(iter(problems.values()), places[numbers[0]].no_outputs())
-    return Taken(_logged(session, taken, TAKEN), taken, problems)
+    return Taken(_add_to_log(session, taken, TAKEN), taken, problems)
 
 
 def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
@@ -500,7 +502,7 @@ def _name_of(folder: Path) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a session in the block.
 
     Raises:

@@ -161,7 +161,7 @@ def title(node: protobuf.NodeProto) -> str:
     return str(node.name or f"{node.op_type} of '{next(filter(None, node.output), '')}'")
 
 
-def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+def find_reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
     """The axes of a reduction, all for none given, not negative; None if unknown."""
     rank = source.rank(node.input[0])
     given = argument(node, 1)
@@ -269,10 +269,10 @@ class Substitution:
         for i, node in enumerate(self.source.nodes):
             made.graph.node.extend(self._new.get(i, [node]))
         made.graph.initializer.extend(self._weights)
-        return tidied(made)
+        return tidy(made)
 
 
-def tidied(made: protobuf.ModelProto) -> protobuf.ModelProto:
+def tidy(made: protobuf.ModelProto) -> protobuf.ModelProto:
     """The model without nodes and constants that nothing reads."""
     graph = made.graph
     read = {v.name for v in graph.output}
@@ -311,15 +311,17 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
                     (i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}")
                 )
         for i, text in fits if len(fits) <= MAX_ALONE else ():
-            yield text, _substituted(source, form, [i])
+            yield text, _iter_substituted(source, form, [i])
         if len(fits) > 1:
             yield (
                 f"{words} each of {len(fits)} nodes{fixed}",
-                _substituted(source, form, [i for i, _ in fits]),
+                _iter_substituted(source, form, [i for i, _ in fits]),
             )
 
 
-def _substituted(source: RegionModel, form: Form, indices: Sequence[int]) -> protobuf.ModelProto:
+def _iter_substituted(
+    source: RegionModel, form: Form, indices: Sequence[int]
+) -> protobuf.ModelProto:
     """Made again, since the weights of all forms at once may not fit into memory."""
     new = Substitution(source)
     for i in indices:

@@ -32,7 +32,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
             _square,
             _float_power,
             _root,
-            _clipped,
+            _clip,
             _tanh,
             _sigmoid,
             _subtract,
@@ -101,7 +101,7 @@ def _root(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of(*SATURATED)
-def _clipped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _clip(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = node.input[0]
     if source.element(x) not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return ""

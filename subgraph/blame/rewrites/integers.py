@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, of, reduced_axes
+from subgraph.blame.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    each,
+    find_reduced_axes,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.properties import OVERFLOWS
 from subgraph.graph.walk import attribute
@@ -58,19 +64,19 @@ def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 @of("ReduceMax", "ReduceMin")
 def _extreme(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes = reduced_axes(source, node)
+    axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
     x = node.input[0]
     for axis in axes:
         place = new.node(f"Arg{node.op_type.removeprefix('Reduce')}", [x], axis=axis, keepdims=1)
         x = new.node("GatherElements", [x, place], axis=axis)
-    return _ended(node, new, x, axes, "the elements at the ArgMax or ArgMin")
+    return _end_with_output(node, new, x, axes, "the elements at the ArgMax or ArgMin")
 
 
 @of("ReduceSum")
 def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes = reduced_axes(source, node)
+    axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
     x = node.input[0]
@@ -79,10 +85,12 @@ def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
         x = new.node(
             "Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis
         )
-    return _ended(node, new, x, axes, "the end of a CumSum")
+    return _end_with_output(node, new, x, axes, "the end of a CumSum")
 
 
-def _ended(node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str) -> str:
+def _end_with_output(
+    node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str
+) -> str:
     """The reduction's own output, of a tensor in which the axes that are reduced have one element."""  # noqa: E501
     if attribute(node, "keepdims", 1):
         new.node("Identity", [x], node.output[0])

@@ -12,8 +12,8 @@ from subgraph.blame.rewrites._region_model import (
     Substitution,
     argument,
     each,
+    find_reduced_axes,
     of,
-    reduced_axes,
 )
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
@@ -27,15 +27,15 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
         source,
         [
             _dropout,
-            _normalized_batch,
-            _normalized_instance,
+            _normalize_batch,
+            _normalize_instance,
             _gemm,
             _matmul,
             _two_dimensions,
             _global,
             _mean,
             _hard,
-            _divided,
+            _divide,
         ],
     )
 
@@ -52,7 +52,7 @@ def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("BatchNormalization")
-def _normalized_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalize_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
     x = node.input[0]
@@ -77,7 +77,7 @@ def _normalized_batch(source: RegionModel, node: protobuf.NodeProto, new: Substi
 
 
 @of("InstanceNormalization")
-def _normalized_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalize_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = node.input[0]
     rank = source.rank(node.input[0])
     if rank is None or rank < 3:
@@ -168,7 +168,7 @@ def _global(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 @of("ReduceMean")
 def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes = reduced_axes(source, node)
+    axes = find_reduced_axes(source, node)
     rank = source.rank(node.input[0])
     if rank is None or rank < 3 or axes != list(range(2, rank)):
         return ""
@@ -186,9 +186,9 @@ def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of("ReduceMean")
-def _divided(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _divide(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = node.input[0]
-    axes = reduced_axes(source, node)
+    axes = find_reduced_axes(source, node)
     shape = source.shape(node.input[0])
     if not axes or shape is None or source.element(x) not in FLOATS:
         return ""

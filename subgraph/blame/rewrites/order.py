@@ -12,8 +12,8 @@ from subgraph.blame.rewrites._region_model import (
     Substitution,
     argument,
     each,
+    find_reduced_axes,
     of,
-    reduced_axes,
 )
 from subgraph.graph import protobuf
 from subgraph.graph.properties import COMMUTES, NESTS
@@ -24,11 +24,11 @@ MANY = 8  # channels; fewer are not worth two products
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Each form on each node, then on all that it fits."""
-    yield from each(source, [_swapped, _by_axis, _columns, _rows, _channels])
+    yield from each(source, [_swap, _by_axis, _columns, _rows, _channels])
 
 
 @of(*COMMUTES)
-def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _swap(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     if len(set(node.input)) < 2:
         return ""
     copied = new.copy(node)
@@ -38,7 +38,7 @@ def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of(*NESTS)
 def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes = reduced_axes(source, node)
+    axes = find_reduced_axes(source, node)
     x = node.input[0]
     if not axes or len(axes) < 2:
         return ""

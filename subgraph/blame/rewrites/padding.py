@@ -26,8 +26,8 @@ ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Each form on each node, then on all that it fits."""
-    yield from each(source, [_explicit, _transposed, _own_pad, _floor, _counted, _concat])
-    yield from _folded(source)
+    yield from each(source, [_explicit, _transpose, _own_pad, _floor, _count, _concat])
+    yield from _fold(source)
 
 
 @of(*PADDED)
@@ -80,7 +80,7 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("AveragePool")
-def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """The mean over windows of a padded input, times the elements of a window over those that count."""  # noqa: E501
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
@@ -115,7 +115,7 @@ def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("ConvTranspose")
-def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _transpose(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     how = attribute(node, "auto_pad", "NOTSET")
@@ -176,7 +176,7 @@ def _block(new: Substitution, size: list[int], axis: int, length: int, value: Ar
     )
 
 
-def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def _fold(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """A Pad that only one Conv or pool reads, as its attribute."""
     readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):

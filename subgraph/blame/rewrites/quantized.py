@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.types import Array
@@ -127,16 +133,14 @@ def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | Non
     if codes is None or scales is None or bits not in (2, 4, 8) or argument(node, 4):
         return None
     blocks = -(-k // size)
-    values = _unpacked(codes.reshape(n, blocks, -1), bits)[..., :size].astype(np.float64)
+    values = _unpack(codes.reshape(n, blocks, -1), bits)[..., :size].astype(np.float64)
     if name := argument(node, 3):
         zeros = source.value(name)
         if zeros is None:
             return None
         packed = zeros.dtype == np.uint8
         points = (
-            _unpacked(zeros.reshape(n, -1), bits)[:, :blocks]
-            if packed
-            else zeros.reshape(n, blocks)
+            _unpack(zeros.reshape(n, -1), bits)[:, :blocks] if packed else zeros.reshape(n, blocks)
         )
         values -= points.astype(np.float64)[..., None]
     else:
@@ -145,7 +149,7 @@ def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | Non
     return real
 
 
-def _unpacked(codes: Array, bits: int) -> Array:
+def _unpack(codes: Array, bits: int) -> Array:
     """The last axis of bytes as 8 / bits as many codes."""
     parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)

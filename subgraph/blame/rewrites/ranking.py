@@ -16,11 +16,11 @@ MAX = 2048  # elements of the axis: every one is compared with every other
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Each TopK, then all of them."""
-    yield from each(source, [_counted])
+    yield from each(source, [_count])
 
 
 @of("TopK")
-def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
     axis = attribute(node, "axis", -1)
     if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX:

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, each, of
+from subgraph.blame.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    argument,
+    each,
+    of,
+)
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
@@ -76,7 +82,7 @@ def _run(
     reverse: bool,
 ) -> None:
     """One direction, the k-th, as a node that runs forwards."""
-    x = _reversed(new, inputs[0], "") if reverse else inputs[0]
+    x = _reverse(new, inputs[0], "") if reverse else inputs[0]
     copied = new.copy(node)
     copied.name = new.name(f"{node.op_type}_node")
     copied.input[:] = [x, *inputs[1:]]
@@ -91,10 +97,10 @@ def _run(
                 values[:] = values[k * count : (k + 1) * count]
     if reverse and outputs[0]:
         copied.output[0] = new.name("forwards")
-        _reversed(new, copied.output[0], outputs[0])
+        _reverse(new, copied.output[0], outputs[0])
 
 
-def _reversed(new: Substitution, x: str, output: str) -> str:
+def _reverse(new: Substitution, x: str, output: str) -> str:
     """Along axis 0."""
     last, first, axis, step = (new.weight(np.array([n], np.int64)) for n in (-1, -(2**31), 0, -1))
     return new.node("Slice", [x, last, first, axis, step], output)

@@ -13,7 +13,7 @@ from subgraph.blame.rewrites._region_model import (
     argument,
     each,
     of,
-    tidied,
+    tidy,
 )
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
@@ -25,7 +25,7 @@ COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Of each node, then of all; constants of the whole region."""
-    yield from each(source, [_ranks, _sizes, _axes, _written, _filled, _left_out])
+    yield from each(source, [_ranks, _sizes, _axes, _write, _fill, _leave_out])
     yield from _constants(source)
 
 
@@ -83,7 +83,7 @@ def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     return "axes counted from the other end in"
 
 
-def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _write(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     defined = schema(node.op_type, source.opset, node.domain)
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
@@ -100,7 +100,7 @@ def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("Pad")
-def _filled(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _fill(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """Before opset 11 the value is an attribute."""
     element = source.element(node.input[0])
     is_constant = attribute(node, "mode", "constant") == "constant"
@@ -125,7 +125,7 @@ def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int
     return known | {name: ones for name in ("strides", "dilations") if kernel and name in allowed}
 
 
-def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _leave_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     defined = schema(node.op_type, source.opset, node.domain)
     if defined is None:
         return ""
@@ -161,7 +161,7 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]
             for t in weights
         ]
         made.graph.node.extend(nodes + list(source.nodes))
-        yield "initializers as Constant nodes", tidied(made)
+        yield "initializers as Constant nodes", tidy(made)
     constants = [
         n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants
     ]
@@ -171,11 +171,11 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]
         for node in constants:
             made.graph.initializer.add().CopyFrom(source.constants[node.output[0]])
             made.graph.initializer[-1].name = node.output[0]
-        yield "Constant nodes as initializers", tidied(made)
-    yield from _computed(source)
+        yield "Constant nodes as initializers", tidy(made)
+    yield from _compute(source)
 
 
-def _computed(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def _compute(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""  # noqa: E501
     inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
     driver = next(

@@ -2,6 +2,9 @@
 
 Insight: a small error may change a token, and a large one may change none. What a user reads off a
 distribution is its winner.
+
+Indices are decisions, too: `find_misranked` finds those that rounding noise does not explain. An
+index does not tell how wrong it is, but the values that it selects between do.
 """
 
 from __future__ import annotations
@@ -101,7 +104,7 @@ def _rows(values: Array, axis: int) -> Array:
     return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
 
 
-def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:
+def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:
     """Where an index differs and noise does not explain it: booleans in the shape of the indices.
 
     i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
@@ -110,9 +113,9 @@ def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) 
 
     >>> import numpy as np
     >>> ranking = Ranking(np.array([1.0, 1.001, 3.0]), noise=np.full(3, 1e-3), axis=0)
-    >>> misranked(np.array([2, 1, 0]), np.array([2, 0, 1]), ranking, gap=3).tolist()
+    >>> find_misranked(np.array([2, 1, 0]), np.array([2, 0, 1]), ranking, gap=3).tolist()
     [False, False, False]
-    >>> misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), ranking, gap=3).tolist()
+    >>> find_misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), ranking, gap=3).tolist()
     [True, True, False]
     """  # noqa: E501
     values = ranking.values
@@ -129,11 +132,11 @@ def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) 
         n_old, n_new = (np.take_along_axis(noise, index, axis) for index in pairs)
         gaps = np.abs(v_old - v_new)
         explained = inside & (gaps > 0) & (gaps <= gap * (n_old + n_new))
-    wrong = (old != new) & (~explained | _repeated(new, axis))
+    wrong = (old != new) & (~explained | _find_repeated(new, axis))
     return np.asarray(wrong.reshape(reference.shape))
 
 
-def _repeated(index: Array, axis: int) -> Array:
+def _find_repeated(index: Array, axis: int) -> Array:
     """Where an index appears more than once along the axis."""
     order = np.argsort(index, axis=axis, kind="stable")
     same = np.diff(np.take_along_axis(index, order, axis), axis=axis) == 0

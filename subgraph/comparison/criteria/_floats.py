@@ -235,9 +235,9 @@ class Floats:
         allowed = np.zeros(1) if limits is None else limits
         if not place or self.errors[0] > allowed[0]:
             error, scale, limit = (float(v[0]) for v in (self.errors, self.scales, allowed))
-            return beside_limit(self.subject, error, scale, relation, limit, noise)
+            return describe_error(self.subject, error, scale, relation, limit, noise)
         error, scale, limit = (float(v[place]) for v in (self.errors, self.scales, allowed))
-        full = beside_limit(self.subject, float(self.errors[0]), float(self.scales[0]))
+        full = describe_error(self.subject, float(self.errors[0]), float(self.scales[0]))
         name = self.slices.name(place, self.subject)
         share, most = _share(error, scale, limit)
         own = f"{share} its own largest value {_number(scale, 3)}" if scale else share
@@ -252,7 +252,7 @@ class Floats:
         if (
             error <= MIN_REL_TOL * scale
         ):  # no slice is held to less: the slices need not be measured
-            return agree(beside_limit(self.subject, error, scale, LIMIT, MIN_REL_TOL * scale))
+            return agree(describe_error(self.subject, error, scale, LIMIT, MIN_REL_TOL * scale))
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -617,7 +617,7 @@ def shape_varies() -> Ruling:
     return Ruling(Status.UNRESOLVED, why="the shape of this output depends on rounding")
 
 
-def beside_limit(
+def describe_error(
     subject: str,
     error: float,
     scale: float,

@@ -58,9 +58,9 @@ the output is, it is unresolved, with the label "steps": the pieces between the 
 half as much.
 
 An output of the model without slices, of fewer than 100 numbers, is judged over its samples as
-well, as a batch, where there are four (`comparison.noise.noise.batched`). With fewer, below fp32 or by
-steps, it is unresolved if one element of it is off by more than half of its own value and of the
-cap at once; or half of them are, by a tenth of the cap.
+well, as a batch, where there are four (`comparison.noise.noise.make_batch`). With fewer, below fp32
+or by steps, it is unresolved if one element of it is off by more than half of its own value and of
+the cap at once; or half of them are, by a tenth of the cap.
 
 Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary
 (`_decisions.class_axis`), a changed winner fails if no perturbed run changes it and its margin is
@@ -122,7 +122,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.criteria._decisions import jaccard_distance, misranked
+from subgraph.comparison.criteria._decisions import find_misranked, jaccard_distance
 from subgraph.comparison.criteria._floats import (
     CAP,
     JUMP_RUNS,
@@ -164,7 +164,7 @@ def rule(options: str) -> Rule:
         try:
             return _judge(pair, context, k, floor)
         except (ModelError, WorkerDied) as e:
-            return _unmeasured(pair, context, e.what)
+            return _judge_unmeasured(pair, context, e.what)
 
     return judge
 
@@ -227,7 +227,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
 
-def _unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
+def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
     """The noise could not be measured: only what is plain without it is decided."""
     why = f"rounding noise could not be measured: {reason}"
     if pair.floating:
@@ -241,7 +241,7 @@ def _unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
             else ruling
         )
     found = _no_floats_without_noise(pair)
-    return replace(found, why=f"{_changed(pair)}; {why}")
+    return replace(found, why=f"{_describe_changed(pair)}; {why}")
 
 
 def _parts(floats: Floats) -> Iterator[Floats]:
@@ -297,7 +297,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
 
 def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
     """Indices of TopK, ArgMax, ArgMin."""
-    wrong = misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
+    wrong = find_misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
     if (
         wrong.any() and noise.behind_steps()
     ):  # quantized values are equal by chance: does a run break the tie?
@@ -313,7 +313,7 @@ def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ru
 def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     """Integers, booleans and strings that differ."""
     if not (noise.behind_choice() or noise.behind_steps()):
-        return fail(f"{_changed(pair)}, and rounding cannot change any")
+        return fail(f"{_describe_changed(pair)}, and rounding cannot change any")
     runs = noise.perturbed(claim, JUMP_RUNS)
     if noise.op_type() == "NonMaxSuppression":
         distance = jaccard_distance(pair.reference, pair.candidate)
@@ -329,12 +329,14 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     one = 0 if noise.behind_choice() and not most and pair.size < MIN_ELEMENTS else 1
     allowed = int(MAX_SHARE * most + one)
     if pair.changed > allowed:
-        return fail(f"{_changed(pair)}, allowed {allowed}")
+        return fail(f"{_describe_changed(pair)}, allowed {allowed}")
     if noise.behind_steps() and pair.kind == "integer":
         steps = max(1.0, MAX_STEPS * max(p.error for p in pairs))
         if pair.error > steps:
-            return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}")
-    return agree(f"{_changed(pair)}, allowed {allowed}")
+            return fail(
+                f"{_describe_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}"
+            )
+    return agree(f"{_describe_changed(pair)}, allowed {allowed}")
 
 
 def _nearest_codes(
@@ -349,7 +351,7 @@ def _nearest_codes(
         return np.asarray(np.abs(quantized.distances(values)) > allowed)
 
     far = is_far(pair.candidate)
-    changed = _changed(pair)
+    changed = _describe_changed(pair)
     if not far.any():
         return agree(f"{changed}, each to a code as near to what is quantized")
     runs = noise.perturbed(context.claim, JUMP_RUNS)
@@ -376,8 +378,8 @@ def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ru
     most = f"by up to {count(int(pair.error), 'step')}"
     if far > share or pair.error > allowed:
         limit = f"allowed {allowed:g}, in {share} of them beyond one" if share else "allowed one"
-        return fail(f"{_changed(pair)}, {most}, {limit}")
-    return agree(f"{_changed(pair)}, {most}")
+        return fail(f"{_describe_changed(pair)}, {most}, {limit}")
+    return agree(f"{_describe_changed(pair)}, {most}")
 
 
 def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
@@ -424,11 +426,11 @@ def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
 
 def _no_floats_without_noise(pair: Pair) -> Ruling:
     """The same without noise."""
-    why = f"{_changed(pair)}; rounding noise could not be measured"
+    why = f"{_describe_changed(pair)}; rounding noise could not be measured"
     return fail(why) if pair.changed / pair.size > 0.5 else Ruling(Status.UNRESOLVED, why=why)
 
 
-def _changed(pair: Pair) -> str:
+def _describe_changed(pair: Pair) -> str:
     """`3 of 1,000 booleans changed`."""
     noun = {"boolean": "boolean", "string": "text"}.get(pair.kind, "element")
     return f"{pair.changed} of {count(pair.size, noun)} changed"

@@ -361,7 +361,7 @@ def find_unrounded(
         )
         if not type_.narrow:
             continue
-        seen = next((n for n in _carried(graph, graph.makes[i][0]) if n in known), None)
+        seen = next((n for n in _find_carriers(graph, graph.makes[i][0]) if n in known), None)
         if (
             seen is not None
             and (values := value(seen)).dtype.kind == "f"
@@ -371,7 +371,7 @@ def find_unrounded(
     return found
 
 
-def _carried(graph: Graph, name: str) -> Iterator[str]:
+def _find_carriers(graph: Graph, name: str) -> Iterator[str]:
     """The tensors that hold the values of this one; the nearest first."""
     names = [name]
     for held in names:

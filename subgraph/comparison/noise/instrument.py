@@ -10,6 +10,13 @@ inside the bodies of If, Loop and Scan.
 
 All random numbers come from one input, the keys. So one session serves all draws, and a draw costs
 no copy of a weight or an activation through a file.
+
+Inside of TensorFlow Lite's operators nothing can be reached, but they return codes, which may be
+off by a step. `add_steps` inserts an operator of ours behind each of them that adds the steps it is
+fed. What leaves the region is what its last operator returns: the criterion allows its own step.
+
+    before:  CONV_2D → y → ADD …
+    after:   CONV_2D → y → an operator of ours → y:moved → ADD …
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@ behind each tensor (`instrument`, `sampler`). A draw that computes NaN or infini
 reference has not is void. The noise N of an output is the largest |perturbed − reference| over the
 runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is needed; a
 run serves all outputs.
+
+Outputs of few numbers, each of which is the only one of its kind, are judged over the samples as a
+batch: six joints of a robot in one tensor of six numbers have one scale, by which an error of the
+smallest is nothing; over several samples each has its own scale.
 """
 
 from __future__ import annotations
@@ -295,7 +299,7 @@ class OutputNoise(Noise):
         return Ranking(values, noise, axis)
 
 
-def batched(values: Sequence[Value]) -> Array | None:
+def make_batch(values: Sequence[Value]) -> Array | None:
     """`(samples, elements)` of an output of floats; None where the samples are few, differ in
     shape, or can be judged alone: they have many elements, or two axes."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
@@ -306,7 +310,7 @@ def batched(values: Sequence[Value]) -> Array | None:
     return _batch(arrays) if small and Pair(first, first).kind == "float" else None
 
 
-def of_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
+def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
     """The judgement of a batch as that of the sample whose element is farthest off; `shape`: of the
     output in it."""
     worst = judged.worst

@@ -5,7 +5,7 @@ Monte Carlo arithmetic (D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1
 rounded value by as much as rounding may, and see how far the result moves. Ordinary random numbers
 would break exact ties, which hardly any correct runtime does; so `rounding_nodes` computes them
 from the values. Only equal sums may differ on a runtime that adds terms in another order:
-`untied_shift` draws an independent number for each element.
+`draw_untied_shift` draws an independent number for each element.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def has_repeats(values: Array) -> bool:
     return bool(sample.size - np.unique(sample).size > TIE_SHARE * sample.size)
 
 
-def untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
+def draw_untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
     """What to add to `values` to perturb each element independently, by up to `times` roundings.
 
     fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of

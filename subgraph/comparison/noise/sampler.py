@@ -406,7 +406,7 @@ class NoiseSampler:
                 dtype, shape = self._codes[tensor]
                 shift = perturb.random_steps(shape, dtype, key)
             else:
-                shift = perturb.untied_shift(
+                shift = perturb.draw_untied_shift(
                     load_array(self._untied[tensor]), run.claim, key, run.tie_factor
                 )
             yield written(name, shift, folder, f"s{k}")

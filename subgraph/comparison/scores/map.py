@@ -35,9 +35,9 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     Raises:
         ValueError: the outputs have another form. NotInstalled: pycocotools is not there.
     """
-    found = [_detected(sample) for sample in outputs]
+    found = [_read_boxes(sample) for sample in outputs]
     true = [
-        _labeled(sample["label"]) if "label" in sample else _sure(_detected(sample))
+        _read_labels(sample["label"]) if "label" in sample else _sure(_read_boxes(sample))
         for sample in truth
     ]
     if not any(len(one.classes) for one in true):
@@ -45,7 +45,7 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     return _average_precision(found, true)
 
 
-def _labeled(rows: Any) -> Boxes:
+def _read_labels(rows: Any) -> Boxes:
     rows = np.asarray(rows, np.float64).reshape(-1, 5)
     rows = rows[rows[:, 4] >= 0]
     return Boxes(rows[:, :4], np.ones(len(rows)), rows[:, 4])
@@ -55,7 +55,7 @@ def _sure(boxes: Boxes) -> Boxes:
     return Boxes(*(part[boxes.scores >= SURE] for part in boxes))
 
 
-def _detected(sample: Mapping[str, Any]) -> Boxes:
+def _read_boxes(sample: Mapping[str, Any]) -> Boxes:
     """The boxes in the outputs of one sample; those with NaN are none.
 
     Raises:
@@ -65,9 +65,9 @@ def _detected(sample: Mapping[str, Any]) -> Boxes:
     rows = next((a for a in arrays.values() if a.ndim == 2 and a.shape[1] in (6, 7)), None)
     corners = next((a for a in arrays.values() if a.ndim == 2 and a.shape[1] == 4), None)
     if rows is not None:
-        found = _of_rows(rows[:, -6:])
+        found = _parse_rows(rows[:, -6:])
     elif corners is not None:
-        found = _of_parts(
+        found = _parse_parts(
             corners, {name: a for name, a in arrays.items() if a.shape == corners.shape[:1]}
         )
     elif arrays and all(a.size == 0 for a in arrays.values()):
@@ -80,7 +80,7 @@ def _detected(sample: Mapping[str, Any]) -> Boxes:
     return Boxes(*(part[sound] for part in found))
 
 
-def _of_rows(rows: Any) -> Boxes:
+def _parse_rows(rows: Any) -> Boxes:
     """Of six columns: the box first or last, of the other two that one is the class which holds
     whole numbers."""
     box, others = (
@@ -96,7 +96,7 @@ def _of_rows(rows: Any) -> Boxes:
     )
 
 
-def _of_parts(corners: Any, others: Mapping[str, Any]) -> Boxes:
+def _parse_parts(corners: Any, others: Mapping[str, Any]) -> Boxes:
     """
     Raises:
         ValueError: which are the scores, and which the classes, is not seen.

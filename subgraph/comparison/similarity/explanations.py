@@ -328,12 +328,12 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
     if y.size < MIN_VALUES or not x.size:
         return None
     for claim in (Precision.BF16, Precision.FP16):
-        own = _on_grid(x, claim).mean() <= MAX_OWN
+        own = _is_on_grid(x, claim).mean() <= MAX_OWN
         if (
             own
             and _needs_floats(y)
-            and _on_grid(y, claim).all()
-            and _on_grid(_nonzero(candidate), claim).all()
+            and _is_on_grid(y, claim).all()
+            and _is_on_grid(_nonzero(candidate), claim).all()
         ):
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = (
@@ -357,7 +357,7 @@ def _needs_floats(values: Array) -> bool:
     return bool(np.unique(values).size >= MIN_LEVELS and (values % step).any())
 
 
-def _on_grid(values: Array, claim: Precision) -> Array:
+def _is_on_grid(values: Array, claim: Precision) -> Array:
     return np.asarray(round_to_claim(values, claim) == values)
 
 

@@ -116,13 +116,13 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
         if x.ndim > 2 and x.shape[axis] == COLORS:
             yield f"RGB for BGR: channels 0 and 2 of axis {axis} exchanged", np.flip(x, axis)
     if x.ndim == 4:
-        yield from _taken_for_another_layout(x)
+        yield from _misread_layout(x)
     if x.dtype.kind not in "iub":
         for text, scale, offset in INPUT_CHANGES:
             yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
 
 
-def _taken_for_another_layout(x: Array) -> Iterator[tuple[str, Array]]:
+def _misread_layout(x: Array) -> Iterator[tuple[str, Array]]:
     """Bytes in one order of axes, read in another one; an image's channels are few."""
     last = x.shape[-1] <= COLORS + 1 < x.shape[1]
     own, other, order = ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))

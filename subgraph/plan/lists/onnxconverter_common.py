@@ -8,7 +8,7 @@ from pathlib import Path
 
 from subgraph.graph.graph import Graph
 from subgraph.plan.lists import Kept
-from subgraph.plan.quantize import lowered_by
+from subgraph.plan.quantize import run_lowering
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
 
@@ -34,6 +34,6 @@ def apply(
         ModelError: It fails. OutOfTime: The time is used up.
     """
     made = folder / "float16.onnx"
-    return lowered_by(
+    return run_lowering(
         "onnxconverter-common", "subgraph.plan.float16_main", graph, made, [listed], deadline
     )

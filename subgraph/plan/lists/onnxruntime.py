@@ -6,7 +6,7 @@ import json
 
 from subgraph.plan.lists import Kept
 from subgraph.plan.quantize import TYPES
-from subgraph.plan.quantize import quantized as apply
+from subgraph.plan.quantize import quantize_model as apply
 
 FILE = "onnxruntime.json"
 __all__ = ["FILE", "apply", "is_usable", "render"]

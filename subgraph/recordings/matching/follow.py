@@ -35,7 +35,7 @@ from subgraph.recordings.matching.names import MAX_FUSED
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, save, type_of
-from subgraph.trials.matching.match_tensors import MIN_DIFFERENT, MIN_EXACT, NEAR, varied
+from subgraph.trials.matching.match_tensors import MIN_DIFFERENT, MIN_EXACT, NEAR, is_varied
 from subgraph.types import Array
 
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
@@ -144,9 +144,9 @@ class _Following:
     def _held(self, tensor: str, made: Array | None) -> TensorMatch | None:
         """The entry in doubt that holds this value of a tensor; None where none does, or several
         that differ."""
-        if made is None or not varied(made, MIN_EXACT):
+        if made is None or not is_varied(made, MIN_EXACT):
             return None
-        limit = NEAR if varied(made) else EXACT
+        limit = NEAR if is_varied(made) else EXACT
         near = [
             e
             for e in (self._entries[int(k)] for k in self._sums.near(made, limit))
@@ -175,7 +175,7 @@ class _Following:
     def _candidates(self, tensor: str) -> list[TensorMatch]:
         """The entries in doubt that may be a tensor by their size; none where they are many."""
         reference = self._fit.reference(tensor)
-        if reference is None or not varied(reference):
+        if reference is None or not is_varied(reference):
             return []
         fitting = [e for e in self.pool if self._fit.value(e).size == reference.size]
         found = (
@@ -203,7 +203,7 @@ class _Following:
         for name in self._behind(match.tensor) if given else ():
             known = self.matches.get(name)
             made = self._computed(name, given)
-            if made is None or not varied(made):
+            if made is None or not is_varied(made):
                 continue
             held = self._fit.aligned(known.entry, name, made) if known else self._held(name, made)
             is_other = held and held.distance <= NEAR and held.entry != match.entry

@@ -41,7 +41,7 @@ from subgraph.recordings.matching.names import (
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, varied
+from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, is_varied
 from subgraph.types import Array
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
@@ -259,7 +259,7 @@ class _Matching:
         far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
         values = ((n, self._fit.reference(n)) for n in far)
         sums = BlockSums(
-            (n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a)
+            (n, a) for n, a in values if a is not None and a.dtype.kind == "f" and is_varied(a)
         )
         for tensor, match in far.items():
             near = (
@@ -305,9 +305,9 @@ class _Matching:
         """By entry, the tensors that it may hold by its values, the nearest first."""
         if not nameless:
             return {}
-        self._sums = BlockSums((n, a) for n, a in self._floats() if varied(a))
+        self._sums = BlockSums((n, a) for n, a in self._floats() if is_varied(a))
         small = BlockSums(
-            (n, a) for n, a in self._floats() if varied(a, MIN_EXACT) and not varied(a)
+            (n, a) for n, a in self._floats() if is_varied(a, MIN_EXACT) and not is_varied(a)
         )
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in filter(self._is_read, nameless):
@@ -389,7 +389,7 @@ class _Matching:
         graph = self.graph
         weights = ((n, t) for n, t in graph.weights.items() if protobuf.element_count(t) in sizes)
         read = ((n, protobuf.to_array(t, graph.path)) for n, t in weights)
-        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
+        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and is_varied(a))
         kept = dict(left)
         for entry, value in values.items():
             if value.dtype.kind == "f" and (held := sums.near(value, SAME_NUMBERS)):
@@ -419,6 +419,6 @@ class _Matching:
                     not related
                     and value.size in sizes
                     and value.dtype.kind == "f"
-                    and varied(value)
+                    and is_varied(value)
                 )
                 self._leave_out(entry, Reason.UNMATCHED, entry.note)

@@ -24,7 +24,7 @@ GROWTH_POINTS = 8
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
-def accumulated(
+def find_accumulated(
     state: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False
 ) -> Search[Finding | None]:
     """The finding; None where a piece holds a culprit, or the pieces do not account for the `share`
@@ -63,7 +63,7 @@ def partial(state: SearchState, region: Items, share: float) -> Finding:
     return _finding(state, region, share, why)
 
 
-def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
+def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
     """The findings of a search that could not make the rest agree; or a single one, if none of them
     accounts for much: the error is made in many places, and these are the ones that were seen to
     fail."""

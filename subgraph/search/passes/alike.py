@@ -99,7 +99,7 @@ def _fail(
     return [answer.signature is signature for answer in answers]
 
 
-def merged(state: SearchState, findings: Sequence[Finding]) -> list[Finding]:
+def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding]:
     """One finding for each cause: the first, with the regions of the others as its repeats."""
     found: dict[Hashable, Finding] = {}
     for finding in findings:

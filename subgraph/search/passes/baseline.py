@@ -1,9 +1,14 @@
-"""Does the whole model fail, how, and how often? This is asked before anything else.
+"""The first question of a search: whether the full model fails, how, and how often.
 
 Two runs in fresh processes, four if they differ. If both agree, more while they cost little: no
 later query would notice a mistake here, and two runs overlook a fault that shows every second time
-with probability 1/4, seven 1/128. The fifth and later ones are in a process that has run the whole
-before: a service loads more than one model, too.
+with probability 1/4, seven 1/128. The fifth and later ones are in a process that has run the full
+model before: a service loads more than one model, too.
+
+A region of a flaky candidate has to pass several times before it counts as passing. A fault that
+shows with probability p hides n times in a row with probability (1−p)^n, so ln(α)/ln(1−p) passes
+keep the error below α. p is unknown; it is estimated from runs that should have failed, less one
+standard deviation.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ def baseline(state: SearchState) -> Search[None]:
     while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])
-        state.whole = summed(answers)
+        state.whole = sum_up(answers)
         state.look_for((), state.whole.signature)
         only_repeats = state.whole.agrees and not looks_further
         runs = _repeats_left(answers, repeat) if only_repeats else of_search
@@ -89,7 +94,7 @@ def _run_of_whole(repetition: int) -> Query:
     return Query(QueryKind.WHOLE, (), repetition, fresh=repetition < FRESH_RUNS)
 
 
-def summed(answers: Sequence[Answer]) -> Baseline:
+def sum_up(answers: Sequence[Answer]) -> Baseline:
     """Several runs of the whole -> the most frequent signature, of equally frequent ones the
     first."""
     failures = Counter(a.signature for a in answers if _fails(a))

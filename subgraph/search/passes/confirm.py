@@ -40,7 +40,7 @@ MAX_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
-def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
+def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
     """The finding for a smallest region.
 
     Raises:
@@ -162,9 +162,9 @@ def measure_rate(state: SearchState) -> Search[None]:
     """
     before = state.whole.runs
     answers = yield from baseline.run_whole(state, baseline.FLAKY_RUNS)
-    if answers[before:] and baseline.summed(answers[before:]).agrees:
+    if answers[before:] and baseline.sum_up(answers[before:]).agrees:
         answers = yield from baseline.run_whole(state, CHANGED_RUNS)
-    runs = baseline.summed(answers)
+    runs = baseline.sum_up(answers)
     state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
     passes = passes_needed(careful_rate(runs.failed, runs.runs))
     state.aim = replace(state.aim, repeats=max(2, passes))

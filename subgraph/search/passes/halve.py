@@ -1,8 +1,12 @@
-"""Overlapped halving: what is the first item at which a failing region ends?
+"""The first item at which a failing region ends, and the item where it starts.
 
-Insight: plain halving loses a failing region that crosses the cut, and fused operators are such
-regions. Each query therefore starts `SPAN` items before the part still in doubt: more compiled
+Plain halving loses a failing region that crosses the cut, and fused operators are such regions.
+Each query of `halve` therefore starts `SPAN` items before the part still in doubt: more compiled
 items, but not one more run.
+
+From a known end, lengths 1, 2, 4, … are tried until one fails, then binary search. Faults are
+short: galloping (Bentley and Yao 1976) finds a length L in about 2·log2 L queries, whatever the
+size of the model; halving needs log2 N.
 """
 
 from __future__ import annotations
@@ -94,12 +98,12 @@ def _shortest(
         failed = yield from state.fails(Purpose.GALLOP, piece(length))
         state.expect(left + 2)
         if failed:
-            return (yield from _between(state, piece, passed, length))
+            return (yield from _search_between(state, piece, passed, length))
         passed = length
-    return (yield from _between(state, piece, passed, longest)) if fails else None
+    return (yield from _search_between(state, piece, passed, longest)) if fails else None
 
 
-def _between(
+def _search_between(
     state: SearchState, piece: Callable[[int], Items], passed: int, failed: int
 ) -> Search[int]:
     """Binary search: length `passed` did not fail, `failed` did. If a length cannot be run, longer

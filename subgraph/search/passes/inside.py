@@ -15,7 +15,7 @@ from subgraph.search.driver import Search
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind, RegionOutcome
 from subgraph.search.passes.alike import cause_of
-from subgraph.search.passes.confirm import confirmed
+from subgraph.search.passes.confirm import confirm_region
 from subgraph.search.passes.everywhere import off_alone
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
@@ -43,7 +43,7 @@ def look_inside(progress: Progress) -> Search[None]:
     wrong: list[Items] = [(k,) for k in seen.wrong]
     off = (yield from off_alone(state, scope)) if wrong else ()
     if off:
-        finding = yield from confirmed(state, (yield from shrink(state, off[:1])))
+        finding = yield from confirm_region(state, (yield from shrink(state, off[:1])))
         progress.findings.append(replace(finding, alike=off[1:]))
         progress.rest = Rest.FAILS
         return
@@ -65,7 +65,7 @@ def look_inside(progress: Progress) -> Search[None]:
         finding = Finding(FindingKind.CULPRIT, region, signature, certified=True)
         causes = [cause_of(state, known) for known in progress.findings]
         if causes.count(cause_of(state, finding)) < MAX_CONFIRMED:
-            finding = yield from confirmed(state, (yield from shrink(state, region)))
+            finding = yield from confirm_region(state, (yield from shrink(state, region)))
         progress.findings.append(finding)
     progress.rest = Rest.UNKNOWN if RegionOutcome.UNRESOLVED in statuses else Rest.AGREES
     if wrong and not failing:

@@ -9,6 +9,10 @@ the capture, so the remaining items need not be convex.
 Insight: an interaction has few items, so components and chunks drop most of the items between them
 at once. If chunks are 1/32 of the region and none can be dropped, the region fails only as a whole,
 and further queries are wasted.
+
+A piece that fails and explains little may be a culprit nevertheless: errors of several culprits may
+cancel each other, so that none explains the full error; then what disappears of the error without a
+piece is what the piece causes alone.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from subgraph.search.driver import Search
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import NOT_HERE, Items, RegionOutcome
-from subgraph.search.order import above, connected, ends
+from subgraph.search.order import ends, find_upstream, split_components
 from subgraph.search.passes.halve import gallop_forth
 from subgraph.search.state import SearchState
 from subgraph.verdict import Signature
@@ -87,7 +91,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     if len(region) > SMALL:
         if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
             region = yield from gallop_forth(state, region)
-        if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
+        if gradual and len(region) > 1 and (yield from _ends_gradually(state, region)):
             return Smallest(region, graded=True)
     region = yield from _drop_components(state, region)
     region, whole = yield from _drop_chunks(state, region)
@@ -98,16 +102,16 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
         region = smallest.items
 
 
-def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
+def _ends_gradually(state: SearchState, region: Items) -> Search[bool]:
     """Does the error of a long region grow item by item? Asked before many queries are spent on the
     region."""
     neighbours = [region[1:], region[:-1]]
     statuses = yield from state.probe_all(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
-    return any(status in NOT_HERE and graded(state, region, rest) for status, rest in pairs)
+    return any(status in NOT_HERE and is_gradual(state, region, rest) for status, rest in pairs)
 
 
-def graded(state: SearchState, region: Items, neighbor: Items) -> bool:
+def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
     """Does a neighbor that does not fail make most of the region's error? That without it all is
     healed is no sign."""
     whole = state.answer_to(region)
@@ -121,8 +125,8 @@ def graded(state: SearchState, region: Items, neighbor: Items) -> bool:
 
 def _drop_components(state: SearchState, region: Items) -> Search[Items]:
     smallers: list[Callable[[Items], set[int]]] = [
-        lambda r: next(connected(state.parents, r)),
-        lambda r: above(state.parents, r, r[-1]),
+        lambda r: next(split_components(state.parents, r)),
+        lambda r: find_upstream(state.parents, r, r[-1]),
     ]
     for smaller in smallers:
         component = tuple(sorted(smaller(region)))
@@ -174,21 +178,21 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
         state.expect(len(region))
         status = yield from state.probe(Purpose.SHRINK, rest, explain=True)
         if status is RegionOutcome.UNRESOLVED:
-            status = yield from _in_context(state, region, rest)
+            status = yield from _run_in_context(state, region, rest)
         if status is RegionOutcome.FAIL:
             return Smallest(rest)
         without[dropped] = status
         if status is not RegionOutcome.UNRESOLVED:
-            most.append(graded(state, region, rest))
+            most.append(is_gradual(state, region, rest))
     even = all(most) and all(seen is RegionOutcome.AGREE for seen in without.values())
     return Smallest(region, without, any(most), even, whole)
 
 
-def _in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
+def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
     """A neighbor `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees
     together with items outside of the region, since then each part of them would have agreed,
     unless masked; else UNRESOLVED."""
-    others = [k for k in _around(state, rest) if k not in region]
+    others = [k for k in _find_around(state, rest) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     passes = NOT_HERE if state.aim.no_output else (RegionOutcome.AGREE,)
     for context in dict.fromkeys(c for c in contexts if c):
@@ -197,7 +201,7 @@ def _in_context(state: SearchState, region: Items, rest: Items) -> Search[Region
     return RegionOutcome.UNRESOLVED
 
 
-def _around(state: SearchState, items: Items) -> list[int]:
+def _find_around(state: SearchState, items: Items) -> list[int]:
     """Items that feed these, then those beside them in the order, nearest first."""
     inside = set(items)
     low = items[0]

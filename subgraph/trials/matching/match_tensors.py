@@ -89,9 +89,13 @@ def match_tensors(
     orders: dict[str, tuple[int, ...]] = {}
     for name in names:
         expected = reference.value(name)
-        order = () if expected is None else _inherited(reference.graph, name, orders, expected.ndim)
+        order = (
+            () if expected is None else _inherit_order(reference.graph, name, orders, expected.ndim)
+        )
         for target, how in (
-            () if name in matches else _by_name(name, tensor_map, targets, reference, candidate)
+            ()
+            if name in matches
+            else _find_by_name(name, tensor_map, targets, reference, candidate)
         ):
             if (name, target) in refuted:
                 continue
@@ -195,7 +199,7 @@ def value_tensors(graph: Graph) -> list[str]:
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
 
-def _by_name(
+def _find_by_name(
     name: str,
     tensor_map: Mapping[str, str],
     targets: Collection[str],
@@ -211,11 +215,13 @@ def _by_name(
     before = (
         graph.reads[maker][0] if maker is not None and graph.ops[maker] in FOLDED_IN_TFLITE else ""
     )
-    if before in targets and _fused(candidate.graph, before):
+    if before in targets and _has_fused_activation(candidate.graph, before):
         yield before, "name"
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     for target in (name, *(name + suffix for suffix in SUFFIXES)):
-        if target in targets and not (is_activated and _fused(candidate.graph, target)):
+        if target in targets and not (
+            is_activated and _has_fused_activation(candidate.graph, target)
+        ):
             yield target, "name"
 
 
@@ -230,7 +236,7 @@ def _real(
     return scales[name].dequantize(stored) if stored is not None and name in scales else stored
 
 
-def _inherited(
+def _inherit_order(
     graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], rank: int
 ) -> tuple[int, ...]:
     """The order of axes that a tensor has in the candidate's model if nothing but a Transpose
@@ -282,7 +288,7 @@ def _fit(
     return match if same_shape else None
 
 
-def _fused(graph: Graph, name: str) -> bool:
+def _has_fused_activation(graph: Graph, name: str) -> bool:
     """Does the operator of TensorFlow Lite that makes a tensor end with an activation of its
     own?"""
     node = graph.nodes[graph.maker[name]] if name in graph.maker else None
@@ -315,7 +321,7 @@ def _near_values(
     near: dict[str, list[Near]] = {}
     for name in names:
         expected = reference.value(name)
-        if expected is None or expected.dtype.kind != "f" or not varied(expected):
+        if expected is None or expected.dtype.kind != "f" or not is_varied(expected):
             continue
         sizes = tuple(sorted(expected.shape))
         for k in _similar(profile_of(expected), profiles.get(sizes, ())):
@@ -332,7 +338,7 @@ def _near_values(
     return near
 
 
-def varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
+def is_varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
     """Does a tensor hold enough different numbers, `least`, to be identified by them?"""
     return value.size >= least and np.unique(value.reshape(-1)[: 1 << 16]).size >= least
 
@@ -421,15 +427,15 @@ def _keeps_order(
 ) -> bool:
     """Is no tensor above this one matched with one that is only below its match, or the other way
     round?"""
-    above, below = _above_and_below(reference, name)
-    higher, lower = _above_and_below(candidate, match.name)
+    above, below = _find_relatives(reference, name)
+    higher, lower = _find_relatives(candidate, match.name)
     return not any(
         (n in above and m.name in lower - higher) or (n in below and m.name in higher - lower)
         for n, m in matches.items()
     )
 
 
-def _above_and_below(graph: Graph, name: str) -> tuple[set[str], set[str]]:
+def _find_relatives(graph: Graph, name: str) -> tuple[set[str], set[str]]:
     """Tensors made by the ancestors and by the descendants of a tensor's node, both with the node
     itself."""
     nodes = [graph.maker[name]] if name in graph.maker else []

@@ -73,7 +73,7 @@ def pair_models(
         tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
         if tests.agree_in_place(NEAR):
             break
-        theirs = _first_sample(other, _from_matched(tests))
+        theirs = _first_sample(other, _compute_from_matched(tests))
         more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
         if len(more) == len(pair.matches):
             break
@@ -86,7 +86,7 @@ def pair_models(
             "--map FILE, with a line OURS THEIRS, names it",
             code="pair.unmatched",
         )
-    return replace(pair, matches=_typed(other, pair.matches, values.records[0]))
+    return replace(pair, matches=_add_types(other, pair.matches, values.records[0]))
 
 
 def _match_by_meaning(
@@ -118,7 +118,7 @@ def _match_by_meaning(
     return pair
 
 
-def _typed(
+def _add_types(
     other: Graph, matches: Mapping[str, MatchedTensor], ours: Mapping[str, Record]
 ) -> Mapping[str, MatchedTensor]:
     """The matches, with element types where no value shows them: those that the candidate's file
@@ -200,7 +200,7 @@ def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
     return next(iter(reasons), "")
 
 
-def _from_matched(tests: MeaningTests) -> ReferenceValues:
+def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
     """The candidate's values on the first sample, each computed from the reference's values of the
     tensors before it, as far as it takes these."""
     pair = tests.pair

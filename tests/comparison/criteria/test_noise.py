@@ -1220,9 +1220,9 @@ def test_codes_are_judged_by_what_moved_codes_before_them_do(
 
 def test_errors_and_limits_beyond_the_scale_are_plain_numbers() -> None:
     """A percentage beyond 100 of a limit says nothing to anybody."""
-    said = _floats.beside_limit(_floats.WHOLE, 0.5, 2.0, "; limit {}", 7.6)
+    said = _floats.describe_error(_floats.WHOLE, 0.5, 2.0, "; limit {}", 7.6)
     assert has_line(said, "0.5", "25 %", "2", "7.6") and "× " not in said
-    said = _floats.beside_limit(_floats.WHOLE, 9.0, 2.0, "; limit {}", 0.02)
+    said = _floats.describe_error(_floats.WHOLE, 9.0, 2.0, "; limit {}", 0.02)
     assert has_line(said, "9", "2", "1 %") and said.count("%") == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.comparison.noise.noise import batched
+from subgraph.comparison.noise.noise import make_batch
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
@@ -29,14 +29,14 @@ def precision(options):
     [((1, 6), 4, (4, 6)), ((), 5, (5, 1)), ((6,), 3, None), ((2, 6), 4, None), ((1, 200), 4, None)],
 )
 def test_which_are(shape: tuple[int, ...], samples: int, judged: tuple[int, int] | None) -> None:
-    found = batched([np.full(shape, k, np.float32) for k in range(samples)])
+    found = make_batch([np.full(shape, k, np.float32) for k in range(samples)])
     assert (found is None) == (judged is None) and (found is None or found.shape == judged)
 
 
 def test_of_other_shapes_or_values_they_are_not() -> None:
-    assert batched([np.zeros(3), np.zeros(4), np.zeros(3), np.zeros(3)]) is None
-    assert batched([np.zeros(3, np.int64)] * 4) is None
-    assert batched([np.zeros(3), None, np.zeros(3), np.zeros(3), np.zeros(3)]) is None
+    assert make_batch([np.zeros(3), np.zeros(4), np.zeros(3), np.zeros(3)]) is None
+    assert make_batch([np.zeros(3, np.int64)] * 4) is None
+    assert make_batch([np.zeros(3), None, np.zeros(3), np.zeros(3), np.zeros(3)]) is None
 
 
 def test_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Path) -> None:

@@ -274,10 +274,10 @@ def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
 def test_untied_shifts_are_finite_and_differ_for_equal_values(
     values: Array, claim: Precision, key: int
 ) -> None:
-    by = perturb.untied_shift(values, claim, key, 3.0)
+    by = perturb.draw_untied_shift(values, claim, key, 3.0)
     assert by.shape == values.shape and np.isfinite(by).all() and (by[values == 0] == 0).all()
     same = np.full(values.shape, 7, np.float32)
-    assert len(np.unique(perturb.untied_shift(same, claim, key, 3.0))) > 0.9 * same.size - 1
+    assert len(np.unique(perturb.draw_untied_shift(same, claim, key, 3.0))) > 0.9 * same.size - 1
 
 
 def test_noise_grows_with_eps(make: Make) -> None:
