@@ -29,7 +29,8 @@ from subgraph.trials.compare import Comparison
 from subgraph.verdict import Judgement, Status, Verdict
 
 WIDTH = 900.0  # pixels of a drawing
-HEIGHT = 600  # pixels of what scrolls
+HEIGHT = 600  # pixels of a table, which scrolls
+MAX_BOXES = 20  # of a drawing with groups closed: it is shown as a whole
 CHART = (  # a report's, in colors that light and dark notebooks show
     ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart"
     " .grid{stroke:#8886;fill:none} .chart .line{stroke:#3b78c2;fill:none} .chart"
@@ -62,7 +63,8 @@ def drawing(item: Any) -> str:
 
 @drawing.register
 def _(graph: Graph) -> str:
-    return svg(Drawer(network(graph)).layout(width=WIDTH), title=graph.path.name)
+    drawer = Drawer(network(graph))
+    return svg(drawer.layout(drawer.tree.shown(MAX_BOXES), WIDTH), title=graph.path.name)
 
 
 @drawing.register
@@ -82,7 +84,9 @@ def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
     shown = sorted(inside.union(*(whole.around(i, 1) for i in inside)))
     at = {i: k for k, i in enumerate(shown)}
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
-    return svg(Drawer(whole.part(shown)).layout(width=WIDTH), marks, f"{graph.path.name}, a part")
+    drawer = Drawer(whole.part(shown))
+    keys = drawer.tree.shown(MAX_BOXES) | drawer.tree.partly(marks.region)
+    return svg(drawer.layout(keys, WIDTH), marks, f"{graph.path.name}, a part")
 
 
 @html.register
@@ -90,13 +94,13 @@ def _(graph: Graph) -> str:
     ends = f"{_words(graph.inputs)} → {_words(graph.outputs)}"
     return (
         f"<p><b>{_safe(graph.path.name)}</b>: {count(len(graph.nodes), 'node')},"
-        f" {ends}</p>{_scrolling(drawing(graph))}"
+        f" {ends}</p>{drawing(graph)}"
     )
 
 
 @html.register
 def _(cut: Cut) -> str:
-    return f"{html(cut.region)}{_scrolling(drawing(cut))}"
+    return f"{html(cut.region)}{drawing(cut)}"
 
 
 @html.register
@@ -161,7 +165,7 @@ def _(bisection: Bisection) -> str:
     findings = bisection.result.findings
     first = _around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
     report = _plain(text_report.render(bisection.result))
-    return report + (_scrolling(first) if first else "")
+    return report + first
 
 
 def watch(bisection: Bisection) -> Bisection:

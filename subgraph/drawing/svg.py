@@ -90,6 +90,7 @@ class Marks:
         makes: per node, the tensors that it makes; needed with `values`.
         badges: per node, a short text at the corner of its box; a closed group has those of its
             nodes.
+        shares: per node, its share of an error; a closed group has the sum.
         links: key of a group → address to which a click on it leads.
         found, suspects: indices of nodes of proven findings, and of what may be wrong.
     """
@@ -100,6 +101,7 @@ class Marks:
     failed: Collection[str] = ()
     makes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     badges: Mapping[int, str] = field(default_factory=dict)
+    shares: Mapping[int, float] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     found: Collection[int] = ()
     suspects: Collection[int] = ()
@@ -183,7 +185,8 @@ def _box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     if box.family:
         parts.append(_rect(f"head {box.family}", box.x, box.y, box.width, HEAD, ROUND))
         kind = ' class="op"'
-    parts.append(f'<text{kind} {middle} y="{box.y + 13:g}">{_text(label)}</text>')
+    down = 13.0 if box.detail else box.height / 2 + 4
+    parts.append(f'<text{kind} {middle} y="{box.y + down:g}">{_text(label)}</text>')
     for k, line in enumerate(filter(None, (box.detail, box.note))):
         parts.append(
             f'<text class="soft" {middle} y="{box.y + 30 + 13 * k:g}">{_text(line)}</text>'
@@ -206,6 +209,8 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
 def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """A tag at the box's upper right corner: its badges, else ✗ or ?."""
     badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
+    if shares := [marks.shares[n] for n in box.nodes if n in marks.shares]:
+        badges.append(f"{100 * sum(shares):.0f} %")
     if "found" in classes:
         sign = "✗"
     elif "suspect" in classes:

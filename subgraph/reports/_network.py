@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
@@ -48,6 +49,7 @@ def whole_drawn(
         found={i for i, k in inside.items() if called(findings[k - 1]) == FOUND},
         suspects={i for i, k in inside.items() if called(findings[k - 1]) == SUSPECT},
         badges={i: str(k) for i, k in inside.items() if len(findings) > 1},
+        shares=dict(chain.from_iterable(map(_iter_shares, findings))),
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status is Status.FAIL},
         makes=dict(enumerate(map(tuple, network.makes))),
@@ -64,6 +66,13 @@ def whole_drawn(
         text = svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text))
     return drawings
+
+
+def _iter_shares(finding: FindingDocument | IntervalFinding) -> Iterator[tuple[int, float]]:
+    """Yield the first node and the share of each piece in which an error accumulates."""
+    if isinstance(finding, FindingDocument):
+        for piece in finding.contributors or ():
+            yield piece.index, piece.explains or 0.0
 
 
 def called(finding: FindingDocument | IntervalFinding, number: int = 0) -> str:
@@ -130,7 +139,7 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
             reads[target].append(tensor)
     network = Network(
         names=[node.label or "–" for node in nodes],
-        ops=[f"{node.op} #{node.index}" for node in nodes],
+        ops=[node.op for node in nodes],
         reads=reads,
         makes=makes,
         inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
@@ -138,7 +147,7 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     )
     wrong = {k for k, node in enumerate(nodes) if node.inside}
     marks = Marks(found=wrong) if called(finding) == FOUND else Marks(suspects=wrong)
-    drawer = Drawer(network)
+    drawer = Drawer(network, notes={k: f"#{node.index}" for k, node in enumerate(nodes)})
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
     return [

@@ -355,12 +355,8 @@ def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
     ]
     assert said[0] == f"✗ {answer(from_json(BisectDocument, document)).says}"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
-    assert boxes.count("box node other found") == 2 and len(boxes) > 4
-    assert (
-        ("text", "MaxPool #5") in page.said
-        and ("text", "pad/Pad") in page.said
-        and ("text", "✗") in page.said
-    )
+    assert sum("found" in box for box in boxes) == 2 and len(boxes) > 4
+    assert {("text", word) for word in ("MaxPool", "#5", "pad/Pad", "✗")} <= set(page.said)
 
 
 # ------------------------------------------------------------ Markdown
@@ -511,7 +507,7 @@ def test_interval_is_drawn_and_says_what_to_do_next() -> None:
     ]
     assert said[0] == "✗ float says"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
-    assert boxes.count("box node other suspect") == 4, "two nodes in each of two places"
+    assert sum("suspect" in box for box in boxes) == 4, "two nodes in each of two places"
     assert any(has_line(text, "manual start") for text in said)
 
 

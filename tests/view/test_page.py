@@ -269,6 +269,7 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     page.wait_for_selector("#values canvas.map")
     if page.locator("#anew").count():
         page.click("#anew")
+        page.wait_for_selector("#anew", state="detached")  # while it runs, nothing else can
     page.wait_for_selector("#values canvas.map >> nth=2")
     said = tab.text("#values")
     assert "float32 1×8×8×8" in said and "wrong.py" in said and "Worst elements" in said

@@ -221,7 +221,7 @@ export class Drawing {
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
     if (b.family) g.append(element("rect", { class: `head ${b.family}`, x: b.x, y: b.y, width: b.width, height: HEAD, rx: 4 }));
-    const label = element("text", { class: b.family ? "op" : "name", x: middle, y: b.y + 13, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`);
+    const label = element("text", { class: b.family ? "op" : "name", x: middle, y: b.y + (b.detail ? 13 : b.height / 2 + 4), "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`);
     const fitted = Math.min(24, (b.width - 6) / 0.62 / label.textContent.length); // its size if no other text is written
     for (const [name, pixels] of Object.entries({ tall: b.height, fitted, down: b.height / 2 - 13 + 0.36 * fitted })) g.style.setProperty(`--${name}`, `${pixels}px`);
     g.append(label, ...[b.detail, b.note].filter(Boolean).map((text, k) => element("text", { class: "soft", x: middle, y: b.y + 30 + 13 * k, "text-anchor": "middle" }, text)));

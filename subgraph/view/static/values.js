@@ -31,7 +31,8 @@ function map({ kind, title, values }, cells, layers, scale) {
     image.data.set([...rgb, 255], 4 * k);
   });
   paint.putImageData(image, 0, 0);
-  const most = Math.max(rows, columns), wide = Math.max(1, Math.floor((most <= 26 ? 104 : 320) / most)) * magnify[zoom]; // small ones stand side by side
+  const room = Math.max(104, ($("side").clientWidth - 40) / Math.max(3, layers.length)); // the difference is next to the values
+  const wide = Math.max(1, Math.floor(room / Math.max(rows, columns))) * magnify[zoom];
   canvas.style.width = `${Math.max(24, columns * wide)}px`; // a row or a column alone is seen, too
   canvas.style.height = `${Math.max(24, rows * wide)}px`;
   const place = e => { const r = canvas.getBoundingClientRect(); return [Math.floor((e.clientY - r.top) / r.height * rows), Math.floor((e.clientX - r.left) / r.width * columns)]; };
