@@ -17,8 +17,10 @@ import os
 import sys
 import threading
 import time
+from enum import StrEnum
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -54,7 +56,9 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.results import brief as short
 from subgraph.results.commands import ErrorResult, TasksResult
+from subgraph.results.common import NextCommand
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
@@ -63,8 +67,12 @@ RESUMABLE = frozenset(
 )  # commands that store each run of the candidate
 RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
-FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
-GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
+FLAGS = frozenset(
+    ("--json", "--brief", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress")
+)
+GROUP_ONLY = frozenset(
+    ("--help", "-h", "--version", "--skill", "--install-completion", "--show-completion")
+)
 EXIT_TEXT = "; ".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
 HELP = f"""Find the piece of an ONNX model that a runtime or device computes wrong.
 
@@ -83,6 +91,14 @@ Terms such as "candidate" are explained in docs/words.md.
 INTERRUPTED = 130
 INTERNAL = SubcutError.exit_code
 HEARTBEAT_SECONDS = 15.0  # between two signs of life
+
+
+class OutputForm(StrEnum):
+    """The forms in which a command prints its result."""
+
+    TEXT = ""
+    JSON = "--json"
+    BRIEF = "--brief"
 
 
 class PlainConversion:
@@ -239,6 +255,12 @@ def _build_command(name: str) -> Any:
     return typer.main.get_command(single)
 
 
+def _print_skill(value: bool) -> None:
+    if value:
+        print(Path(__file__).with_name("SKILL.md").read_text(encoding="utf-8"), end="", flush=True)
+        raise typer.Exit
+
+
 def _print_version(value: bool) -> None:
     if value:
         print(f"subcut {__version__}", flush=True)
@@ -251,6 +273,9 @@ def global_options(
     ctx: typer.Context,
     as_json: bool = option(
         "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
+    ),
+    brief: bool = option(
+        "--brief", None, "--json, short: the answer and what next.", panel=EVERYWHERE
     ),
     verbose: bool = option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE),
     quiet: bool = option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE),
@@ -271,6 +296,10 @@ def global_options(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    skill: Annotated[
+        bool,
+        typer.Option("--skill", callback=_print_skill, is_eager=True, help="A guide for agents."),
     ] = False,
 ) -> Result | None:
     """Read the options of every command; without a command, list the tasks."""
@@ -316,7 +345,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")
     words = sys.argv[1:]
-    as_json = "--json" in words
+    form = next(
+        (OutputForm(word) for word in ("--brief", "--json") if word in words), OutputForm.TEXT
+    )
     if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":
         _exit(_complete())
     try:
@@ -332,7 +363,7 @@ def main() -> None:
             outcome = INTERRUPTED
         else:
             outcome = _report(
-                *_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json
+                *_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), form
             )
     for handler in log.handlers:
         if isinstance(handler, ProgressHandler):
@@ -345,8 +376,8 @@ def main() -> None:
             "what": "interrupted",
             "hint": hint,
         }
-        outcome = _report(error, INTERRUPTED, as_json)
-    _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
+        outcome = _report(error, INTERRUPTED, form)
+    _exit(_show(outcome, form) if isinstance(outcome, Result) else int(outcome or 0))
 
 
 def _goes_on(words: list[str]) -> bool:
@@ -431,11 +462,12 @@ def _usage(e: typer.TyperException) -> str:
     )
 
 
-def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
+def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
     """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
     error's code."""
-    if as_json:
-        return Result(to_json(ErrorResult(exit_code=code, error=dict(error))), "", code)
+    if form is not OutputForm.TEXT:
+        document = ErrorResult(exit_code=code, error=dict(error), next=_corrections(error))
+        return Result(to_json(document), "", code)
     name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
     if sys.stderr is not None:  # closed: `2>&-`
@@ -445,14 +477,32 @@ def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
     return code
 
 
-def _show(result: Result, as_json: bool) -> int:
-    text = (
-        json.dumps(result.document, indent=1)
-        if as_json
-        else colored(clean_lines(result.text), sys.stdout)
-    )
+def _corrections(error: ErrorDocument) -> list[NextCommand]:
+    """Return the command line with the name that was meant in place of the one that is unknown."""
+    words = sys.argv[1:]
+    nearest = error.get("nearest", ())
+    unknown = set(words) & {word.strip("'") for word in error["what"].split()}
+    return [
+        NextCommand(
+            "the name that was meant", ["subcut", *(name if w in unknown else w for w in words)]
+        )
+        for name in nearest[:1]
+        if unknown
+    ]
+
+
+def _show(result: Result, form: OutputForm) -> int:
+    match form:
+        case OutputForm.TEXT:
+            text = colored(clean_lines(result.text), sys.stdout)
+        case OutputForm.JSON:
+            text = json.dumps(result.document, indent=1)
+        case OutputForm.BRIEF:
+            text = json.dumps(to_json(short.shorten(result.document, result.text)), indent=1)
     try:
         print(text, flush=True)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            _tell_github(result)
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
@@ -460,10 +510,21 @@ def _show(result: Result, as_json: bool) -> int:
         _report(
             {"kind": "OutputError", "code": "output.unwritable", "what": what, "hint": ""},
             OutputError.exit_code,
-            as_json=False,
+            OutputForm.TEXT,
         )
         return OutputError.exit_code
     return result.exit_code
+
+
+def _tell_github(result: Result) -> None:
+    """Show an answer in the workflow; on standard error, so that `--json` stays one document."""
+    from subgraph.results import github
+
+    answer = short.shorten(result.document, result.text)
+    if answer.of in github.ANSWERS:
+        github.add_to_summary(answer.says, result.text)
+        if result.exit_code:
+            print(github.to_annotation(answer.says), file=sys.stderr, flush=True)
 
 
 def _exit(code: int) -> None:

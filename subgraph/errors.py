@@ -25,7 +25,7 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NotRequired, TypedDict
 
@@ -44,7 +44,7 @@ EXIT_CODES = {
 
 
 class ErrorDocument(TypedDict):
-    """An error as JSON. `signature` and `process` as of `WorkerDied`."""
+    """An error as JSON: `process` as of `WorkerDied`, `nearest` as of `UnknownName`."""
 
     kind: str
     code: str
@@ -52,6 +52,7 @@ class ErrorDocument(TypedDict):
     hint: str
     signature: NotRequired[str]
     process: NotRequired[Mapping[str, Any]]
+    nearest: NotRequired[Sequence[str]]
 
 
 class InternalError(Exception):
@@ -117,6 +118,10 @@ class UnknownName(UsageError):
         if self.nearest and not hint:
             hint = "did you mean " + " or ".join(f"'{name}'" for name in self.nearest) + "?"
         super().__init__(what, hint, code=code)
+
+    def to_json(self) -> ErrorDocument:
+        """Plain data: kind, code, what, hint, nearest."""
+        return {**super().to_json(), "nearest": self.nearest}
 
 
 class NoRegion(UsageError):

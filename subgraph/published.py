@@ -15,6 +15,7 @@ SCHEMAS: Mapping[str, str] = {
     "subcut.backends/1": "results.commands:BackendsResult",
     "subcut.bisect/1": "results.bisect:BisectDocument",
     "subcut.blame/1": "results.blame:BlameDocument",
+    "subcut.brief/1": "results.brief:BriefDocument",
     "subcut.bundle/1": "cases.find_case:BundleList results.commands:PackedResult",
     "subcut.case/1": "cases.case:CaseManifest",
     "subcut.compare/1": "results.compare:ComparisonDocument",

@@ -71,6 +71,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the failures in the workflow of GitHub that runs the tests."""
+    from subgraph.results import github
+
+    if not github.is_running():
+        return
+    for report in terminalreporter.getreports("failed"):
+        if says := dict(report.user_properties).get("subcut"):
+            terminalreporter.write_line(github.to_annotation(f"{report.nodeid}: {says}"))
+            github.add_to_summary(f"{report.nodeid}: {says}", report.longreprtext)
+
+
 class ModelTests(pytest.File):
     """A project file: a test for each model on each candidate of its `[[tests]]`."""
 

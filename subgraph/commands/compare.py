@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph import project, system
+from subgraph import project
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
@@ -22,6 +22,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
+from subgraph.results.common import NextCommand
 from subgraph.text import aligned, masked, short
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
 OF_OUTPUT = {
     "--json",
+    "--brief",
     "-q",
     "--quiet",
 }  # options of every command that a proposed one does not have
@@ -183,7 +185,7 @@ def _name(setup: Setup) -> str:
     return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
 
 
-def make_bisect_command(spec: str) -> str:
+def make_bisect_command(spec: str) -> NextCommand:
     """Return the command that bisects what this command compares, with the options that bisect has
     as well.
 
@@ -209,7 +211,8 @@ def make_bisect_command(spec: str) -> str:
             given.append(next(words, ""))
         if not is_flag or flag not in left_out:
             line += given
-    return masked(system.join([*line, *(["-c", spec] if spec else [])]))
+    line += ["-c", spec] if spec else []
+    return NextCommand("find the smallest region", [masked(word) for word in line])
 
 
 def _compare(

@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from subgraph import system
 from subgraph.precision import Precision
+from subgraph.results.common import NextCommand
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def next_commands(
     document: IntervalDocument,
     compared: RunComparison,
     feeding: Feeding,
-) -> list[str]:
+) -> list[NextCommand]:
     """The commands that take the search to this very device: its element type and layout, the
     user's files."""
     dtype, layout = _form_of(compared)
@@ -36,8 +36,11 @@ def next_commands(
     words += ["--criterion", document.criterion] if document.criterion != "noise" else []
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [
-        system.join(["subcut", "export", case, "-o", "to_device", *form]),
-        system.join(["subcut", "manual", "start", *words]),
+        NextCommand(
+            "write the interval's inputs in the device's form",
+            ["subcut", "export", case, "-o", "to_device", *form],
+        ),
+        NextCommand("continue the search by hand", ["subcut", "manual", "start", *words]),
     ]
 
 

@@ -22,6 +22,7 @@ from subgraph.origins.source import source
 from subgraph.recordings import document as run_document
 from subgraph.recordings.interval import Interval
 from subgraph.recordings.run_comparison import RunComparison
+from subgraph.results.common import NextCommand
 from subgraph.results.recorded import INTERVAL_SCHEMA, IntervalDocument, IntervalFinding, Suspect
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
@@ -92,7 +93,7 @@ def save(
     place: ResultPlace,
     request: object,
     feeding: Feeding,
-    next_of: Callable[[IntervalDocument], Sequence[str]],
+    next_of: Callable[[IntervalDocument], Sequence[NextCommand]],
 ) -> IntervalDocument:
     """Write the folder, at a place that is free; return the document with the paths of the cases
     and the next commands.

@@ -39,7 +39,7 @@ from subgraph.text import agreement, behind_colon, count, from_run, prediction
 from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
-OF_OUTPUT = ("--json", "-q", "--quiet")  # options that a next command does not repeat
+OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
 MAX_DIFFERENCES = 3  # between two models that an answer shows
 # The start of a conclusion, and the label that stands for it.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}

@@ -308,20 +308,18 @@ def _next(document: ComparedDocument) -> list[NextCommand]:
         return []
     model = document.model.path or document.model.file
     if isinstance(document, ComparisonDocument):
-        written = map(system.split, document.next or ())
         words = ["subcut", "bisect", model, "-c", document.candidate.name]
-        return [NextCommand("find the smallest region", one) for one in [*written] or [words]]
-    if not isinstance(document, IntervalDocument) or not document.findings:
-        folders = dict.fromkeys(run.folder for run in document.recordings if run.folder)
-        words = ["subcut", "bisect", model]
-        words += chain.from_iterable(("--recorded", folder) for folder in folders)
-        why = "narrow it down to an interval, with a case for the device"
-        return [NextCommand(why, words)]
-    first = document.findings[0]
-    span = f"{first.nodes[0]}..{first.nodes[-1]}"
-    commands = [*map(system.split, document.next or ())] or [
-        ["subcut", "export", first.case or "CASE", "-o", "to_device"],
-        ["subcut", "manual", "start", model, "-i", "FILE", "--within", span],
+        return _read(document.next) or [NextCommand("find the smallest region", words)]
+    if isinstance(document, IntervalDocument) and document.findings:
+        return _read(document.next)
+    folders = dict.fromkeys(run.folder for run in document.recordings if run.folder)
+    words = ["subcut", "bisect", model]
+    words += chain.from_iterable(("--recorded", folder) for folder in folders)
+    return [NextCommand("narrow it down to an interval, with a case for the device", words)]
+
+
+def _read(written: Sequence[NextCommand | str]) -> list[NextCommand]:
+    """Return the commands of a document; a document of before has texts."""
+    return [
+        NextCommand("go on", system.split(one)) if isinstance(one, str) else one for one in written
     ]
-    whys = ("write the interval's inputs in the device's form", "continue the search by hand")
-    return [NextCommand(*one) for one in zip(whys, commands, strict=False)]

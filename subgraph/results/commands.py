@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from subgraph.documents import absent, keyed
+from subgraph.results.common import NextCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,12 @@ class TasksResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorResult:
-    """An error in place of a result."""
+    """An error in place of a result. `next`: the same command with the names that were meant."""
 
     schema: Literal["subcut.error/1"] = "subcut.error/1"
     exit_code: int
     error: Mapping[str, object]
+    next: Sequence[NextCommand] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

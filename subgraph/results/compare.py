@@ -12,6 +12,7 @@ from subgraph.results.common import (
     ComparedModel,
     ComparedOutputs,
     FormDocument,
+    NextCommand,
     PreciseSetting,
     RuntimeDocument,
     ScoreDocument,
@@ -131,7 +132,7 @@ class ComparisonDocument(ComparedOutputs):
     versions: Mapping[str, Version] = field(default_factory=versions)
     report: File | None = None
     score: ScoreDocument | None = absent()
-    next: Sequence[str] | None = absent()
+    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
-from subgraph.results.common import ComparedModel
+from subgraph.results.common import ComparedModel, NextCommand
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
@@ -211,4 +211,4 @@ class IntervalDocument(RecordedDocument):
     compiled_nodes: int = 0
     narrowed: str
     findings: Sequence[IntervalFinding]
-    next: Sequence[str] = ()
+    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before

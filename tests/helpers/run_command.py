@@ -114,9 +114,9 @@ def _run_here(
     codes: list[str] = []
     report = cli._report
 
-    def note(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
+    def note(error: ErrorDocument, code: int, form: cli.OutputForm) -> int | Result:
         codes.append(error["code"])
-        return report(error, code, as_json)
+        return report(error, code, form)
 
     with contextlib.ExitStack() as stack:
         opened = [

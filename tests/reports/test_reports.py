@@ -16,6 +16,7 @@ import html
 import io
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from functools import cache
@@ -494,12 +495,15 @@ def test_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() -> N
 
 def test_next_step_of_a_comparison_is_that_of_its_document() -> None:
     document = COMPARED["compared"]() | {"exit_code": 1}
-    command = f"subcut bisect m.onnx -i {QUOTED}"
-    assert command in html.unescape(render("html", document | {"next": [command]}))
+    argv = ["subcut", "bisect", "m.onnx", "-i", *shlex.split(QUOTED)]
+    following = [{"why": "find the smallest region", "argv": argv}]
+    page = html.unescape(render("html", document | {"next": following}))
+    assert f"subcut bisect m.onnx -i {QUOTED}" in page
 
 
 def test_interval_is_drawn_and_says_what_to_do_next() -> None:
-    document = COMPARED["interval-several"]()
+    argv = ["subcut", "manual", "start", "m.onnx"]
+    document = COMPARED["interval-several"]() | {"next": [{"why": "by hand", "argv": argv}]}
     del document["model"]["network"]
     page = Page(render("html", document))
     said = [

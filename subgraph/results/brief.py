@@ -1,0 +1,94 @@
+"""A result and its text -> the short document of `--brief`, for programs and agents.
+
+The text of an answer is short already, so it is part of the short document; lists of all tensors,
+steps and nodes are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from subgraph.documents import absent
+from subgraph.text import clean_lines
+
+MAX_FINDINGS = 4
+MAX_NODES = 8
+MAX_CHARACTERS = 1_200
+
+
+@dataclass(frozen=True, kw_only=True)
+class BriefFinding:
+    """A finding in short.
+
+    Attributes:
+        kind: `culprit`, `accumulated`, …; as in the full document.
+        nodes: The names of the first `MAX_NODES` nodes.
+        count: The number of nodes.
+        case: The folder that runs this region alone; None if none was written.
+    """
+
+    kind: str
+    nodes: Sequence[str]
+    count: int
+    case: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BriefDocument:
+    """The answer of any command in at most about 2 kB.
+
+    Attributes:
+        of: The schema of the full document, which `--json` prints.
+        exit_code: The exit code.
+        says: The headline, one sentence.
+        findings: The first `MAX_FINDINGS` findings of a search.
+        next: The commands that follow: `{why, argv}`.
+        report: The page with all details.
+        error: The error, in place of an answer.
+        text: The first `MAX_CHARACTERS` characters of what a terminal shows.
+    """
+
+    schema: Literal["subcut.brief/1"] = "subcut.brief/1"
+    of: str
+    exit_code: int
+    says: str
+    findings: Sequence[BriefFinding] = ()
+    next: Sequence[object] = ()
+    report: str | None = absent()
+    error: object = absent()
+    text: str
+
+
+def shorten(document: Mapping[str, Any], text: str) -> BriefDocument:
+    """Return the short form of a result.
+
+    Args:
+        document: The full document, as plain JSON data.
+        text: What a terminal shows for it.
+    """
+    shown = clean_lines(text)
+    error = document.get("error")
+    headline = str(error["what"]) if error else shown.partition("\n")[0]
+    findings = document.get("findings", ())
+    return BriefDocument(
+        of=document["schema"],
+        exit_code=document["exit_code"],
+        says=document.get("says") or " ".join(headline.split()),
+        findings=[_shorten_finding(finding) for finding in findings[:MAX_FINDINGS]],
+        next=document.get("next", ()),
+        report=document.get("report"),
+        error=error,
+        text=shown[:MAX_CHARACTERS],
+    )
+
+
+def _shorten_finding(finding: Mapping[str, Any]) -> BriefFinding:
+    nodes = finding.get("nodes", ())
+    return BriefFinding(
+        kind=finding.get("kind", ""),
+        nodes=nodes[:MAX_NODES],
+        count=len(nodes),
+        case=finding.get("case"),
+    )
