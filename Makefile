@@ -25,7 +25,7 @@ demo: $(STAMP) ## find a planted fault, cut pool1..res2a_relu out of a ResNet-50
 
 picture: $(STAMP) ## take the README's picture of the demo's report, and those of the page, anew (needs chromium)
 	$(BIN)/python -m fixtures.picture docs/images/report.png
-	$(BIN)/python -m fixtures.page_pictures docs/images
+	$(BIN)/python -m fixtures.page_pictures docs/images $(addprefix --silero ,$(wildcard build/trained/silero_vad/data/silero_vad.onnx))
 
 test: $(STAMP) build/cache/.web ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow and not rare"

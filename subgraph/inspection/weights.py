@@ -94,6 +94,6 @@ def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
-    if isinstance(value, (bool, int)):
-        return str(value)
-    return f"{value:.6g}" if isinstance(value, float) else ""
+    if isinstance(value, (float, int)) and not isinstance(value, bool):
+        return f"{value:.6g}"
+    return str(value) if isinstance(value, bool) else ""

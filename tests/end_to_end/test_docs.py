@@ -3,6 +3,7 @@ each link leads on."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ import typer
 
 import subgraph
 from docs import command_pages
-from fixtures import ROOT, board, device, recordings
+from fixtures import ROOT, board, device, drawn, recordings
 from subgraph import cli
 from subgraph.project import load
 from subgraph.runtime.candidate import parse
@@ -231,3 +232,8 @@ def test_the_board_is_right_up_to_its_fault() -> None:
         recordings.all_outputs(board.altered(model, {"pads": "elsewhere"}), names), fed
     )
     assert all(np.array_equal(right[n], untouched[n]) for n in names)
+
+
+def test_pictures_show_the_text_of_now() -> None:
+    stored = json.loads(drawn.DIGESTS.read_text(encoding="utf-8"))
+    assert stored == drawn.digests(), "take the pictures again: make picture"
