@@ -93,10 +93,6 @@ class Remaining:
 
 
 def _seconds(value: float) -> str:
-    return (
-        f"{value / 60:.0f} min"
-        if value >= 120
-        else f"{value:.2g} s"
-        if value < 10
-        else f"{value:.0f} s"
-    )
+    if value >= 120:
+        return f"{value / 60:.0f} min"
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"

@@ -68,7 +68,7 @@ def capture(oracle: NodeOracle) -> None:
         oracle.trials.model.whole(),
         *(oracle.region(items) for items in parts if len(parts) > 1),
     ]
-    oracle.trials.model.values.need([n for r in ends for n in (*r.inputs, *r.shapes, *r.outputs)])
+    oracle.trials.model.capture(*ends)
 
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:

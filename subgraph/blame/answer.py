@@ -158,14 +158,9 @@ def states(tried: Sequence[Mapping[str, str]]) -> str:
         (state, [t["version"] for t in of])
         for state, of in groupby(tried, key=lambda t: t["state"])
     ]
-    return ", ".join(
-        f"{_span(names)} {'cannot be tried' if state == 'unknown' else state}"
-        for state, names in spans
-    )
-
-
-def _span(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+    state_words = {"unknown": "cannot be tried"}
+    ends = ((state, dict.fromkeys((names[0], names[-1]))) for state, names in spans)
+    return ", ".join(f"{' … '.join(span)} {state_words.get(state, state)}" for state, span in ends)
 
 
 def _cure(cure: Cure) -> str:

@@ -122,9 +122,9 @@ def holds_bodies(graph: Graph, i: int) -> bool:
     )
 
 
-def bodies_of(graph: Graph, i: int, label: str = "") -> Iterator[str]:
+def bodies_of(graph: Graph, i: int) -> Iterator[str]:
     """The names of a node's bodies as `split` reads them: `loop1/body`; for a call of a function
     `call1/`."""
-    label = label or graph.label(i)
+    label = graph.label(i)
     names = [f"{label}/{name}" for name in attributes(graph, i)]
     yield from names or [f"{label}/"]

@@ -56,12 +56,9 @@ def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
         is_constant = all(
             graph.constant(constant) is not None for constant in constants if constant
         )
-        if is_constant and len(graph.readers[name]) == 1 and not _trains(node):
+        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if is_constant and len(graph.readers[name]) == 1 and not trains:
             yield conv, norm
-
-
-def _trains(node: protobuf.NodeProto) -> bool:
-    return any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
 
 
 def _fold(graph: Graph, conv: int, norm: int) -> tuple[Array, Array]:

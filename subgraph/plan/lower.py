@@ -123,7 +123,8 @@ class _Drafting:
     def _finished(self) -> Draft:
         self.proto.node.extend(self.made)
         self._drop_unread()
-        if any(node.domain == MICROSOFT for node in self.made) and not self._imports(MICROSOFT):
+        imported = {entry.domain for entry in self.draft.model.opset_import}
+        if {node.domain for node in self.made} - imported >= {MICROSOFT}:
             self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
         self.draft.model.ir_version = max(
             self.draft.model.ir_version, 4
@@ -182,9 +183,6 @@ class _Drafting:
             self._node("ReduceL2", [given], [f"{gives}/number"], keepdims=0)
             self._node("Reshape", [f"{gives}/number", one], [gives])
         return found
-
-    def _imports(self, domain: str) -> bool:
-        return any(entry.domain == domain for entry in self.draft.model.opset_import)
 
     # ------------------------------------------------------------ quantized
 

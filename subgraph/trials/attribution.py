@@ -124,7 +124,7 @@ def attribute(
         or lacks_output(trials.model, region, result)
     ):
         return None
-    if died or not _has_expected_types(trials.model, region, result):
+    if died or not trials.model.has_forms_of(result.tensors, region.outputs):
         gain = _gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
     patched = error_alone(trials.judge, region, result)
@@ -227,17 +227,6 @@ def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bo
     kinds = model.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - sample.keys() for sample in result.tensors)
-
-
-def _has_expected_types(model: ReferenceModel, region: Region, result: RunResult) -> bool:
-    """Have all outputs the reference's types and shapes, so that the reference can go on with
-    them?"""
-    return all(
-        (sample[n].dtype, sample[n].shapes) == (known[n].dtype, known[n].shapes)
-        for known, sample in zip(model.values.records, result.tensors, strict=True)
-        for n in region.outputs
-        if n in sample
-    )
 
 
 # ------------------------------------------------------------ mixed runs

@@ -386,7 +386,8 @@ class Judge:
             candidate = make_batch(made)
             if reference is None or candidate is None:
                 continue
-            noise = BatchNoise([self.model.noise(region, k).of(name) for k in range(len(expected))])
+            noises = [self.model.noise(region, k) for k in range(len(expected))]
+            noise = BatchNoise(noises[0], name, [of_sample.of(name) for of_sample in noises])
             context = OutputContext(name, self.precision, noise, True, samples=len(expected))
             judgement = judge(reference, candidate, self.rule, context)
             if judgement.status is not Status.AGREE:

@@ -19,7 +19,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
-from subgraph.trials.reference_model import ReferenceModel, region_noise
+from subgraph.trials.reference_model import region_noise
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -41,7 +41,7 @@ def locally_wrong(
     """
     if not regions or len(regions) > MAX_REGIONS or trials.judge.precision is not Precision.FP32:
         return None
-    trials.model.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+    trials.model.capture(*regions)
     try:
         return _wrong(trials, regions, trials.model.values_with(profile.tensors))
     except SubcutError:
@@ -52,8 +52,8 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     position = {region.nodes: k for k, region in enumerate(regions)}
     cuts = []
     for region in regions:
-        if not _has_expected_form(trials.model, region, values):
-            continue
+        if not trials.model.has_forms_of(values, region.inputs):
+            continue  # behind a wrong shape nothing can be compared
         groups = trials.model.sample_groups(region, values)
         if len(groups) != 1:
             return None
@@ -73,17 +73,6 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))
     return wrong
-
-
-def _has_expected_form(model: ReferenceModel, region: Region, values: Feeds) -> bool:
-    """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can
-    be compared."""
-    pairs = zip(model.values.records, values, strict=True)
-    return all(
-        (k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes)
-        for k, v in pairs
-        for n in region.inputs
-    )
 
 
 def _errors(

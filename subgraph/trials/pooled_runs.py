@@ -72,7 +72,7 @@ def run_pooled(
 
     Raises: as `verdicts`.
     """
-    trials.model.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+    trials.model.capture(*regions)
     groups = [(region, trials.model.sample_groups(region)) for region in regions]
     cuts = [trials.model.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
     found: dict[tuple[int, ...], RunResult] = {}

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +145,25 @@ class ReferenceModel:
 
     # ------------------------------------------------------------ values, cuts
 
-    def capture(self, region: Region) -> None:
-        """Have the reference compute the values at a region's boundary, unless they are known.
+    def capture(self, *regions: Region) -> None:
+        """Have the reference compute the values at the boundary of regions, unless they are known.
 
         Raises:
             InputError: an input does not fit. ModelError: the reference cannot run the model.
                 WorkerDied: it crashed.
         """
-        self.values.need([*region.inputs, *region.shapes, *region.outputs])
+        ends = ((*region.inputs, *region.shapes, *region.outputs) for region in regions)
+        self.values.need(list(chain.from_iterable(ends)))
+
+    def has_forms_of(self, values: Feeds, names: Sequence[str]) -> bool:
+        """Return whether these tensors have the reference's types and shapes, as far as there are
+        values of them."""
+        return all(
+            (sample[name].dtype, sample[name].shapes) == (known[name].dtype, known[name].shapes)
+            for known, sample in zip(self.values.records, values, strict=True)
+            for name in names
+            if name in sample
+        )
 
     def values_with(self, *feeds: Feeds) -> Feeds:
         """Per sample all values that are known, those in `feeds` in place of the reference's."""

@@ -243,14 +243,12 @@ class Substitution:
             )
         return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
 
-    def pad(self, x: str, pads: Sequence[int], value: float, output: str = "") -> str:
+    def pad(self, x: str, pads: Sequence[int], value: float) -> str:
         """A Pad node; `pads`: begins, then ends, of all axes."""
         if self.opset < 11:
-            return self.node(
-                "Pad", [x], output, pads=list(pads), value=float(value), mode="constant"
-            )
+            return self.node("Pad", [x], pads=list(pads), value=float(value), mode="constant")
         constant = self.weight(np.array(value), self.source.element(x))
-        return self.node("Pad", [x, self.weight(np.array(pads, np.int64)), constant], output)
+        return self.node("Pad", [x, self.weight(np.array(pads, np.int64)), constant])
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
         """A Reshape node."""

@@ -132,17 +132,16 @@ def _leave_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
     defaults = {
         a.name: a.default_value for a in defined.attributes.values() if a.default_value.name
     }
-    kept = [a for a in node.attribute if a.name not in defaults or not _equal(a, defaults[a.name])]
+    value = helper.get_attribute_value
+    kept = [
+        a for a in node.attribute if a.name not in defaults or value(a) != value(defaults[a.name])
+    ]
     if len(kept) == len(node.attribute):
         return ""
     copied = new.copy(node)
     del copied.attribute[:]
     copied.attribute.extend(kept)
     return "default attributes left out of"
-
-
-def _equal(one: protobuf.AttributeProto, other: protobuf.AttributeProto) -> bool:
-    return bool(helper.get_attribute_value(one) == helper.get_attribute_value(other))
 
 
 def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:

@@ -323,9 +323,12 @@ def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[s
 
 
 @dataclass(frozen=True)
-class BatchNoise(Noise):
-    """Rounding noise of an output of several samples, which are judged as a batch; methods as in
-    `criteria.Noise`."""
+class BatchNoise(OutputNoise):
+    """Rounding noise of an output of several samples, which are judged as a batch.
+
+    Region and output are those of the first sample: what a node does to an output is the same in
+    all samples.
+    """
 
     samples: Sequence[Noise]
 
@@ -338,34 +341,10 @@ class BatchNoise(Noise):
     def rounded(self, claim: Precision) -> Array:
         return _batch([noise.rounded(claim) for noise in self.samples])
 
-    def op_type(self) -> str:
-        return self.samples[0].op_type()
-
-    def coarsest_type(self) -> str:
-        return self.samples[0].coarsest_type()
-
-    def behind_choice(self) -> bool:
-        return self.samples[0].behind_choice()
-
-    def behind_steps(self) -> bool:
-        return self.samples[0].behind_steps()
-
-    def quantizes(self) -> bool:
-        return self.samples[0].quantizes()
-
-    def half_step(self) -> float:
-        return self.samples[0].half_step()
-
     def quantized_values(self) -> None:
         return None
 
-    def are_codes(self) -> bool:
-        return self.samples[0].are_codes()
-
-    def is_foreign(self) -> bool:
-        return self.samples[0].is_foreign()
-
-    def ranking(self, claim: Precision) -> Ranking | None:
+    def ranking(self, claim: Precision) -> None:
         return None
 
 

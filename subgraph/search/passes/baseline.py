@@ -135,14 +135,14 @@ def passes_needed(rate: float, error: float = ERROR) -> int:
     return 1 if rate >= 1 else max(1, math.ceil(math.log(error) / math.log(1 - rate) - 1e-9))
 
 
-def wilson(failed: int, runs: int, z: float = WILSON_Z) -> tuple[float, float]:
+def wilson(failed: int, runs: int) -> tuple[float, float]:
     """Confidence interval of a rate (Wilson 1927): lower and upper bound."""
     if not runs:
         return 0.0, 1.0
     rate = failed / runs
-    z2 = z * z
+    z2 = WILSON_Z * WILSON_Z
     middle = rate + z2 / (2 * runs)
-    half = z * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
+    half = WILSON_Z * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
     return max(0.0, (middle - half) / (1 + z2 / runs)), min(1.0, (middle + half) / (1 + z2 / runs))
 
 
