@@ -32,6 +32,7 @@ FOLDERS = {
     "dumps": "recordings/dumps",
     "executors": "runtime/executors",
     "lint": "inspection/lint",
+    "makers": "blame/makers",
     "metrics": "comparison/metrics",
     "plan-lists": "plan/lists",
     "reports": "reports",

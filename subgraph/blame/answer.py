@@ -15,6 +15,7 @@ from pathlib import Path
 
 from subgraph.blame.attributes import describe_node
 from subgraph.blame.blame import Blame, ReleasesAsked
+from subgraph.blame.maker import Maker
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import FoundCase, find_case
@@ -80,10 +81,14 @@ def paragraph(found: BlameDocument) -> str:
     spans."""
     lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in found.nodes)]
     lines += [f"- {SEEN}: {clean(found.seen)}"] if found.seen else []
+    lines += [f"- Differs: {clean(text)}" for text in found.differences[:MAX_CURES]]
     if found.versions:
         lines.append(f"- Releases: {history(found.versions)}")
     if found.passes:
-        lines.append(f"- Optimizer pass: right without {code(describe_sets(found.passes))}")
+        of = f"Step of {clean(found.made_by)}" if found.made_by else "Optimizer pass"
+        lines.append(f"- {of}: right without {code(describe_sets(found.passes))}")
+    elif found.made_by and found.exit_code == 1:
+        lines.append(f"- {clean(found.made_by)}: without all that it can leave out, it is as wrong")
     elif found.kernels:
         lines.append(
             "- Neither optimizer nor precision: without optimizations, in full precision, it is as"
@@ -102,7 +107,10 @@ def paragraph(found: BlameDocument) -> str:
         else []
     )
     if found.exit_code == 1 and not proven:
-        lines.append("- No cure is proven")
+        hint = ""
+        if found.is_model_wrong and not found.made_by:
+            hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
+        lines.append(f"- No cure is proven{hint}")
     lines += [f"- Note: {clean(note)}" for note in found.notes]
     return "\n".join(
         [*lines, *([f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else [])]
@@ -121,6 +129,10 @@ def _unproven(cure: Cure) -> str:
 def _head(found: BlameDocument) -> str:
     """Who is wrong, where, and how."""
     who = f"{clean(found.runtime)} {clean(found.version)}".strip()
+    if found.made_by:
+        who = f"{clean(found.made_by)}'s model"
+    elif found.is_model_wrong:
+        who = "The candidate's model"
     if not found.exit_code:
         within = f" {found.pieces}" if found.pieces else ""
         return f"**{who} agrees on {code(clean(found.model))}{within}**"
@@ -139,7 +151,7 @@ def _head(found: BlameDocument) -> str:
     )
     does = f"computes {where} wrong"
     if found.signature is Signature.REFUSED:
-        does = f"refuses {where}"
+        does = f"is invalid at {where}" if found.is_model_wrong else f"refuses {where}"
     elif found.signature in NO_OUTPUT:
         does = f"{name_failure(found.signature, {})} on {where}"
     return f"**{who} {does}**: {clean(found.why)}"
@@ -220,6 +232,9 @@ def script(
         ]
     else:
         given = [file.replace("outputs/", "candidate/", 1) for file in files]
+        if not (home / given[0]).is_file():
+            lines += ["import onnxruntime", "onnxruntime.InferenceSession('candidate/model.onnx')"]
+            return "\n".join(lines) + "\n"
         lines += [
             f"given = [np.load(file) for file in {given!r}]  # what the runtime gave",
             "print([float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
@@ -255,10 +270,12 @@ def explain(
     finding: FindingDocument | None,
     asked: ReleasesAsked | None,
     command: str,
+    maker: Maker | None = None,
 ) -> BlameDocument:
     """Ask for passes, options, releases and cures, and write the folder beside the case.
 
-    `search`: the document of the bisection; `finding`: the one of it that the region is of.
+    `search`: the document of the bisection; `finding`: the one of it that the region is of;
+    `maker`: what made the candidate's model, if its steps are asked about.
 
     Raises:
         UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or
@@ -269,7 +286,7 @@ def explain(
     wrong = blame.is_wrong
     if (places := sum(1 + len(f.repeats or ()) for f in search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")
-    passes = blame.passes() if wrong else []
+    passes = blame.passes() if wrong and not maker else []
     attributes = blame.attributes() if wrong else []
     kernels = blame.kernels() if wrong and not passes else None
     switches = blame.switches(exact=not passes) if wrong else {}
@@ -279,6 +296,9 @@ def explain(
     with folders.aside(home / BLAME) as work:
         prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
         cures = if_time(prove, list[Cure]()) if wrong else []
+        if maker and wrong:
+            passes, more = blame.steps(maker, work, home / BLAME)
+            cures += more
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
         region = [trials.graph.label(i) for i in blame.region.nodes]
@@ -305,6 +325,9 @@ def explain(
             else (),
             seen=beside(finding.worst, finding.off) if finding and finding.worst else "",
             environment=_environment(search.environment) if wrong else "",
+            made_by=maker.title if maker else "",
+            is_model_wrong=blame.is_model_wrong,
+            differences=[d.text for d in (finding.differences or ()) if wrong] if finding else (),
             switches=list(switches),
             versions=versions,
             cures=cures,
@@ -318,11 +341,12 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
+        runs_ours = trials.runtime.candidate.can.reference and not trials.runtime.own_model
         document = write_answer(
             document,
             work,
             case,
-            trials.runtime.candidate if trials.runtime.candidate.can.reference else None,
+            trials.runtime.candidate if runs_ours else None,
         )
     if case and finding is not None:
         _add_to_report(search, finding, plain(document), case.parent)

@@ -14,9 +14,12 @@ from subgraph import system
 from subgraph.blame import versions
 from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
+from subgraph.blame.maker import Maker, Remade
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History
 from subgraph.comparison import ROUNDING_ALONE
+from subgraph.diagnosis.conclusions import Fact
+from subgraph.diagnosis.diagnosis import diagnose_model
 from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
@@ -119,18 +122,51 @@ class Blame:
         """Does the candidate compute the region wrong, or refuse what the reference runs?"""
         return self.verdict.status is Status.FAIL or self.verdict.signature is Signature.REFUSED
 
+    @cached_property
+    def is_model_wrong(self) -> bool:
+        """Is the candidate's own model wrong, and not what runs it?"""
+        found = diagnose_model(self.trials, self.region, self.verdict)
+        return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
+
     def passes(self) -> list[tuple[str, ...]]:
         """The minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
-            found = minimal_sets(ablation)
+            return [] if self.is_model_wrong else self._minimal_sets(ablation)
         except SubcutError as e:
             self.notes.append(f"passes are not known: {e.what}")
-            found = []
-        self.runs += ablation.runs
+            return []
+
+    def _minimal_sets(self, ablation: Ablation) -> list[tuple[str, ...]]:
+        try:
+            found = minimal_sets(ablation)
+        finally:
+            self.runs += ablation.runs
         if found:
             log.info("passes: right without %s", describe_sets(found))
         return found
+
+    def steps(
+        self, maker: Maker, work: Path, place: Path
+    ) -> tuple[list[tuple[str, ...]], list[Cure]]:
+        """The minimal sets of steps without which the maker's model is right, and the models that
+        it makes then; these go to the folder `work`, which becomes `place`.
+
+        Raises:
+            SubcutError: the reference cannot run the model, or the maker does not run.
+        """
+        cures = []
+        with open_prover(self.trials, self.setup, self.notes) as prover:
+            whole = prover.trials.model.whole()
+            remade = Remade(prover.trials, whole, prover=prover, maker=maker, made=work / "m.onnx")
+            found = self._minimal_sets(remade)
+            for k, names in enumerate(found[:MAX_SETS]):
+                made = remade.make(names).replace(work / f"made-{k + 1}.onnx")
+                cure = prover.of_model(f"made without {' and '.join(names)}", made, "pass")
+                cures.append(replace(cure, model=str(place / made.name)))
+            self.runs += prover.runs
+        remade.made.unlink(missing_ok=True)
+        return found, cures
 
     def attributes(self) -> list[str]:
         """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about
@@ -154,7 +190,7 @@ class Blame:
     def kernels(self) -> bool | None:
         """Is it as wrong without any optimization, in full precision? None where the candidate has
         no such options."""
-        options = self.trials.runtime.about.exact
+        options = None if self.is_model_wrong else self.trials.runtime.about.exact
         verdict = (
             self._of(replace(self.trials.runtime.candidate, options=dict(options)))
             if options
@@ -171,7 +207,9 @@ class Blame:
 
         `exact`: among them all optimizations, or a lower precision, at once.
         """
-        found = {}
+        found: dict[str, Mapping[str, str]] = {}
+        if self.is_model_wrong:
+            return found
         all_at_once = (
             {"all that costs accuracy": self.trials.runtime.about.exact}
             if exact and self.trials.runtime.about.exact
@@ -310,6 +348,8 @@ class Blame:
         Raises:
             SubcutError: the reference cannot run the model.
         """
+        if self.is_model_wrong and not (passes or history):
+            return []
         with open_prover(self.trials, self.setup, self.notes) as prover:
             found = list(self._candidates(prover, passes, switches, history, asked))
             rewriter = Rewriter(prover, self.trials, self.region, work, place)

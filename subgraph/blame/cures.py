@@ -58,7 +58,7 @@ class Prover:
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
 
-    def of_model(self, what: str, path: Path) -> Cure:
+    def of_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
         """What the candidate does with another model: its outputs beside the reference's of the
         model as it is.
 
@@ -66,15 +66,21 @@ class Prover:
             SubcutError: it cannot be run.
         """
         self.runs += 1
+        return self._cure(kind, what, path.name, self.verdict(path), self.trials, path)
+
+    def verdict(self, path: Path) -> Verdict:
+        """The verdict on another model, as of `of_model`.
+
+        Raises:
+            SubcutError: it cannot be run.
+        """
         with self.opened(path, self.setup.feeding) as other:
-            verdict = self.trials.judge.verdict(
-                self.trials.model.whole(), other.run(other.model.whole())
-            )
-            return self._cure("rewrite", what, path.name, verdict, self.trials, path)
+            result = other.run(other.model.whole())
+            return self.trials.judge.verdict(self.trials.model.whole(), result)
 
     def opened(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
         """Trials on another model, of a region or the whole, in the same processes."""
-        setup = replace(self.setup, feeding=feeding)
+        setup = replace(self.setup, feeding=feeding, candidate_model=None)
         return open_trials(
             load(path), setup, self.trials.model.reference, self.trials.runtime.workers
         )
@@ -127,7 +133,11 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     trials.model.values.need(names)
     samples = [{name: record[name] for name in names} for record in trials.model.values.records]
     draws = list(draw_samples(samples, DRAWS, trials.model.new_folder(), parameters(trials.graph)))
-    fed = replace(setup, feeding=extend_samples(setup.feeding, samples, draws))
+    fed = replace(
+        setup,
+        feeding=extend_samples(setup.feeding, samples, draws),
+        candidate_model=trials.runtime.own_model,
+    )
     with ExitStack() as stack:
         try:
             more = stack.enter_context(

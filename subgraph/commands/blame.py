@@ -4,6 +4,7 @@ are proven."""
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,11 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
+    from subgraph.blame.maker import Maker
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.candidate_model import CandidateModel
 
+PLAIN_SPEC = "ort:opt=disable"  # what runs a model whose maker is asked about
 SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
 
@@ -50,6 +53,13 @@ def blame(
         "CMD",
         "What switches to a version of yours: './use.sh {version}'; with --versions.",
     ),
+    made_by: Text = option(
+        "--made-by",
+        "TOOL",
+        "Make the candidate's model by a tool, and say which of its steps breaks it:"
+        " onnxoptimizer, onnxsim, onnxslim, onnxscript, ort, a Python file, or a"
+        " command: './make.sh {model} {made} {skip:A,B}'.",
+    ),
     index_url: Text = option("--index-url", "URL", "Where releases come from, as for pip."),
     find_links: options.FindLinks = None,
     max_time: options.MaxTime = None,
@@ -64,11 +74,13 @@ def blame(
     The search names the region first. Then passes of the optimizer and the candidate's options are
     turned off, and with --versions other releases are installed apart and asked. Each possible cure
     runs on the whole model, on all samples and on three more inputs drawn like them: only what
-    agrees there is proven.
+    agrees there is proven. With --made-by a tool makes the candidate's model, and its steps
+    are left out in turn.
 
     Examples:
       subcut blame model.onnx -c wrong.py
       subcut blame model.onnx -c ort --versions 1.30..1.32
+      subcut blame model.onnx --made-by onnxoptimizer
 
     Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
     """
@@ -83,29 +95,38 @@ def blame(
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path = asked.model_path
     criterion = asked.criterion
-    chosen = _candidate(asked, candidate)
+    # optimizations of what runs it would hide who made a fault
+    chosen = _candidate(asked, candidate or (PLAIN_SPEC if made_by else None))
     if releases:
         releases.check(chosen.backend)
-    own_model = _own_model(asked, model_path)
-    setup = Setup(
-        chosen,
-        asked.feeding,
-        asked.output,
-        criterion,
-        stored=asked.stored,
-        candidate_model=own_model,
-    )
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
-    with (
-        asked.reference() as reference,
-        opened(model_path, setup, reference, None, settings, "", result.force, began) as bisection,
-    ):
+    with ExitStack() as stack:
+        reference = stack.enter_context(asked.reference())
+        maker = None
+        own_model: Path | CandidateModel | None
+        if made_by:
+            from subgraph.blame.maker import open_maker
+
+            making = open_maker(made_by, chosen, model_path, asked.output)
+            maker, own_model = stack.enter_context(making)
+        else:
+            own_model = _own_model(asked, model_path)
+        setup = Setup(
+            chosen,
+            asked.feeding,
+            asked.output,
+            criterion,
+            stored=asked.stored,
+            candidate_model=own_model,
+        )
+        search = opened(model_path, setup, reference, None, settings, "", result.force, began)
+        bisection = stack.enter_context(search)
         log_steps(bisection)
         headline = clean(bisection.result.says)
         log.info("%s", headline)
         reference.deadline.limit(began, limit)
         try:
-            return _blame(bisection, releases)
+            return _blame(bisection, releases, maker)
         except OutOfTime as e:
             raise OutOfTime(
                 f"{headline}; {e.what} before it was explained", e.hint, code=e.code
@@ -169,7 +190,7 @@ def _releases(
     return ReleasesAsked("" if versions == ".." else versions, tuple(sources), command or "")
 
 
-def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
+def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
     """What explains the first finding of a search."""
     from subgraph.blame.answer import explain, summary
     from subgraph.blame.blame import Blame, widen_to_surroundings
@@ -188,5 +209,5 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.model.whole()
     blame = Blame(trials, region, setup)
     blame = if_time(partial(widen_to_surroundings, blame), blame)
-    document = explain(blame, bisection.result, finding, asked, command_line())
+    document = explain(blame, bisection.result, finding, asked, command_line(), maker)
     return Result(to_json(document), summary(document), document.exit_code)

@@ -55,10 +55,10 @@ def replay(
       subcut replay subcut_out/bisect-wrong.py -c wrong.py
       subcut replay fault.zip -c ort
 
-    Exit code 0: it agrees; 1: it disagrees; 5: nothing could be established.
+    Exit code 0: it agrees; 1: it disagrees, or is refused; 5: nothing could be established.
     """
     from subgraph.cases.find_case import find_case
-    from subgraph.verdict import Status
+    from subgraph.verdict import Signature, Status
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
     criterion = asked.criterion_words
@@ -72,7 +72,8 @@ def replay(
         for label, verdict in zip(labels, verdicts, strict=True)
     ]
     statuses = {verdict.status for verdict in verdicts}
-    if Status.FAIL in statuses:
+    is_refused = [verdict.signature is Signature.REFUSED for verdict in verdicts]
+    if Status.FAIL in statuses or any(is_refused):
         code = 1
     elif statuses == {Status.AGREE}:
         code = 0
@@ -82,8 +83,9 @@ def replay(
         exit_code=code, case=str(case.place), candidate=chosen.name, samples=rows
     )
     lines = [f"{clean(str(case.place))}/ on {clean(chosen.name)}"]
-    for label, verdict in zip(labels, verdicts, strict=True):
+    for label, verdict, refused in zip(labels, verdicts, is_refused, strict=True):
         word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
+        word = "refused" if refused else word
         lines.append(f"  {f'{clean(label)}  ' if label else ''}{word}  {clean(verdict.why)}")
         lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]
     return Result(to_json(document), "\n".join(lines), code)

@@ -33,6 +33,7 @@ from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region, of_nodes
+from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import sources
 from subgraph.precision import Precision
 from subgraph.results.bisect import ModelDifference
@@ -85,7 +86,7 @@ def diagnose(
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
     evidence = list(_overflow(trials.judge, region))
-    evidence += _diagnose_model(trials, region, verdict, differences)
+    evidence += diagnose_model(trials, region, verdict, differences)
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
     if any(one.fact is Fact.MODEL for one in evidence):  # then no option of the runtime matters
         evidence += _diagnose_claim(worst)
@@ -373,8 +374,8 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
 
 
-def _diagnose_model(
-    trials: Trials, region: Region, verdict: Verdict, differences: Sequence[ModelDifference]
+def diagnose_model(
+    trials: Trials, region: Region, verdict: Verdict, differences: Sequence[ModelDifference] = ()
 ) -> Iterator[Evidence]:
     """If the candidate runs another model: is that one wrong, or what runs it? The reference runs
     the same region of it on the same values."""
@@ -398,9 +399,12 @@ def _diagnose_model(
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and (found.status is Status.FAIL or not verdict.worst):
         says = f"the reference refuses this piece of {file} as well"
+        quoted = ""
         if verdict.worst:
             says = f"with {file} the reference gives what the candidate gives"
-        quoted = differences[0].text if differences else says
+        elif not other.problem(region):
+            quoted = explain_refusal(other.graph, other.region(region).nodes)
+        quoted = quoted or (differences[0].text if differences else says)
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)
     else:
         yield Evidence("model", f"with {file} the reference agrees with neither side: {found.why}")

@@ -29,13 +29,15 @@ class Ablation:
 
     Attributes:
         most_runs: of the region, before no more pairs are tried. runs: so far.
+        tries_pairs: are pairs tried beside single names?
     """
 
     trials: Trials
     region: Region
     most_runs: int = MAX_RUNS
     runs: int = 0
-    _known: dict[frozenset[str], Verdict] = field(default_factory=dict)
+    tries_pairs: bool = True
+    _known: dict[object, Verdict] = field(default_factory=dict)
 
     def names(self, off: Iterable[str] = ()) -> Sequence[str]:
         """The passes that change what the candidate makes of the region, while some are off.
@@ -43,6 +45,8 @@ class Ablation:
         Raises:
             BackendError: the candidate cannot be used. WorkerDied: it crashed.
         """
+        if not self.trials.runtime.about.passes:
+            return ()
         trials = switch_off(self.trials, off)
         with (
             trials.model.temporary_folder() as folder,
@@ -55,6 +59,10 @@ class Ablation:
                 trials.writer.write(form, self.region, records, folder)
                 path = folder / "model.onnx"
             return worker.names("passes", path, trials.runtime.candidate.options)
+
+    def every(self, names: Sequence[str]) -> Sequence[str]:
+        """The names that are left out together where none of `names` cures alone."""
+        return names
 
     def is_right(self, off: Iterable[str]) -> bool:
         """Does the region agree without these passes?"""
@@ -90,15 +98,15 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     Raises:
         SubcutError: the candidate cannot be used.
     """
-    if not ablation.trials.runtime.about.passes:
-        return []
     names = ablation.names()
     found: list[tuple[str, ...]] = [(name,) for name in names if ablation.is_right([name])]
     rest = [name for name in names if (name,) not in found]
-    pairs = _pairs(ablation, rest, {name for (name,) in found})
+    pairs = _pairs(ablation, rest, {name for (name,) in found}) if ablation.tries_pairs else ()
     found += [pair for pair in pairs if ablation.is_right(pair)]
-    if not found and len(names) > MAX_TOGETHER and ablation.is_right(names):
-        found = [_minimal(ablation, names)]
+    every = ablation.every(names)
+    tried = MAX_TOGETHER if ablation.tries_pairs else 1
+    if not found and len(every) > tried and ablation.is_right(every):
+        found = [_minimal(ablation, every)]
     return found
 
 

@@ -8,7 +8,7 @@ found beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from subgraph.errors import ModelError
@@ -57,6 +57,23 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     complaints = [c for c in complaints if c.from_checker or c.node not in refused]
     problems += [problem for c in complaints if (problem := _from_onnx(graph, types, c))]
     return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
+
+
+def explain_refusal(graph: Graph, nodes: Collection[int] | None = None) -> str:
+    """Return the first problem that makes a model invalid.
+
+    Args:
+        graph: The model.
+        nodes: The nodes that the problem may be at; None for any problem.
+
+    Returns:
+        The node and the problem; "" for none.
+    """
+    for problem in find_problems(graph):
+        if problem.fatal and (nodes is None or problem.node in nodes):
+            where = "" if problem.node is None else f"{node_title(graph, problem.node)} "
+            return where + problem.what
+    return ""
 
 
 def node_title(graph: Graph, i: int) -> str:

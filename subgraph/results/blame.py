@@ -85,6 +85,9 @@ class BlameDocument:
         nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
         seen: the element that is furthest off, expected beside got. environment: machine, and
             releases.
+        made_by: what made the candidate's model, if that was asked about; `passes` are its steps.
+        is_model_wrong: the candidate's own model is wrong, and not what runs it.
+        differences: between the two models in the region.
         versions: None where no releases were asked about.
         answer: Markdown to paste. script: Python that shows it, for the case's folder.
         runs: of the candidate for all this, beside the search's. installs: environments that were
@@ -122,3 +125,6 @@ class BlameDocument:
     nodes: Sequence[Name] = ()
     seen: str = ""
     environment: str = ""
+    made_by: str = ""
+    is_model_wrong: bool = False
+    differences: Sequence[str] = ()

@@ -26,6 +26,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labeled
+from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import Source, source
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
@@ -156,7 +157,7 @@ class Comparison:
         score: where a score of the task judges the whole.
         flaky_outputs: outputs that differ in a second run of the full model.
         precise: the runtime's setting for full precision, if the outputs agree with it alone.
-        has_own_model: whether the candidate runs another model than the reference.
+        own_graph: the candidate's model; None if it runs that of the reference.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -179,7 +180,7 @@ class Comparison:
     score: ScoreDocument | None = None
     flaky_outputs: tuple[str, ...] = ()
     precise: PreciseSetting | None = None
-    has_own_model: bool = False
+    own_graph: Graph | None = field(default=None, repr=False)
     written: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
@@ -293,14 +294,16 @@ class Comparison:
     @property
     def _is_model_refused(self) -> bool:
         """Whether the candidate refuses a model that is not the reference's."""
-        return self.has_own_model and self.whole.signature is Signature.REFUSED
+        return self.own_graph is not None and self.whole.signature is Signature.REFUSED
 
     @property
     def _refused(self) -> ReportedAnswer:
         """The outcome where the candidate refuses its own model."""
         bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
         nodes = ", ".join(map(clean, bad)) or "no node"
-        what = f"the candidate's model does not load; not right alone: {nodes}"
+        why = explain_refusal(self.own_graph) if self.own_graph else ""
+        why = f": {clean(why)}" if why else ""
+        what = f"the candidate's model does not load{why}; not right alone: {nodes}"
         return ReportedAnswer(Kind.REFUSED, what)
 
     @property
@@ -530,7 +533,7 @@ def _compare(
         flaky_outputs=flaky,
         precise=precise,
         settlement=settlement,
-        has_own_model=trials.runtime.own_model is not None,
+        own_graph=trials.runtime.own_model.graph if trials.runtime.own_model else None,
     )
     return _add_likeness(trials, _add_providers(trials.judge, comparison), nodes, names)
 

@@ -344,6 +344,30 @@ def test_case_of_a_refused_node_asks_the_candidates_model(tmp_path: Path) -> Non
     assert blamed.code == 1 and "odd:Wave" in blamed.out, blamed
 
 
+def test_case_of_a_refused_node_is_refused_again(tmp_path: Path) -> None:
+    save_refused(tmp_path)
+    subcut("bisect", *REFUSED, cwd=tmp_path)
+    done = subcut("replay", "subcut_out/bisect-ort-other.onnx", "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert done.document["samples"][0]["signature"] == "refused"
+
+
+def test_blame_of_a_refused_node_asks_no_option_of_the_runtime(tmp_path: Path) -> None:
+    save_refused(tmp_path)
+    subcut("bisect", *REFUSED, cwd=tmp_path)
+    done = subcut("blame", "subcut_out/bisect-ort-other.onnx", "--json", cwd=tmp_path)
+    found = done.document
+    assert found["is_model_wrong"]
+    assert (done.code, found["signature"]) == (1, "refused")
+    assert (found["runs"], found["switches"], found["passes"], found["kernels"]) == (
+        0,
+        [],
+        [],
+        None,
+    )
+    assert has_line(found["answer"], "The candidate's model is invalid at `exp`")
+
+
 def test_tensor_that_no_node_makes_is_refused_at_the_node_that_reads_it(tmp_path: Path) -> None:
     text = (
         "g (float[2,4] x) => (float[2,4] y) { [relu] a = Relu(x)  [add] b = Add(a, k)"
@@ -356,3 +380,4 @@ def test_tensor_that_no_node_makes_is_refused_at_the_node_that_reads_it(tmp_path
     compared = subcut("compare", *words, cwd=tmp_path)
     assert (bisected.code, [f["nodes"] for f in bisected.document["findings"]]) == (1, [["add"]])
     assert (compared.code, has_line(compared.document["says"], "refused", "add")) == (1, True)
+    assert has_line(compared.document["says"], "which no node makes")

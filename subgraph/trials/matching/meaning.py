@@ -116,7 +116,8 @@ class MeaningTests:
         """Find the tensors whose shape is wrong in the candidate's model.
 
         Downstream of such a tensor, that model is right if it is fed with the reference's value,
-        and not if that value has the other shape.
+        and not if that value has the other shape. An output that no node reads is one unless
+        another tensor shows that the model has another layout.
         """
         pair = self.pair
         assert pair.values
@@ -131,8 +132,11 @@ class MeaningTests:
         kept = self._measure_all()
         turned = self._measure_all(reshaped)
         found = set()
+        has_layout = any(m.perm for name, m in pair.matches.items() if name not in names)
         for name in names:
             readers = self.find_readers(name)
+            if not readers and not has_layout:
+                found.add(name)
             is_same = pair.matches[name].name in reshaped and self._are_right(turned, readers)
             if not is_same and self._are_right(kept, readers):
                 found.add(name)

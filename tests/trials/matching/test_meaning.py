@@ -248,3 +248,15 @@ def test_faultless_conversion_keeps_the_meaning_of_all_names(form: str, tmp_path
     name = model.graph.input[0].name
     onnx.save(HEALTHY[form](model, {name: image}), tmp_path / "other.onnx")
     assert not pair(tmp_path, f"{name}={tmp_path / 'x.npy'}").refuted
+
+
+@pytest.mark.parametrize(("last", "shape"), [(-1, (1, 4)), (0, (4, 1))])
+def test_output_of_another_shape_is_not_taken_for_transposed(
+    tmp_path: Path, last: int, shape: tuple[int, int]
+) -> None:
+    """Its only other axis has one element, so any order of axes gives the same values."""
+    text = "g (float[1,4,1] x) => (float[N,M] y) { y = Squeeze(x, axes) }"
+    text_models.save(tmp_path / "model.onnx", text, axes=np.array([-1]))
+    text_models.save(tmp_path / "other.onnx", text, axes=np.array([last]))
+    match = pair(tmp_path).matches["y"]
+    assert match.to_candidate(np.zeros(shape, np.float32)).shape == shape

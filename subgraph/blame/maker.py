@@ -1,0 +1,171 @@
+"""What made the candidate's model: it is run again with some of its steps left out.
+
+A maker is an optimizer or a quantizer (`blame.makers`), the user's Python file or command. The
+minimal sets of steps without which its model is right are found as those of a runtime's passes
+(`diagnosis.passes`). Each answer is a run of the full model, on the samples and on inputs drawn
+like them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from subgraph import plugins
+from subgraph.blame import maker_backend
+from subgraph.blame.cures import Prover
+from subgraph.diagnosis.passes import Ablation
+from subgraph.errors import SubcutError
+from subgraph.runtime import candidate as candidates
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.command_line import contents
+from subgraph.runtime.worker_pool import Workers
+from subgraph.storage.folders import safe_name, scratch
+from subgraph.text import clean, count
+from subgraph.verdict import Status, Verdict
+
+log = logging.getLogger("subcut")
+
+BACKEND = str(Path(str(maker_backend.__file__)))
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A tool that makes models, in processes of its own.
+
+    Attributes:
+        title: The name of the tool and its version, or the command line.
+        workers: The processes.
+    """
+
+    title: str
+    workers: Workers
+
+    def steps(self, model: Path) -> tuple[str, ...]:
+        """The names of what it can leave out.
+
+        Raises:
+            SubcutError: It does not run here.
+        """
+        with self.workers.borrow() as worker:
+            return worker.names("passes", model, self.workers.candidate.options)
+
+    def make(self, model: Path, made: Path, skip: Iterable[str] = ()) -> None:
+        """Make a model without some steps.
+
+        Raises:
+            SubcutError: It fails, or writes no model.
+        """
+        made.unlink(missing_ok=True)
+        options = {**self.workers.candidate.options, "made": str(made), "skip": sorted(skip)}
+        with self.workers.borrow(loads=1) as worker:
+            worker.load("made", model.resolve(), options)
+
+
+def parse_maker(text: str) -> Candidate:
+    """The maker that `--made-by` names, as a candidate whose backend runs it.
+
+    Raises:
+        UnknownName: No maker has this name. UsageError: A setting cannot be read.
+    """
+    if "{made}" in text:
+        options = {"maker": "cmd", "command": text.removeprefix("cmd:")}
+        named = Candidate("the command", BACKEND, options)
+    else:
+        maker, _, words = text.partition(":")
+        if not maker.endswith(".py"):
+            plugins.load("makers", maker)
+        named = replace(candidates.parse(f"{BACKEND}:{words},maker={maker}"), name=maker)
+    settings = dict(named.options)
+    python = str(settings.pop("python", ""))
+    given = {"maker": settings.pop("maker"), "settings": settings, "made": "", "skip": ()}
+    return replace(named, options=given, python=python)
+
+
+@contextmanager
+def open_maker(
+    text: str, limits: Candidate, model: Path, output: Path
+) -> Iterator[tuple[Maker, Path]]:
+    """A maker until the block ends, and the model that it makes with all its steps.
+
+    Args:
+        text: The maker as `--made-by` names it.
+        limits: The candidate, whose limits the maker has.
+        model: The file of the reference's model.
+        output: The folder for files that end with the block.
+
+    Raises:
+        UsageError: No maker is named so.
+        SubcutError: It does not run here, or makes no model.
+    """
+    named = replace(parse_maker(text), timeout=limits.timeout, memory=limits.memory)
+    with scratch(output.absolute()) as folder, Workers(named) as workers:
+        maker = Maker(f"{named.name} {workers.about().version}".strip(), workers)
+        title = safe_name(maker.title.replace(" ", "-"))
+        made = folder / f"{model.stem}-by-{title}.onnx"
+        maker.make(model, made)
+        log.info("%s made %s", clean(maker.title), clean(made.name))
+        yield maker, made
+
+
+@dataclass(kw_only=True)
+class Remade(Ablation):
+    """The models that a maker makes without some of its steps, run as full models.
+
+    Attributes:
+        prover: What runs them.
+        maker: The maker.
+        made: The file of the model that was made last.
+    """
+
+    prover: Prover
+    maker: Maker
+    made: Path
+    tries_pairs: bool = False  # each pair takes as many models as there are steps
+    _digests: dict[frozenset[str], str] = field(default_factory=dict)
+
+    def names(self, off: Iterable[str] = ()) -> Sequence[str]:
+        """The steps without which the model is another one, while some are off."""
+        left_out = frozenset(off)
+        steps = self.maker.steps(self.trials.graph.path)
+        log.info("%s: %s", clean(self.maker.title), count(len(steps), "step"))
+        usual = self._digest(left_out)
+        return [s for s in steps if self._digest(left_out | {s}) != usual]
+
+    def every(self, names: Sequence[str]) -> Sequence[str]:
+        """All steps: one may do what another one does in its absence."""
+        return self.maker.steps(self.trials.graph.path)
+
+    def verdict(self, off: Iterable[str]) -> Verdict:
+        """The verdict on the full model that is made without these steps."""
+        digest = self._digest(frozenset(off))
+        if digest not in self._known:
+            self.runs += 1
+            try:
+                self.make(off)
+                self._known[digest] = self.prover.verdict(self.made)
+            except SubcutError as e:
+                self._known[digest] = Verdict(Status.UNRESOLVED, why=e.what)
+        return self._known[digest]
+
+    def make(self, off: Iterable[str]) -> Path:
+        """Make the model without these steps.
+
+        Raises:
+            SubcutError: It cannot be made.
+        """
+        self.maker.make(self.trials.graph.path, self.made, off)
+        return self.made
+
+    def _digest(self, off: frozenset[str]) -> str:
+        """A digest of the model that is made without these steps, or why none can be made."""
+        if off not in self._digests:
+            try:
+                self._digests[off] = contents(self.make(off))
+            except SubcutError as e:
+                log.debug("%s without %s: %s", self.maker.title, sorted(off), e.what)
+                self._digests[off] = e.what
+        return self._digests[off]

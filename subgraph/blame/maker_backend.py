@@ -1,0 +1,66 @@
+"""A maker as a backend: it runs in a process of its own, with the limits of a candidate.
+
+To load a model is to make another one of it. `options`: `maker`, its name or file; `settings`, the
+maker's own; `made` and `skip` as in `Making`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from subgraph import plugins
+from subgraph.blame.makers import Making
+from subgraph.errors import NotInstalled, Refused, SubcutError
+
+
+def version(options: Mapping[str, Any]) -> str:
+    """The version of the maker's package; "" without one."""
+    package = plugins.constant("makers", options["maker"], "PACKAGE")
+    return _guarded(version_of, options, package) if package else ""
+
+
+def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
+    """The names of what the maker can leave out."""
+    return list(_run("steps", model, options))
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[], None]:
+    """Make a model; the function does nothing.
+
+    Raises:
+        NotInstalled: The maker's package is not there.
+        Refused: The maker fails, or writes no model.
+    """
+    _run("make", model, options)
+    if not Path(options["made"]).is_file():
+        raise Refused(f"{options['maker']} wrote no model", code="maker.no-model")
+    return lambda: None
+
+
+def _run(function: str, model: Path, options: Mapping[str, Any]) -> Any:
+    """Run a function of the maker."""
+    maker = plugins.load("makers", options["maker"])
+    making = Making(model, Path(options["made"]), frozenset(options["skip"]))
+    return _guarded(getattr(maker, function), options, making, **options["settings"])
+
+
+def _guarded(
+    function: Callable[..., Any], options: Mapping[str, Any], *given: Any, **more: Any
+) -> Any:
+    """Call a function of the maker, which may raise anything."""
+    try:
+        return function(*given, **more)
+    except SubcutError:
+        raise
+    except ImportError as e:
+        package = plugins.constant("makers", options["maker"], "PACKAGE")
+        hint = f"pip install {package}, or {options['maker']}:python=/path/to/venv/bin/python"
+        raise NotInstalled(
+            f"--made-by {options['maker']}: {e}", hint, code="maker.not-installed"
+        ) from e
+    except Exception as e:
+        what = f"{options['maker']} fails: {type(e).__name__}: {e}"
+        raise Refused(what, code="maker.failed") from e

@@ -1,0 +1,41 @@
+"""A command with {model}, {made}, and what it may leave out: {skip:A,B}.
+
+What is left out is filled in with commas between; where that is nothing, an empty text. There is no
+shell.
+"""
+
+from __future__ import annotations
+
+import re
+
+from subgraph import children, system
+from subgraph.blame.makers import Making
+from subgraph.errors import Refused, UsageError
+from subgraph.runtime.command_line import fill
+
+SECONDS = 3600.0  # the process of the maker has a limit of its own
+PLACE = re.compile(r"\{skip:([^{}]+)\}")
+
+
+def steps(making: Making, command: str) -> list[str]:
+    """Return what the command lists as what it may leave out."""
+    places = PLACE.findall(command)
+    if len(places) != 1 or "{model}" not in command:
+        raise UsageError(
+            "--made-by: a command names {model}, {made} and once {skip:A,B}",
+            "'./make.sh {model} {made} {skip:fuse_bn,fuse_pad}'",
+            code="command.lacks-place",
+        )
+    return [name.strip() for name in places[0].split(",")]
+
+
+def make(making: Making, command: str) -> None:
+    """Run the command."""
+    skip = ",".join(name for name in steps(making, command) if name in making.skip)
+    places = {"model": str(making.model), "made": str(making.made)}
+    words = [fill(PLACE.sub(skip, word), places) for word in system.split(command)]
+    done = children.run(words, timeout=SECONDS)
+    if done.code:
+        said = " ".join(done.last_lines(1))
+        what = f"{words[0]} ended with exit code {done.code}: {said}"
+        raise Refused(what, code="command.failed")
