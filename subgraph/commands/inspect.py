@@ -26,7 +26,16 @@ from subgraph.inspection.summary import CONSTANT
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text
-from subgraph.text import big, clean, clean_lines, columns, count, short, shorten, split_signature
+from subgraph.text import (
+    big,
+    clean,
+    clean_lines,
+    columns,
+    count,
+    distinct,
+    shorten,
+    split_signature,
+)
 
 if TYPE_CHECKING:
     from subgraph.inspection.describe import (
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
         ProblemEntry,
         RegionDocument,
         TensorInfo,
+        TypeEntry,
     )
     from subgraph.inspection.summary import OpCount
     from subgraph.runtime.candidate import Candidate
@@ -272,11 +282,17 @@ class _Form:
         """Return whether the node has a row: a constant is a weight, and has none by default."""
         return self.width is None or node.op != CONSTANT or bool(node.domain)
 
-    def tensor(self, tensor: TensorInfo) -> list[str]:
-        """Return the cells of a tensor: type and shape, what is declared if that differs, range."""
+    def tensor(self, tensor: TensorInfo, *, is_end: bool = False) -> list[str]:
+        """Return the cells of a tensor: type and shape, what is declared if that differs, range.
+
+        Args:
+            tensor: The tensor.
+            is_end: Whether the symbols of a declared shape are shown, too.
+        """
         shape = self._shape(tensor.shape)
         declared = ""
-        if written := tensor.declared:
+        written = tensor.declared
+        if written and (is_end or not _fits(written, tensor)):
             pairs = (written.type or "?", tensor.type), (self._shape(written.shape), shape)
             declared = " ".join(word for word, real in pairs if word != real)
         if tensor.value is not None:
@@ -316,8 +332,9 @@ class _Form:
         widths = {k: max(columns(row[k]) for row in (header, *rows)) for k in kept}
         self._narrow(header, widths)
         sides = frozenset(k for k in kept if header[k] in COLUMNS)
+        labels = {k: distinct([row[k] for row in (header, *rows)], widths[k]) for k in kept}
         for number, row in enumerate((header, *rows) if rows else ()):
-            cells = [short(row[k], widths[k]) for k in kept]
+            cells = [labels[k][row[k]] for k in kept]
             padded = [
                 cell.rjust(widths[k]) if k in sides else cell + " " * (widths[k] - columns(cell))
                 for k, cell in zip(kept, cells, strict=True)
@@ -327,14 +344,14 @@ class _Form:
                 yield more
 
     def _narrow(self, header: Sequence[str], widths: dict[int, int]) -> None:
-        """Take from the widest column of names until the lines fit, or names are as short as they
-        may be."""
+        """Take from the widest column of names until the lines fit or names are as short as they
+        can be, then from shapes."""
         names = [k for k in widths if header[k] in NAMES]
         while self.width and sum(widths.values()) + 2 * len(widths) > self.width:
-            widest = max(names, key=widths.__getitem__)
-            if widths[widest] <= MIN_NAME:
+            long = [k for k in names if widths[k] > MIN_NAME]
+            if not long:
                 return
-            widths[widest] -= 1
+            widths[max(long, key=lambda k: (header[k] != "shape", widths[k]))] -= 1
 
     def wrapped(self, title: str, words: str) -> list[str]:
         """Return words in lines, below each other behind a title; words that a no-break space
@@ -350,6 +367,15 @@ class _Form:
                 break_on_hyphens=False,
             )
         return [line.replace("\xa0", " ") for line in lines]
+
+
+def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
+    """Return whether a declaration is that of a tensor, apart from sizes that it leaves open."""
+    if declared.type != tensor.type or declared.shape is None or tensor.shape is None:
+        return declared.type == tensor.type and declared.shape == tensor.shape
+    sizes = zip(declared.shape, tensor.shape, strict=False)
+    is_same = all(size == real for size, real in sizes if isinstance(size, int))
+    return is_same and len(declared.shape) == len(tensor.shape)
 
 
 def _head(document: InspectDocument) -> Iterable[str]:
@@ -405,8 +431,8 @@ def _whole(document: ModelDocument, form: _Form) -> Iterable[str]:
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
-    rows = [["in", *form.tensor(t)] for t in document.inputs]
-    rows += [["out", *form.tensor(t)] for t in document.outputs]
+    rows = [["in", *form.tensor(t, is_end=True)] for t in document.inputs]
+    rows += [["out", *form.tensor(t, is_end=True)] for t in document.outputs]
     yield from form.table(["", *_TENSOR], rows)
     yield from (f"  {clean(t.name)}: {clean(t.values)}" for t in document.inputs if t.values)
     yield ""
