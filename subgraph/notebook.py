@@ -1,7 +1,7 @@
 """Results -> HTML for notebooks: drawings of graphs and cuts, reports as in a terminal.
 
 The HTML has no scripts and loads nothing. It takes the notebook's own colors, so that it is
-readable in dark ones too; words tell what colors do. `subgraph` names `html` and `drawing` to
+readable in dark ones too; words repeat the colors. `subgraph` names `html` and `drawing` to
 IPython for the types that are registered here.
 """
 
@@ -43,10 +43,10 @@ COLORS = {"agree": "#1b7f3b", "fail": "#c0392b", "unresolved": "#b07800"}
 
 @singledispatch
 def html(item: Any) -> str:
-    """A result as HTML.
+    """Return a result as HTML.
 
     Raises:
-        TypeError: it is none.
+        TypeError: The object is not a result.
     """
     raise TypeError(f"{type(item).__name__} has no HTML")
 
@@ -78,7 +78,7 @@ def _(cut: Cut) -> str:
 
 
 def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
-    """These nodes and those beside them, the nodes and their boundary marked."""
+    """Draw these nodes and their neighbors, with the nodes and their boundary marked."""
     inside = frozenset(nodes)
     whole = network(graph)
     shown = sorted(inside.union(*(whole.around(i, 1) for i in inside)))
@@ -192,8 +192,7 @@ def watch(bisection: Bisection) -> Bisection:
 
 
 def _progress(bisection: Bisection) -> str:
-    """As in a terminal: what is left, a bar, the time to come, the last step; or that there is
-    none."""
+    """Return the progress as in a terminal: remaining nodes, a bar, an estimate, the last step."""
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]

@@ -44,10 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where `testpaths` says what is collected, the rootdir's project file is collected as well.
+    """Collect the rootdir's project file as well, if `testpaths` decides the collection.
 
     Raises:
-        pytest.UsageError: `--subcut`, and there is no project file.
+        pytest.UsageError: `--subcut` without a project file.
     """
     if not config.getoption("subcut"):
         return
@@ -61,8 +61,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """The rootdir's project file, or one that the command line names; none that lies in somebody's
-    bundle below."""
+    """Collect the project file of the rootdir, or one that the command line names.
+
+    A project file below, in a bundle of somebody, is not collected.
+    """
     wanted = parent.config.getoption("subcut") and file_path.name in PROJECT_FILES
     if wanted and (
         file_path.parent == parent.config.rootpath or parent.session.isinitpath(file_path)
@@ -99,7 +101,7 @@ class ModelTests(pytest.File):
         try:
             settings = project.load(self.path.parent)
             if settings.file is None or not settings.file.samefile(self.path):
-                return  # a pyproject.toml without settings, or beside a subcut.toml
+                return  # a pyproject.toml without settings, or next to a subcut.toml
             for one in settings.tests():
                 model = os.path.relpath(one.values["model"], settings.file.parent)
                 name = clean(f"{model}[{one.values['candidate']}]")
@@ -124,19 +126,18 @@ class ModelTest(pytest.Item):
         _require_agreement(self, self.settings, values["model"], values["candidate"], trust=True)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it stands, and what pytest writes above a failure."""
+        """Return the place of the test, and the title of its failure."""
         return self.path, None, self.name
 
 
 @pytest.fixture
 def subcut_agrees(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """`subcut_agrees(model, candidate, inputs)` fails the test where the candidate is not known to
-    be right.
+    """`subcut_agrees(model, candidate, inputs)` fails the test unless the candidate is right.
 
-    `model`, `candidate`: words as on subcut's command line. `inputs`: a file, a folder of samples,
-    several of these, or name → array. Also by name: `criterion`, `reference`, `shapes` (name →
-    sizes), `seed`, `may_be_empty` (outputs that are right even if the inputs tell nothing about
-    them). What is left out comes from the project file; else the candidate is onnxruntime, and the
+    `model`, `candidate`: arguments as on subcut's command line. `inputs`: a file, a folder of
+    samples, several of these, or name → array. Also by name: `criterion`, `reference`, `shapes`
+    (name → sizes), `seed`, `may_be_empty` (outputs that are right even if they do not depend on the
+    candidate). Defaults come from the project file; else the candidate is onnxruntime, and the
     inputs are seeded random values.
     """
     from subgraph import project
@@ -188,8 +189,7 @@ def _require_agreement(
 
 
 def _output(config: pytest.Config, settings: Project) -> Path:
-    """The folder that holds a folder of results per test; relative where it lies below the working
-    directory."""
+    """Return the parent folder of the results; relative if it is below the working directory."""
     typed = config.getoption("subcut_output")
     typed = str(config.invocation_params.dir / typed) if typed else None
     place = Path(settings.get("output", typed, config.rootpath / OUTPUT)).absolute()
@@ -197,7 +197,7 @@ def _output(config: pytest.Config, settings: Project) -> Path:
 
 
 def _described(error: SubcutError) -> str:
-    """What happened, and below it what to do next."""
+    """Return the fact of an error, and its remedy in the next line."""
     from subgraph.text import clean
 
     return f"error: {clean(error.what)}" + (f"\n  {clean(error.hint)}" if error.hint else "")

@@ -1,1 +1,1 @@
-"""What `subcut demo` writes: a small model, an input, and a candidate with a planted fault."""
+"""The files of `subcut demo`: a small model, an input, and a candidate with a planted fault."""

@@ -1,8 +1,8 @@
 """The files of the demo, as bytes: the same on each call.
 
-The model is an image classifier of 28 nodes with seeded weights. Of its nodes `wrong.py` computes
-two wrong when they stand together, `stem/pad` and `stem/pool`; each alone is right. The fault is in
-that file, not in a runtime.
+The model is an image classifier of 28 nodes with seeded weights. `wrong.py` computes `stem/pad` and
+`stem/pool` wrong if they are together; each alone is right. The fault is in that file, not in a
+runtime.
 """
 
 from __future__ import annotations

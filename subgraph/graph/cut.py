@@ -1,4 +1,4 @@
-"""Graph and region → `Cut`: the region as a model of its own.
+"""Graph and region → `Cut`: the region as a standalone model.
 
 A cut holds the nodes of the region in topological order, the constants that they read, the local
 functions that they call, and the metadata of the model at every level. Tensors that depend only on
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 MODEL_PARTS = frozenset(
     ("graph", "functions", "training_info")
-)  # assembled anew; training graphs do not fit a cut
+)  # assembled again; training graphs do not fit a cut
 T = TypeVar("T")  # a class of messages
 # Operator → element type of its first output, of TensorProto.DataType: int64 or bool.
 FIXED_TYPE = dict.fromkeys(MAKES_INT64, 7) | dict.fromkeys(MAKES_BOOL, 9)
@@ -66,7 +66,7 @@ INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, 
 UNFREEZABLE = PACKED | {
     "string"
 }  # element types whose .npy file does not hold the bytes of an initializer
-# The fields of a graph that are assembled anew.
+# The fields of a graph that are assembled again.
 GRAPH_PARTS = frozenset(
     (
         "node",
@@ -82,20 +82,23 @@ GRAPH_PARTS = frozenset(
 
 @dataclass(frozen=True)
 class Cut:
-    """A region as a model of its own.
+    """A region as a standalone model.
 
     Attributes:
-        graph, region: the source.
-        inputs, outputs: names of the boundary tensors that it is fed with and gives, as in the source model.
-        frozen: names of the tensors in `region.shapes` that are constants in the cut.
-        types: the TypeProto of each input and output.
-        model: the ModelProto; its large weights are stubs that point into the source (`graph.protobuf`).
-        renamed: new node name → old, for nodes of the region that share a name.
+        graph: The source model.
+        region: The region of the source model.
+        inputs: Names of the boundary tensors that enter, as in the source model.
+        outputs: Names of the boundary tensors that leave, as in the source model.
+        frozen: Names of the tensors in `region.shapes` that are constants in the cut.
+        types: The TypeProto of each input and output.
+        model: The ModelProto. Its large weights are stubs that point into the source
+            (`graph.protobuf`).
+        renamed: New node name → old, for nodes of the region that share a name.
 
     >>> from subgraph import cut, load
     >>> [path.name for path in cut(load("resnet50.onnx"), "pool1", "res2a_relu").save("piece.onnx")]
     ['piece.onnx']
-    """  # noqa: E501
+    """
 
     graph: Graph
     region: Region
@@ -113,8 +116,7 @@ class Cut:
 
     @property
     def parameters(self) -> int:
-        """Number of elements of all initializers except frozen tensors, and of what Constant nodes
-        hold."""
+        """Number of elements of all initializers except frozen tensors, and of Constant nodes."""
         held = sum(
             protobuf.element_count(t)
             for t in self.model.graph.initializer
@@ -139,12 +141,14 @@ class Cut:
         return full
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the model; weights from external files go to a `.data` file beside it. Returns the
-        files written.
+        """Write the model, and weights from external files into a `.data` file next to it.
+
+        Returns:
+            The written files.
 
         Raises:
-            DataError: the bytes of a weight cannot be read.
-            OutputError: the disk is full or not writable.
+            DataError: The bytes of a weight cannot be read.
+            OutputError: The disk is full or not writable.
         """
         return protobuf.write(self.model, self.graph.path, Path(path))
 
@@ -285,7 +289,7 @@ def build_model(
     out.MergeFrom(copy_without(graph.model.graph, GRAPH_PARTS))
     order = graph.in_order((*region.nodes, *region.pulled))
     out.node.extend(graph.nodes[i] for i in order)
-    protobuf.load_all(tensors_in(out.node), graph.path)  # beside the cut it would be missing
+    protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
     renamed = _distinct_names(graph, order, out)
     inside = {name for i in order for name in graph.makes[i]}
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
@@ -450,12 +454,12 @@ def consistent_infos(
     *,
     pinned: bool,
 ) -> dict[str, protobuf.ValueInfoProto]:
-    """The declarations of a model that may stand beside these types of the boundary of a cut.
+    """Return the declarations of a model that are consistent with the boundary types of a cut.
 
-    Converters believe what intermediate tensors declare, be it a symbol beside a size, or a size of
-    another sample. Those of the boundary stay (only their type is replaced). Inner ones stay if no
-    type of the boundary departs from what is declared; in a `pinned` cut also only if all inputs of
-    the model are of fixed shape, and those that are.
+    Converters trust the declarations of intermediate tensors: a symbol next to a size, or a size of
+    another sample. Declarations of the boundary stay, with their type replaced. Inner ones stay if
+    no boundary type departs from its declaration; in a `pinned` cut only if they are fixed, and if
+    all inputs of the model have a fixed shape.
     """
     boundary = {n: v for n, v in infos.items() if n in types}
     if pinned:
@@ -468,10 +472,9 @@ def consistent_infos(
 
 
 def drop_open_shapes(model: protobuf.ModelProto) -> None:
-    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters
-    and leaves.
+    """Remove types of intermediate tensors and open boundary shapes in bodies and functions.
 
-    Operators of other domains need them: onnxruntime's BeamSearch asks the shapes of its decoder.
+    Operators of other domains keep them: onnxruntime's BeamSearch reads the shapes of its decoder.
     """
     for function in model.functions:
         function.ClearField("value_info")
@@ -490,8 +493,7 @@ def _misdeclared(
     inputs: Sequence[str],
     infos: Mapping[str, protobuf.ValueInfoProto],
 ) -> bool:
-    """Does a node of the region, or one that makes an input of it, show that a declared type or
-    shape is wrong?"""
+    """Return whether a node of the region, or a producer of its inputs, refutes a declaration."""
     if _is_misshapen(graph, region, inputs, infos):
         return True
     nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
@@ -503,10 +505,11 @@ def _misdeclared(
 
 
 def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int]) -> bool:
-    """Does a node read or make a tensor of an element type that its operator excludes?
+    """Return whether a node has a tensor of an element type that its operator excludes.
 
-    `nodes` are in topological order; `types` by tensor, 0 where not known: those that follow are
-    added.
+    Args:
+        nodes: The nodes, in topological order.
+        types: Element type by tensor, 0 if it is not known. Types that follow are added.
     """
     for node in nodes:
         if node.domain not in STANDARD:
@@ -546,8 +549,10 @@ def _is_misshapen(
     inputs: Sequence[str],
     infos: Mapping[str, protobuf.ValueInfoProto],
 ) -> bool:
-    """Does a declared shape of an input contradict a node that reads it, or one behind operators
-    that keep it?"""
+    """Return whether a declared input shape contradicts a consumer.
+
+    Consumers downstream of operators that keep the shape count as well.
+    """
     shapes = {name: _dims(graph, name, infos) for name in inputs}
     for i in region.nodes:
         if shapes.keys().isdisjoint(graph.reads[i]):
@@ -565,8 +570,11 @@ def _is_misshapen(
 
 
 def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
-    """What a node's first output must have of dimensions, None where one is not known; None for
-    other operators."""
+    """Return the dimensions of a node's first output, None for unknown ones.
+
+    Returns:
+        None for operators without a rule.
+    """
     if node.domain not in STANDARD or not read or not node.input[0] or not (first := read[0]):
         return None
     if node.op_type in KEEPS_SHAPE:
@@ -579,7 +587,7 @@ def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> lis
 
 
 def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
-    """Do the shapes of what a node reads exclude each other?"""
+    """Return whether the shapes of a node's inputs exclude each other."""
     node = graph.nodes[i]
     if node.domain not in STANDARD or node.op_type not in ONE_TYPE:
         return False
@@ -646,16 +654,21 @@ def frozen_constant(record: Record, folder: Path) -> protobuf.TensorProto:
 
 
 def _npy_payload(path: Path) -> bytes:
-    """The raw bytes behind the header of a C-ordered .npy file (numpy.lib.format, versions 1 to
-    3)."""
+    """Return the raw bytes after the header of a C-ordered .npy file.
+
+    The versions 1 to 3 of numpy.lib.format are accepted.
+    """
     data = path.read_bytes()
-    width = 2 if data[6] == 1 else 4  # bytes of the header's length, which stands at byte 8
+    width = 2 if data[6] == 1 else 4  # bytes of the header's length, which is at byte 8
     return data[8 + width + int.from_bytes(data[8 : 8 + width], "little") :]
 
 
 def structure_problem(model: protobuf.ModelProto) -> str | None:
-    """A tensor that is read before it is made, or an output that no node makes; None if there is
-    none."""
+    """Return a tensor that is read before it is produced, or an output without a producer.
+
+    Returns:
+        None if the structure is valid.
+    """
     graph = model.graph
     available = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     available |= {s.values.name for s in graph.sparse_initializer}

@@ -1,5 +1,4 @@
-"""`Graph`: a read-only index over an ONNX model that tells which node makes and which nodes read
-each tensor.
+"""`Graph`: a read-only index of the producer and the consumers of each tensor of an ONNX model.
 
 A node is identified by its index in the file, a tensor by its name. Bodies of If, Loop and Scan
 read tensors of the graph around them without listing them as inputs; such *captured* tensors count
@@ -39,7 +38,7 @@ from subgraph.text import clean, nearest
 if TYPE_CHECKING:
     import networkx
 
-# What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values
+# The dependencies of a tensor's value, from least to most: nothing, shapes of model inputs, values
 # of model inputs.
 CONSTANT = 0
 SHAPE = 1
@@ -50,7 +49,7 @@ ConstantLookup = Callable[[str], Any]  # tensor name → its TensorProto; None i
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a selector stands for: its nodes, and the tensor if the selector names one."""
+    """The nodes of a selector, and its tensor if it names one."""
 
     text: str
     nodes: tuple[int, ...]
@@ -58,27 +57,30 @@ class Selection:
 
 
 class Graph:
-    """A read-only index over one model. Linear in nodes and edges to build; never raises for an invalid graph.
+    """A read-only index over one model.
+
+    It is built in a time linear in nodes and edges, also for an invalid graph.
 
     Attributes:
-        path: the model file.
-        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be changed.
-        nodes: the top-level nodes, in file order.
-        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs are left out.
-        makes: per node, names of the tensors that it makes; omitted outputs are left out.
-        maker: tensor → index of the node that makes it.
-        ops: per node, its op type.
-        node_names: per node, its name, which may be empty.
-        weights: dense initializers by name.
-        sparse: sparse initializers by name.
-        inputs: graph inputs that are not initializers, by name, in order.
-        outputs: names of the graph outputs, in order.
+        path: The model file.
+        model: Its ModelProto, whose large weights are stubs (see `graph.protobuf`). It must not be
+            changed.
+        nodes: The top-level nodes, in file order.
+        reads: Per node, names of its input tensors, explicit and captured, without omitted ones.
+        makes: Per node, names of its output tensors, without omitted ones.
+        maker: Tensor → index of its producer.
+        ops: Per node, its op type.
+        node_names: Per node, its name, which can be empty.
+        weights: Dense initializers by name.
+        sparse: Sparse initializers by name.
+        inputs: Graph inputs that are not initializers, by name, in order.
+        outputs: Names of the graph outputs, in order.
 
     >>> graph = load("resnet50.onnx")
-    >>> node = graph.maker["pool1"]
-    >>> graph.ops[node], graph.reads[node], graph.makes[node]
+    >>> pool1 = graph.maker["pool1"]
+    >>> graph.ops[pool1], graph.reads[pool1], graph.makes[pool1]
     ('MaxPool', ('conv1',), ('pool1',))
-    """  # noqa: E501
+    """
 
     def __init__(self, skeleton: protobuf.Skeleton) -> None:
         self.path: Path = skeleton.path
@@ -145,8 +147,7 @@ class Graph:
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
     def find_made_twice(self) -> list[tuple[str, int, int]]:
-        """(tensor, first maker, other maker) per tensor that several nodes make, which is
-        invalid."""
+        """Return (tensor, first producer, other producer) per tensor with several producers."""
         if len(self.maker) == sum(map(len, self.makes)):
             return []
         first: dict[str, int] = {}
@@ -189,7 +190,7 @@ class Graph:
 
     @cached_property
     def _is_sorted(self) -> bool:
-        """Is every tensor made before it is read?"""
+        """Whether every tensor is produced before it is read."""
         made_by = self.maker.get
         for i, names in enumerate(self.reads):
             for name in names:
@@ -202,7 +203,7 @@ class Graph:
         return sorted(nodes, key=self.rank.__getitem__)
 
     def predecessors(self, i: int) -> Iterator[int]:
-        """Nodes that make a tensor that node `i` reads, with repetitions."""
+        """Return the producers of the inputs of node `i`, with repetitions."""
         for name in self.reads[i]:
             maker = self.maker.get(name)
             if maker is not None:
@@ -236,8 +237,7 @@ class Graph:
         return self
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
-        """As `readers`, of a few tensors: one pass over the nodes below, without building the
-        index."""
+        """Return the consumers of a few tensors in one pass over the nodes, without an index."""
         tensors = set(names)
         if (known := self._readers) is not None:
             return {name: known[name] for name in tensors if name in known}
@@ -305,7 +305,7 @@ class Graph:
         return functions_of(self.model)
 
     def is_weight(self, name: str) -> bool:
-        """Is this the name of an initializer, dense or sparse?"""
+        """Return whether this is the name of a dense or sparse initializer."""
         return name in self.weights or name in self.sparse
 
     def constant(self, name: str) -> protobuf.TensorProto | None:
@@ -315,7 +315,7 @@ class Graph:
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
 
     def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
-        """What the value of each tensor depends on: CONSTANT, SHAPE or VALUE.
+        """Return the kind of each tensor by its dependencies: CONSTANT, SHAPE or VALUE.
 
         SHAPE: every path from a model input to the tensor passes Shape or Size. Random tensors are
         VALUE. Complexity: linear in the nodes above the tensors; in a prepared graph, linear in the
@@ -399,7 +399,7 @@ class Graph:
     # ------------------------------------------------------------ names
 
     def producer_label(self, name: str) -> str | None:
-        """The label of the node that makes a tensor; None for an input of the model."""
+        """Return the label of a tensor's producer; None for an input of the model."""
         maker = self.maker.get(name)
         return None if maker is None else self.label(maker)
 
@@ -412,8 +412,8 @@ class Graph:
     def select(self, text: str) -> Selection:
         """Resolve a selector.
 
-        Tried in this order: exact node name; tensor name (the node that makes it, or, for a model
-        input, the nodes that read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index;
+        Tried in this order: exact node name; tensor name (its producer, or, for a model input, its
+        consumers); `node:NAME`, `tensor:NAME`; `#17`, the node's index;
         `Conv@3`, the third Conv; a glob that matches one node name.
 
         Raises:
@@ -508,11 +508,11 @@ class Graph:
         return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:
-        """The tensor that a selector stands for: named itself, or the only output of the selected
-        node.
+        """Return the tensor of a selector: named itself, or the only output of its node.
 
         Raises:
-            UnknownName, UsageError: as `select`; or the node makes several tensors.
+            UnknownName: As `select`.
+            UsageError: As `select`; or the node has several outputs.
         """
         if text in self.maker or text in self.inputs:
             return text
@@ -549,9 +549,10 @@ class Graph:
 
 
 def require_graph(item: object, function: str) -> None:
-    """
+    """Require a graph as the argument of a public function.
+
     Raises:
-        UsageError: a path, for example, stands in place of a graph.
+        UsageError: The argument is another object, a path for example.
     """
     if not isinstance(item, Graph):
         what = (
@@ -586,9 +587,11 @@ def load(path: str | Path) -> Graph:
 
 
 def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> bool:
-    """Does one of the nodes, or of those in their bodies, draw random numbers?
+    """Return whether a node, or a node in its bodies, draws random numbers.
 
-    `constant_of` looks up constants in the scope of the nodes.
+    Args:
+        nodes: The nodes.
+        constant_of: Returns a constant in the scope of the nodes.
     """
     for node in nodes:
         if node.domain in STANDARD and (node.op_type in RANDOM_OPS or _trains(node, constant_of)):
@@ -602,8 +605,7 @@ def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> b
 
 
 def _trains(node: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
-    """Is it a Dropout whose third input, `training_mode`, is true, or computed, so that it may be
-    true?"""
+    """Return whether a Dropout can be in training mode: its third input is true or computed."""
     name = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
     if not name:
         return False

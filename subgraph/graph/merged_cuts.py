@@ -1,7 +1,6 @@
-"""Cuts → `MergedCut`: one model that holds several cuts as disconnected pieces, for runtimes that
-start slowly.
+"""Cuts → `MergedCut`: one model with several cuts as disconnected parts, for slow runtimes.
 
-Every name in a piece, inside its bodies as well, gets a prefix of its own (`p7/`). Such a renaming
+Every name in a piece, inside its bodies as well, gets a separate prefix (`p7/`). Such a renaming
 is injective and the same everywhere, so it preserves scopes: captured names stay captured and
 shadowed names stay shadowed. Names of different pieces differ in the part before the first slash,
 whatever the source calls its tensors.
@@ -9,9 +8,10 @@ whatever the source calls its tensors.
 Pieces share nothing that a runtime could merge, because merging hides faults and makes new ones:
 - A tensor that two pieces read is two inputs. Runtimes merge computations on a shared input, which
   changes bits.
-- No node, and no constant above `SHARED_BYTES`, is in two pieces. Constants are told apart by name.
+- No node, and no constant above `SHARED_BYTES`, is in two pieces. Constants are
+  identified by their names.
 - Smaller constants (a bound of Clip, axes, the target of a Reshape) may be in several: each piece
-  has a copy under a name of its own. So may absorbed nodes whose constants are that small.
+  has a copy under a separate name. So may absorbed nodes whose constants are that small.
 
 If a piece agrees here, that does not prove that the cut alone agrees; a failure is to be confirmed
 on the cut alone.
@@ -65,8 +65,7 @@ class MergedCut:
         return [merged for names in self.outputs for merged in names.values()]
 
     def feeds(self, tensors: Records) -> list[Record]:
-        """What the merged model is fed: tensors of the source model under the names of its
-        inputs."""
+        """Return the inputs of the merged model: tensors of the source model by its input names."""
         return [
             replace(tensors[name], name=merged)
             for names in self.inputs
@@ -86,12 +85,14 @@ class MergedCut:
         ]
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the model; weights from external files go to a `.data` file beside it. Returns the
-        files written.
+        """Write the model, and weights from external files into a `.data` file next to it.
+
+        Returns:
+            The written files.
 
         Raises:
-            DataError: the bytes of a weight cannot be read.
-            OutputError: the disk is full or not writable.
+            DataError: The bytes of a weight cannot be read.
+            OutputError: The disk is full or not writable.
         """
         return protobuf.write(self.model, self.pieces[0].graph.path, Path(path))
 
@@ -194,11 +195,10 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
 
 
 def _owned(cut: Cut) -> dict[OwnedKey, str]:
-    """What no other piece may hold → description for users: nodes, large constants, functions that
-    hold some.
+    """Return the parts that no other piece can have, with a description for users.
 
-    Absorbed nodes may be in several pieces if what they make is declared small, or they are small
-    Constants.
+    These are nodes, large constants and functions with large constants. Absorbed nodes can be in
+    several pieces if their outputs are declared small, or they are small Constants.
     """
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
@@ -235,7 +235,7 @@ def _large_weights(cut: Cut) -> Iterator[protobuf.TensorProto]:
 
 
 def count_bytes(cut: Cut) -> int:
-    """Of the large constants and the boundary tensors."""
+    """Return the number of bytes of the large constants and the boundary tensors."""
     boundary = (_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types)
     return sum(map(_size, _large_weights(cut))) + sum(boundary)
 

@@ -1,5 +1,4 @@
-"""A model as the user has it: the file byte for byte, and the files beside it that hold its
-weights."""
+"""A model as the user has it: the file byte for byte, and the files of its weights."""
 
 from __future__ import annotations
 
@@ -36,12 +35,13 @@ def external_files(graph: Graph) -> dict[str, Path]:
 
 
 def copy_model(graph: Graph, path: Path) -> None:
-    """Copy the model's file to `path`, and its external data to the same places beside it.
+    """Copy the model's file to `path`, and its external data to the same relative places.
 
-    Copies, no links: whoever is given them may write.
+    The files are copies and no links, because a candidate can write into them.
 
     Raises:
-        DataError: as `external_files`. OutputError: nothing can be written.
+        DataError: As `external_files`.
+        OutputError: Nothing can be written.
     """
     _copy({path.name: graph.path, **external_files(graph)}, path.parent)
 
@@ -70,7 +70,7 @@ def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Pa
 
     Every node, weight and declared element type is kept. A symbol takes the size that it has in an
     input. An intermediate tensor whose shape stays open is declared without a shape. External data
-    is copied to the same places beside the file.
+    is copied to the same relative places.
 
     Args:
         graph: The model.
@@ -115,8 +115,10 @@ def model_digest(graph: Graph) -> str:
 
 
 def has_open_shapes(graph: Graph) -> bool:
-    """Is a dimension of an input, an output or a declared intermediate tensor no size? Linear in
-    the declarations."""
+    """Return whether an input, an output or a declared intermediate tensor has an open dimension.
+
+    Complexity: linear in the declarations.
+    """
     return not all(
         is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values())
     )

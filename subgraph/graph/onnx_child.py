@@ -2,7 +2,7 @@
 
 Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a
 limit of memory. It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A
-request is one line of JSON, with `bytes` of data behind it; so is a reply. `call` is `infer`,
+request is one line of JSON, followed by `bytes` of data; so is a reply. `call` is `infer`,
 `convert`, `function`, `check` (a model) or `check_file`.
 """
 
@@ -92,7 +92,7 @@ def _extension(folder: Path) -> Any:
     )
     files = [
         folder / name for name in names if (folder / name).is_file()
-    ]  # beside it lies a folder of stubs
+    ]  # next to it is a folder of stubs
     spec = importlib.util.spec_from_file_location(EXTENSION, files[0]) if files else None
     if spec is None or spec.loader is None:
         sys.path.append(str(folder.parent))

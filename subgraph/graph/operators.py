@@ -23,7 +23,7 @@ from subgraph.text import count
 MAX_EXPANDED = (
     10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
 )
-UNLIMITED = 1 << 16  # inputs; a schema without a limit gives 2³¹ − 1
+UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 
 
 def misfit(
@@ -178,7 +178,7 @@ def require_expandable(
         circle = " → ".join(_shown(key) for key in reversed(e.args[1]))
         what = f"local functions of {model} call each other in a circle: {circle}"
         raise ModelError(
-            what, "ONNX allows no recursion: export the model anew", code="model.recursion"
+            what, "ONNX allows no recursion: export the model again", code="model.recursion"
         ) from e
     sizes: dict[FunctionKey, int] = {}  # when inlined
     for key in order:
@@ -192,7 +192,7 @@ def require_expandable(
         )
         raise ModelError(
             f"{what} has {sizes[largest]:.1e}",
-            "no runtime can load it: export the model anew",
+            "no runtime can load it: export the model again",
             code="model.expansion",
         )
 

@@ -1,4 +1,4 @@
-"""Operator → its properties: the one table of what operators do with values, shapes and types.
+"""Operator → its properties: the table of the effects of operators on values, shapes and types.
 
 An operator is added in one row. An operator of the same name in another domain has no properties:
 callers check the domain.
@@ -217,11 +217,11 @@ BROADCASTS = _operators("broadcasts")
 COARSE = _operators("coarse")
 # Its operands may be exchanged.
 COMMUTES = _operators("commutes")
-# Its output is its input's tensor once more, for a recording: no number changes.
+# Its output has the values of its input, for a recording: no number changes.
 COPIES = _operators("copies")
 # It reads the dimensions of its input, and no values.
 SHAPE_OPS = _operators("dimensions")
-# It finds the scale of what it quantizes as it runs.
+# It computes the scale of its quantized values at run time.
 FINDS_SCALES = _operators("dynamic")
 # It does not round: it moves, selects or compares values, or changes signs.
 EXACT = _operators("exact")
@@ -237,7 +237,7 @@ MAKES_INT64 = _operators("int64")
 KEEPS_SHAPE = _operators("keeps-shape")
 # Its first output has the element type of its first input.
 KEEPS_TYPE = _operators("keeps-type")
-# The order of the axes of its output says nothing about the order of its input's.
+# The order of the axes of its output does not depend on the order of its input's axes.
 MIXES_AXES = _operators("mixes-axes")
 # Over several axes it is the same as over one after the other.
 NESTS = _operators("nests")
@@ -263,7 +263,7 @@ SQUASHES = _operators("squashes")
 SUMS = _operators("sums")
 # It holds a tensor as an attribute.
 HOLDS_TENSOR = _operators("tensor")
-# Its output has a type of its own, which its first input does not decide.
+# The type of its output does not depend on its first input.
 TYPED = _operators("typed")
 # The size of its output depends on values.
 VALUE_SIZED = _operators("value-sized")

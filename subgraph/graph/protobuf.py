@@ -9,7 +9,7 @@ generated classes. A skipped initializer appears in the model as a *stub*: a Ten
 code handles weights inside the model file and weights in external files alike.
 
 `onnx_ml_pb2` is loaded without the package `onnx` around it (0.02 s rather than 0.18). A later
-`import onnx` gives the same classes, because the module is registered under its usual name.
+`import onnx` returns the same classes, because the module is registered under its usual name.
 
 Models are read with copies of onnx's classes in which `value_info` is a list of bytes: it makes up
 half of the messages of a large graph and is hardly ever needed (for 80,000 nodes: 19 MiB and 0.015
@@ -370,8 +370,11 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, position behind it) of a variable-length integer. IndexError if it does not end
-    within the data."""
+    """Return (value, next position) of a variable-length integer.
+
+    Raises:
+        IndexError: The integer does not end within the data.
+    """
     value = data[at]
     at += 1
     if value < 128:
@@ -493,12 +496,12 @@ def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> No
 
 
 def on_disk(tensor: TensorProto) -> bool:
-    """Are the bytes of this weight in a file rather than in the message?"""
+    """Return whether the bytes of this weight are in a file rather than in the message."""
     return bool(tensor.data_location == EXTERNAL)
 
 
 def in_other_file(tensor: TensorProto) -> bool:
-    """Are the bytes of this weight in another file than the model's own?"""
+    """Return whether the bytes of this weight are in another file than the model."""
     return on_disk(tensor) and not any(
         e.key == "location" and e.value == HERE for e in tensor.external_data
     )
@@ -608,7 +611,7 @@ def _inside(name: str, location: str, model: Path) -> Path:
         why = getattr(e, "strerror", None) or "it cannot be reached"
         raise DataError(
             f"{refuse} is missing: {why}",
-            f"put it beside the model, in {model.parent}",
+            f"put it next to the model, in {model.parent}",
             code="weight.missing",
         ) from e
     if not file.is_relative_to(folder):
@@ -623,11 +626,13 @@ def _inside(name: str, location: str, model: Path) -> Path:
 
 
 def weights_digest(tensors: list[TensorProto], model: Path) -> str:
-    """SHA-256 over name, type, dims and bytes of these on-disk weights, in order of name; empty if
-    there are none.
+    """Return the SHA-256 over name, type, dims and bytes of these on-disk weights, by name.
+
+    Returns:
+        "" without on-disk weights.
 
     Raises:
-        DataError: the bytes of a weight cannot be read.
+        DataError: The bytes of a weight cannot be read.
     """
     digest = hashlib.sha256()
     for tensor in sorted(tensors, key=lambda t: str(t.name)):
@@ -664,7 +669,7 @@ def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
 
 
 def _bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
-    """A copy of an on-disk weight that is told nothing of its bytes."""
+    """Return a copy of an on-disk weight without the place of its bytes."""
     copy: TensorProto = cls.FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         copy.ClearField(field)
@@ -755,13 +760,13 @@ def write(
 
 
 def rewrite(model: ModelProto, source: Path, path: Path) -> None:
-    """Write the model of `source`, which was changed, to `path`; its files of weights remain those
-    beside `source`.
+    """Write the changed model of `source` to `path`; its weights remain in the files of `source`.
 
     `model` is empty afterwards.
 
     Raises:
-        DataError, OutputError: as `write`.
+        DataError: As `write`.
+        OutputError: As `write`.
     """
     weights = [t for t in model.graph.initializer if on_disk(t) and not in_other_file(t)]
     try:

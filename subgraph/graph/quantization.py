@@ -40,13 +40,15 @@ CARRIERS = REARRANGES | PICKS | {"MaxPool"}
 
 
 def is_quantized(ops: Iterable[str]) -> bool:
-    """Does one of these operators compute in, or turn into, 8-bit integers, by a stored scale or a
-    dynamic one?"""
+    """Return whether one of these operators computes in or converts to 8-bit integers.
+
+    The scale can be stored or dynamic.
+    """
     return any(op in QUANTIZED_OPS or op.startswith(("QLinear", "DynamicQuantize")) for op in ops)
 
 
 def makes_steps(node: protobuf.NodeProto) -> bool:
-    """Does a node turn what it computes into steps?"""
+    """Return whether a node quantizes its output into steps."""
     if node.domain != TFLITE:
         return node.op_type in QUANTIZERS
     return node.op_type not in TFLITE_CARRIERS and bool(step_of_operator(node))
@@ -66,7 +68,7 @@ def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> floa
 
 
 def quantizes_itself(graph: Graph) -> bool:
-    """Does the model turn values that depend on its inputs into steps?"""
+    """Return whether the model quantizes values that depend on its inputs."""
     from subgraph.graph.graph import VALUE
 
     made = list(
@@ -129,7 +131,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
 
 
 def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
-    """As an operator of TensorFlow Lite says them: of its outputs, and of the model's inputs."""
+    """Return the scales that an operator of TensorFlow Lite states for outputs and model inputs."""
     attributes = {a.name: a for a in node.attribute}
     inputs = [name if name in graph.inputs else "" for name in node.input]
     for word, names in (("input_", inputs), ("", node.output)):
@@ -144,8 +146,10 @@ def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tupl
 
 
 def code_scales(graph: Graph) -> dict[str, Scale]:
-    """As `scales_of`, and of the real tensors that are quantized or were dequantized: a device may
-    keep their codes."""
+    """Return the scales of `scales_of` and of real tensors whose codes a device can keep.
+
+    These tensors are quantized by a consumer, or dequantized by their producer.
+    """
     scales = scales_of(graph)
     return {real: scales[code] for real, code in codes(graph).items() if code in scales} | scales
 

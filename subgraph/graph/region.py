@@ -1,7 +1,7 @@
 """`Region`: nodes of a graph, and the boundary that follows from them.
 
 The boundary is the set of tensors that enter or leave the nodes. A tensor that enters is constant
-(its makers are pulled in, or it is a weight), depends only on shapes (the cut freezes it if its
+(its producers are pulled in, or it is a weight), depends only on shapes (the cut freezes it if its
 value was captured), or is an input of the region. A tensor leaves if a node outside reads it or the
 model outputs it.
 """
@@ -27,20 +27,24 @@ class Region:
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
     Attributes:
-        start, end: labels of the nodes that the user named; empty for a region made from node indices.
-        nodes: indices of the nodes.
-        pulled: indices of further nodes that make constants for them (Constant, DequantizeLinear of a weight …).
-        random: indices of nodes left out because they draw random numbers; their outputs enter instead.
-        inputs: tensors that enter and depend on values of model inputs.
-        shapes: tensors that enter and depend only on shapes of model inputs.
-        outputs: tensors made inside that are read outside, are outputs of the model, or were requested.
-        weights: initializers that the nodes read, sorted by name.
+        start: Labels of the start nodes that the user named; empty for a region of node indices.
+        end: Labels of the end nodes that the user named; empty for a region of node indices.
+        nodes: Indices of the nodes.
+        pulled: Indices of further nodes that produce constants for them (Constant, DequantizeLinear
+            of a weight …).
+        random: Indices of nodes that are omitted because they draw random numbers; their outputs
+            enter instead.
+        inputs: Tensors that enter and depend on values of model inputs.
+        shapes: Tensors that enter and depend only on shapes of model inputs.
+        outputs: Tensors of the nodes that other nodes read, that are outputs of the model, or that
+            were requested.
+        weights: Initializers that the nodes read, sorted by name.
 
     >>> from subgraph import cut, load
     >>> region = cut(load("resnet50.onnx"), "pool1", "res2a_relu").region
     >>> region.start, region.end, region.inputs, region.outputs
     (('pool1',), ('res2a_relu',), ('conv1',), ('res2a',))
-    """  # noqa: E501
+    """
 
     start: tuple[str, ...]
     end: tuple[str, ...]
@@ -54,22 +58,26 @@ class Region:
 
 
 def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
-    """The region of all nodes on a path from a start node to an end node, both included.
+    """Return the region of all nodes on a path from a start node to an end node, both included.
 
-    `start` and `end` are selectors (`Graph.select`). An empty `start` stands for the model's
-    inputs, an empty `end` for its outputs, as far as a path joins them. Complexity: linear in the
-    nodes above the ends and the edges around them.
+    Complexity: linear in the nodes upstream of the ends and their edges.
+
+    Args:
+        graph: The model.
+        start: Selectors (`Graph.select`); empty for the model's inputs that a path joins.
+        end: Selectors; empty for the model's outputs that a path joins.
 
     Raises:
-        UnknownName, UsageError: a selector matches nothing, or several things.
-        NoRegion: a start or an end is on no path; says how the two are related.
-        ModelError: the graph has a cycle, several nodes make one tensor, or no node makes a tensor
-            that is read.
+        UnknownName: A selector matches nothing.
+        UsageError: A selector matches several things.
+        NoRegion: A start or an end is on no path. The error states how the two are related.
+        ModelError: The graph has a cycle, a tensor with several producers, or a tensor without a
+            producer.
     """
     if made_twice := graph.find_made_twice():
         name, first, second = made_twice[0]
         raise ModelError(
-            f"tensor '{name}' is made twice, by {graph.label(first)} and {graph.label(second)}",
+            f"tensor '{name}' has two producers: {graph.label(first)} and {graph.label(second)}",
             f"subcut inspect {graph.path.name}",
             code="graph.two-producers",
         )
@@ -116,8 +124,10 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
 def _before_maps(
     graph: Graph, inside: set[int], ends: list[Selection]
 ) -> tuple[set[int], list[Selection]]:
-    """The region without a ZipMap at its end, whose maps no file holds; it then ends with what the
-    ZipMap reads."""
+    """Return nodes and ends without a ZipMap, because no file can store its maps.
+
+    The region ends with the input of the ZipMap instead.
+    """
     maps = {i for i in inside if graph.ops[i] == "ZipMap" and graph.reads[i][0] in graph.maker}
     if not maps or maps == inside:
         return inside, ends
@@ -170,10 +180,12 @@ def above(graph: Graph, tensors: Iterable[str]) -> Region:
 
 
 def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
-    """The region that computes some tensors, starting at tensors for which `stops` is true; None if
-    there is none.
+    """Return the region that computes some tensors from tensors for which `stops` is true.
 
-    `stops` is not asked about `names` themselves.
+    `stops` is not called for `names` themselves.
+
+    Returns:
+        None without such a region.
     """
     makers = [graph.maker[n] for n in names if n in graph.maker]
     nodes = graph.ancestors_until(makers, stops)
@@ -240,7 +252,7 @@ def of_nodes(
 def _entering(
     graph: Graph, inside: set[int], made: set[str], *, keep_undefined: bool
 ) -> tuple[list[str], list[str], set[str], set[int]]:
-    """(inputs, shapes, weights, nodes that make constants) of the tensors that enter, by kind."""
+    """Return (inputs, shapes, weights, producers of constants) of the tensors that enter."""
     inputs: list[str] = []
     shapes: list[str] = []
     weights: set[str] = set()
@@ -280,15 +292,17 @@ def _leaving(
 def _undefined(graph: Graph, name: str) -> ModelError:
     reader = graph.label(graph.readers_of((name,))[name][0])
     return ModelError(
-        f"tensor '{name}', read by {reader}, is made by no node and is not an input or weight",
+        f"tensor '{name}', read by {reader}, has no producer and is not an input or weight",
         f"subcut inspect {graph.path.name}",
         code="graph.no-producer",
     )
 
 
 def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
-    """No path leads from start to end: the error says whether the end is upstream, or where both
-    lead."""
+    """Return the error for a start without a path to the end.
+
+    The error states whether the end is upstream, or where their paths join.
+    """
     below_end = graph.descendants(end.nodes)
     if below_end.intersection(start.nodes):
         away = len(below_end & graph.ancestors(start.nodes)) - 1
@@ -341,8 +355,7 @@ class Surroundings:
 
 
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
-    """The region, the nodes that feed and read it, nodes beside these, and the tensors between
-    them."""
+    """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
     above = {b for i in inside for b in graph.predecessors(i)} - inside
     below = {a for i in inside for a in graph.successors(i)} - inside

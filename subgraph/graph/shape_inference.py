@@ -108,7 +108,7 @@ def infer_types(graph: Graph) -> InferredTypes:
     _sort(graph, model.graph)
     known = imported(model)
     for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
-        if domain and domain not in known:  # otherwise inference gives up on the whole model
+        if domain and domain not in known:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
     for (
         sparse
@@ -164,7 +164,7 @@ def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
 
 
 def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
-    """What onnx.checker refuses first, if anything. Of opsets newer than onnx nothing is known."""
+    """Return the first problem that onnx.checker finds; nothing for opsets newer than onnx."""
     newest = newest_opsets()
     if any(version > newest.get(domain, version) for domain, version in imported(model).items()):
         return []
@@ -206,8 +206,7 @@ def _write_defaults(model: protobuf.ModelProto) -> None:
 
 @cache
 def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
-    """Default attributes, as AttributeProtos, of an operator that has a function body and no
-    inference of its own."""
+    """Return default attributes of an operator with a function body and without inference."""
     known = schema(op, version, domain)
     if known is None or not known.has_function or known.has_type_and_shape_inference_function:
         return ()

@@ -1,4 +1,4 @@
-"""Outputs that a squashing operator computes: saturated values hide the errors of what enters it.
+"""Outputs that a squashing operator computes: saturated values hide errors of its input.
 
 Found are Softmax, Sigmoid and the like, and the Exp in the quotient of the same functions in single
 operators.

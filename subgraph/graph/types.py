@@ -46,7 +46,7 @@ class DeclaredType(NamedTuple):
         return [None if isinstance(d, str) and d.startswith("unk__") else d for d in self.dims]
 
     def shape_fits(self, other: DeclaredType) -> bool:
-        """May a tensor have both shapes? What is open fits anything."""
+        """Return whether a tensor can have both shapes. An open dimension fits any size."""
         if self.dims is None or other.dims is None:
             return True
         sizes = zip(self.dims, other.dims, strict=False)
@@ -64,10 +64,10 @@ def tensor_type(proto: protobuf.TypeProto | None) -> DeclaredType | None:
 
 
 def declared_type(type_proto: protobuf.TypeProto) -> DeclaredType:
-    """What a TypeProto declares.
+    """Return the declaration of a TypeProto.
 
     Raises:
-        InputError: a map, or another type that is not made of tensors.
+        InputError: The type is a map, or another type without tensors.
     """
     form = ""
     inner = type_proto
@@ -95,8 +95,10 @@ def _dim(d: Any) -> Any:
 
 
 def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
-    """May values of type `actual` be declared as `declared`? A fixed dimension of `declared` must
-    be the same there."""
+    """Return whether values of type `actual` can be declared as `declared`.
+
+    Fixed dimensions of `declared` must be equal.
+    """
     if not declared.HasField("tensor_type"):
         return bool(declared.WhichOneof("value") == actual.WhichOneof("value"))
     a = declared.tensor_type
@@ -112,7 +114,7 @@ def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
 
 
 def is_complete(proto: protobuf.TypeProto) -> bool:
-    """Does the type contain the element type?"""
+    """Return whether the type contains the element type."""
     if proto.HasField("tensor_type"):
         return bool(proto.tensor_type.elem_type)
     if holds_maps(proto):
@@ -124,7 +126,7 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
 
 
 def holds_maps(proto: protobuf.TypeProto) -> bool:
-    """Is it a map, or made of maps, as ZipMap gives them? No file holds those."""
+    """Return whether the type is a map or consists of maps, which no file can store."""
     inner = proto
     kind = proto.WhichOneof("value")
     while kind in ("optional_type", "sequence_type"):
@@ -134,7 +136,7 @@ def holds_maps(proto: protobuf.TypeProto) -> bool:
 
 
 def is_fixed(proto: protobuf.TypeProto) -> bool:
-    """Is every dimension a size?"""
+    """Return whether every dimension is a size."""
     if proto.HasField("tensor_type"):
         dims = proto.tensor_type.shape.dim if proto.tensor_type.HasField("shape") else None
         return dims is not None and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)

@@ -1,8 +1,7 @@
-"""What a model holds at any depth: nodes, graphs, tensors, names. If, Loop and Scan hold graphs as
-attributes: bodies.
+"""Nodes, graphs, tensors and names of a model at any depth.
 
-Whatever holds comes before what is held. Functions are graphs of their own, which the caller names
-beside them.
+If, Loop and Scan hold graphs as attributes: bodies. A holder comes before its content. Functions
+are separate graphs, which the caller passes in addition.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def _is_of_another_kind(value: Any, default: Any) -> bool:
 
 
 def operator(node: protobuf.NodeProto) -> FunctionKey:
-    """What a node calls: the key of a local function, if the model has one of that key."""
+    """Return the key of the local function that a node calls, if the model has it."""
     return node.domain, node.op_type, node.overload
 
 

@@ -1,7 +1,6 @@
-"""What runtimes are known to compute wrongly: files `RUNTIME/NAME.toml` that the nodes of a model
-are held against.
+"""Known wrong results of runtimes: files `RUNTIME/NAME.toml` to compare nodes of a model with.
 
-An entry names an operator and what must hold of a node (`when`), the releases that were tried, and
+An entry names an operator and the conditions of a node (`when`), the releases that were tried, and
 the operator tests of the onnx package that fail in the wrong ones: it can be run again anywhere. It
 is a hint, never a verdict.
 
@@ -18,20 +17,19 @@ is a hint, never a verdict.
     [when]
     ceil_mode = "1"
 
-Where no such test shows it, `[case]` has a model in onnx's text form, `model`, fed with values from
-`low` to `high`, and judged by onnx's own evaluator; nothing of an entry is code. A tensor that is
-declared among the values of the text, and that no node makes, is a weight that is drawn like the
-inputs. `[case.ranges]` has the range of a single one, `[case.values]` the elements of an input that
-must not be drawn.
+If no such test shows it, `[case]` has a model in onnx's text form, `model`, with inputs from `low`
+to `high`. onnx's own evaluator judges it; nothing of an entry is code. A tensor without a producer
+that is declared among the values of the text is a weight that is drawn like the inputs.
+`[case.ranges]` has the range of a single tensor, `[case.values]` the fixed elements of an input.
 
-`when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes"
-where one is not that default; `given strides` = "no" if the node does not state it; `type 0` and
-`rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator that
-makes it, or "input" of the model, `of 0 mode` = the `mode` of the maker of input 0, `outputs` = how
-many are read, `output 0` = "read", "unread" or "none", `opset below 13` = "yes". `values` says what
-of the values shows it: no node is known to have them, so such an entry is listed, and no hint.
-`[unless]` has the same form: nodes of which all of that holds were seen to be right. A user's own
-folder has the same form.
+`when` has attributes, with the operator's default if the node has none, and `set softcap` = "yes"
+if one is not that default; `given strides` = "no" if the node does not state it; `type 0` and
+`rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator of its
+producer, or "input" of the model, `of 0 mode` = the `mode` of that producer, `outputs` = the number
+of outputs that are read, `output 0` = "read", "unread" or "none", `opset below 13` = "yes".
+`values` describes the values that show it: no node is known to have them, so such an entry is
+listed, and no hint. `[unless]` has the same form: nodes that satisfy all of it were seen to be
+right. A user's folder has the same form.
 """
 
 from __future__ import annotations
@@ -71,11 +69,11 @@ CONDITION = re.compile(
 
 @dataclass(frozen=True)
 class KnownCase:
-    """A model in onnx's text form, and between which values its inputs are drawn.
+    """A model in onnx's text form, and the range of its inputs.
 
     Attributes:
-        ranges: of single inputs and weights: [low, high]. values: the elements of inputs that are
-            not drawn.
+        ranges: [low, high] of single inputs and weights.
+        values: Elements of the inputs that are not drawn.
     """
 
     model: str
@@ -91,15 +89,17 @@ class Entry:
     """One thing that a runtime computes wrongly.
 
     Attributes:
-        name: the file's, without its end. runtime: the backend's or the device's, which is the
-            folder's name.
-        says: what is wrong, a sentence that goes on from the operator. off: how far, or how it
-            ends.
-        tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in
-            which they were run.
-        when: what must hold of a node, by `inspection.lint.known.fact`. unless: what makes it
-            harmless.
-        cure: what was seen to help. thread: where people tell of it.
+        name: Name of the file, without its extension.
+        runtime: Name of the backend or device, which is the name of the folder.
+        says: The wrong behavior, a sentence that follows the operator.
+        off: The size of the error, or the failure.
+        tests: Tests of the onnx package that show it; empty for an entry with a case.
+        wrong: Releases in which the tests failed.
+        right: Releases in which the tests passed.
+        when: Conditions of a node, by `inspection.lint.known.fact`.
+        unless: Conditions that make a node harmless.
+        cure: A change that was seen to help.
+        thread: Address of a public report.
     """
 
     operator: str
@@ -142,11 +142,11 @@ class Entry:
         return next((v for v in (*self.wrong, *self.right) if own.startswith(f"{v}.")), own)
 
     def was_tried(self, own: str) -> bool:
-        """Is this release, or the one that this is a package of, among those that were run?"""
+        """Return whether this release, or the release of this package, was run."""
         return self._as_tried(own) in (*self.wrong, *self.right)
 
     def is_over(self, own: str) -> bool:
-        """Is this release right, as tried, or as those tried next before and behind it are?"""
+        """Return whether this release is right: as tried, or as its nearest tried neighbors are."""
         if not own or self.was_tried(own):
             return self._as_tried(own) in self.right
         tried = sorted((*self.wrong, *self.right), key=numbers)
@@ -157,11 +157,10 @@ class Entry:
 def entries(
     folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None
 ) -> list[Entry]:
-    """The entries of a runtime, or of all: subcut's own, then those of a user's folders.
+    """Return the entries of a runtime, or of all: subcut's own, then those of a user's folders.
 
-    One that is broken is left out with a warning; a user's stands for ours of the same path.
-    `operators`: only entries of these; files that name another one are not parsed, which takes most
-    of the time.
+    A broken entry is omitted with a warning. An entry of the user replaces ours of the same path.
+    With `operators`, files of other operators are not parsed, which takes most of the time.
     """
     found: dict[str, Entry] = {}
     for file in (
@@ -181,10 +180,10 @@ def entries(
 
 
 def read(file: Path) -> Entry:
-    """The entry in a file.
+    """Return the entry in a file.
 
     Raises:
-        InputError: it cannot be read, or says something else than an entry does.
+        InputError: The file cannot be read, or is not an entry.
     """
     return _entry(file, _text(file))
 
@@ -204,7 +203,7 @@ def _entry(file: Path, text: str) -> Entry:
     known = {f.name for f in fields(Entry)} - {"name", "runtime"}
     if unknown := sorted(table.keys() - known):
         raise InputError(
-            f"'{clean(unknown[0])}' is no part of an entry",
+            f"'{clean(unknown[0])}' is not part of an entry",
             f"known: {', '.join(sorted(known))}",
             code="known.unknown-key",
         )
@@ -250,7 +249,7 @@ def numbers(version: str) -> list[int]:
 
 
 def release(version: str) -> str:
-    """The release in what a runtime says of itself.
+    """Return the release in the version that a runtime reports.
 
     >>> release("1.30.0 in Chromium 156.0")
     '1.30.0'
