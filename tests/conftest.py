@@ -24,7 +24,6 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import store, tensors
 from subgraph.storage.digest import digest, file_digest
 from subgraph.sweep import operator_tests as operator_tests_module
-from subgraph.sweep import renumbered
 from subgraph.system import Lock
 from tests.helpers import lent_workers
 from tests.helpers.budget import (
@@ -105,7 +104,6 @@ def operator_tests() -> Path:
     CPU."""
     made_by = [
         operator_tests_module.__file__,
-        renumbered.__file__,
         onnx.__file__,
         store.__file__,
         tensors.__file__,

@@ -28,7 +28,7 @@ from subgraph.storage.convert import BLOCKED_LAYOUT, TensorFormat, convert, raw_
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
 from subgraph.text import nearest
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
@@ -285,7 +285,7 @@ def _items(folder: Path, manifest: TensorManifest) -> Iterator[tuple[str, DumpEn
 
 
 def _entry(
-    folder: Path, name: str, file: str, format: str, dtype: str, shape: tuple[int, ...], layout: str
+    folder: Path, name: str, file: str, format: str, dtype: str, shape: Shape, layout: str
 ) -> DumpEntry:
     record = Record(name, "tensor", dtype, (shape,), (file,))
     return DumpEntry(

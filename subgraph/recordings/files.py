@@ -20,7 +20,7 @@ import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.storage.tensors import MIN_MAPPED
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
@@ -91,17 +91,17 @@ class Files:
         """The first bytes."""
         return self.bytes(name, 0, min(count, self.sizes[name]))
 
+    def read(self, name: str) -> bytes:
+        """All bytes of a file, which is not large."""
+        return self.bytes(name, 0, self.sizes.get(name, 0))
+
     def bytes(self, name: str, offset: int, count: int) -> bytes:
         """A part of a file.
 
         Raises:
             InputError: the file is shorter, or cannot be read.
         """
-        path = self.path(name)
-        if offset < 0 or count < 0 or offset + count > self.sizes[name]:
-            raise self.damaged(
-                name, f"bytes {offset} to {offset + count} of {self.sizes[name]} are asked for"
-            )
+        path = self._require_part(name, offset, count)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -121,7 +121,7 @@ class Files:
         if self.sizes.get(name, 0) > MAX_TEXT:
             raise self.damaged(name, f"{self.sizes[name]} bytes are too many for a list", "")
         try:
-            return self.bytes(name, 0, self.sizes.get(name, 0)).decode("utf-8-sig")
+            return self.read(name).decode("utf-8-sig")
         except UnicodeDecodeError as e:
             raise self.damaged(name, e) from e
 
@@ -133,22 +133,32 @@ class Files:
         """
         if self.sizes.get(name, MAX_TEXT + 1) > MAX_TEXT:
             return None
-        data = self.bytes(name, 0, self.sizes[name])
+        data = self.read(name)
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
             return None
 
-    def shaped(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    def shaped(self, name: str, array: Array, shape: Shape) -> Array:
         """A file's values, of the right number, in this shape.
 
         Raises:
-            InputError: no array can have it: without values, the other dimensions may be of any
-                size.
+            InputError: no array can have it (without values, the other dimensions may be of any
+                size), or the file holds another number of values.
         """
         if not possible(shape):
             raise self.damaged(name, f"no tensor has the shape {list(shape)}")
+        if array.size != math.prod(shape):
+            raise self.damaged(name, f"{array.size} values do not fill {list(shape)}")
         return array.reshape(shape)
+
+    def _require_part(self, name: str, offset: int, count: int) -> Path:
+        path = self.path(name)
+        if offset < 0 or count < 0 or offset + count > self.sizes[name]:
+            raise self.damaged(
+                name, f"it has {self.sizes[name]} bytes where {offset + count} should be"
+            )
+        return path
 
     def mapped(self, name: str, offset: int, count: int) -> Array:
         """A part of a file, memory-mapped if it is large; writing to it does not change the file.
@@ -159,11 +169,7 @@ class Files:
         Raises:
             InputError: the file is shorter, or cannot be read.
         """
-        path = self.path(name)
-        if offset < 0 or count < 0 or offset + count > self.sizes[name]:
-            raise self.damaged(
-                name, f"it has {self.sizes[name]} bytes where {offset + count} should be"
-            )
+        path = self._require_part(name, offset, count)
         if count < MIN_MAPPED:
             return np.frombuffer(bytearray(self.bytes(name, offset, count)), np.uint8)
         try:
@@ -197,7 +203,7 @@ def possible(shape: Sequence[int]) -> bool:
     )
 
 
-def filled(dims: Sequence[int | None], count: int) -> tuple[int, ...] | None:
+def filled(dims: Sequence[int | None], count: int) -> Shape | None:
     """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
 
     >>> filled((2, None), 6), filled((None, None), 6), filled((), 1)

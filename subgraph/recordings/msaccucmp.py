@@ -27,7 +27,7 @@ from subgraph.results.recorded import Advice
 from subgraph.storage.tensors import Record
 from subgraph.text import cell, clean, count
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 ALGORITHMS = tuple(
     "CosineSimilarity MaxAbsoluteError AccumulatedRelativeError RelativeEuclideanDistance"
@@ -172,7 +172,7 @@ class AccuracyRow:
     golden: str
     golden_dtype: str
     tensor_index: str
-    shape: tuple[int, ...] | None = None
+    shape: Shape | None = None
     overflow: bool | None = None
     values: Mapping[str, float | str] = field(default_factory=dict)
     reason: str = ""

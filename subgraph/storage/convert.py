@@ -211,7 +211,7 @@ def with_layout(
     return (np.ascontiguousarray(array.transpose(axes)), target) if axes else (array, source)
 
 
-def relayout(shape: Shape, source: str, target: str) -> tuple[int, ...] | None:
+def relayout(shape: Shape, source: str, target: str) -> Shape | None:
     """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have
     a layout."""
     if not target or source == target or len(shape) not in (4, 5):

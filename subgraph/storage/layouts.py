@@ -44,9 +44,7 @@ _ALIASES = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the shape has the 
 KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 
 
-def axis_orders(
-    shape: Sequence[int], dims: Sequence[int | str | None]
-) -> Iterator[tuple[int, ...]]:
+def axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[Shape]:
     """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
 
     For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
@@ -72,12 +70,12 @@ class _Blocks:
     sizes: dict[str, int]
 
     @property
-    def split(self) -> tuple[int, ...]:
+    def split(self) -> Shape:
         """The stored shape with every part a dimension of its own."""
         return tuple(self.sizes[p] for p in self.parts)
 
     @property
-    def stored(self) -> tuple[int, ...]:
+    def stored(self) -> Shape:
         return (math.prod(self.split[: self.joined]), *self.split[self.joined :])
 
     @property
@@ -91,7 +89,7 @@ class _Blocks:
         return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")
 
     @property
-    def full(self) -> tuple[int, ...]:
+    def full(self) -> Shape:
         """The model's shape with the last blocks padded."""
         return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
 
@@ -178,7 +176,7 @@ def stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     return shape
 
 
-def plain_shape(stored: tuple[int, ...], layout: str) -> Shape:
+def plain_shape(stored: Shape, layout: str) -> Shape:
     """The inverse of `stored_shape` for a layout without blocks.
 
     >>> plain_shape((1, 4, 5, 3), "NHWC")
@@ -193,7 +191,7 @@ def _hint(layout: str) -> str:
     return "" if layout in KNOWN else f"known: {', '.join(KNOWN)}"
 
 
-def _axes(layout: str, model: str) -> tuple[int, ...]:
+def _axes(layout: str, model: str) -> Shape:
     """The position of each of the model's axes in a plain layout."""
     own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
     return tuple(layout.index(a) for a in own)
@@ -213,10 +211,12 @@ def _permuted(array: Array, layout: str, shape: Shape | None, model: str) -> Arr
         return array
     if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
         return turned.reshape(shape)
-    raise InputError(
-        f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",
-        code="layout.wrong-shape",
-    )
+    raise _misfit(array, layout, shape)
+
+
+def _misfit(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:
+    what = f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}"
+    return InputError(what, hint, code="layout.wrong-shape")
 
 
 def _fitted(array: Array, shape: Shape | None, layout: str) -> Array:
@@ -228,16 +228,11 @@ def _fitted(array: Array, shape: Shape | None, layout: str) -> Array:
     if shape is None or array.shape == tuple(shape):
         return array
     if array.size != math.prod(shape):
-        raise InputError(
-            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, do not fill"
-            f" {list(shape)}",
-            "another layout, another shape?",
-            code="layout.wrong-shape",
-        )
+        raise _misfit(array, layout or "ND", shape, "another layout, another shape?")
     return array.reshape(shape)
 
 
-def _padded(shape: Shape, layout: str) -> tuple[int, ...]:
+def _padded(shape: Shape, layout: str) -> Shape:
     """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a
     batch."""
     rank = len(BLOCKED[layout][1].split())
@@ -322,10 +317,7 @@ def _stored(array: Array, layout: str, shape: Shape | None) -> _Blocks:
         layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1)
     )
     if blocks.stored != array.shape:
-        raise InputError(
-            f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",
-            code="layout.wrong-shape",
-        )
+        raise _misfit(array, layout, shape)
     return blocks
 
 

@@ -21,7 +21,7 @@ from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
 from subgraph.text import clean
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 _NAME, _V1_LAYER, _LAYER = 1, 2, 100  # of NetParameter
 _FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
@@ -48,7 +48,7 @@ class WeightBlob:
         values: the values themselves, of a blob that is in no file.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     places: tuple[Blob, ...] = ()
     width: int = _FLOAT
     values: Array | None = None

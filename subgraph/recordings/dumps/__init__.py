@@ -59,11 +59,11 @@ class TensorSpec:
     dtype: str = ""
     shape: tuple[int | None, ...] | None = None
     layout: str = ""
-    aligned: tuple[int, ...] | None = None
+    aligned: Shape | None = None
     offset: int = 0
     scale: Scale | None = None
     guessed: bool = False
-    stored: tuple[int, ...] | None = None
+    stored: Shape | None = None
 
     @property
     def closed_shape(self) -> Shape | None:

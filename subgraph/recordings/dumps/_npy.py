@@ -17,7 +17,7 @@ from subgraph.recordings.dumps import DumpEntry, DumpHints, dtype_of
 from subgraph.recordings.files import Files, possible
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 MAGIC = b"\x93NUMPY"
 # Golden files of msaccucmp and msit: NODE.OUTPUT.TIMESTAMP.npy, with a timestamp of 16 digits
@@ -33,11 +33,21 @@ class BadHeader(ValueError):
 class Header:
     """Shape, order and type of a .npy; its values begin at `offset` and take `nbytes`."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     fortran: bool
     dtype: np.dtype[Any]
     offset: int
     nbytes: int
+
+    @property
+    def element_type(self) -> str:
+        """ONNX's element type; "" if ONNX has none."""
+        return dtype_of(self.dtype)
+
+    def entry(self, file: str, load: Callable[[], Array], dtype: str, **parts: Any) -> DumpEntry:
+        """Return the entry of an array with this header, which is read as `dtype`."""
+        missing = "" if dtype else f"ONNX has no element type {self.dtype}"
+        return DumpEntry(file, load, dtype, self.shape, missing=missing, **parts)
 
     def array(self, data: Array) -> Array:
         """The array of the values' bytes."""
@@ -122,12 +132,9 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     stem = name[: -len(".npy")]
     side, _, base = stem.rpartition("/")
     header = read_header(files, name)
-    stored = dtype_of(header.dtype)
+    stored = header.element_type
     dtype = dtype or _type_of_bits(stored, hints.find(base, plain).dtype) or stored
-    missing = "" if dtype else f"ONNX has no element type {header.dtype}"
-    entry = DumpEntry(
-        name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, missing=missing
-    )
+    entry = header.entry(name, loader(files, name, dtype), dtype, side=side, stem=stem)
     golden = _GOLDEN.fullmatch(base)
     return (
         replace(entry, node=golden["node"], index=int(golden["index"]))

@@ -16,7 +16,7 @@ from subgraph.recordings.files import Files, filled
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 MANIFEST = "manifest.json"
 EXPORT = "subcut.export/"  # how the schema of its manifest begins
@@ -29,7 +29,7 @@ def nbytes(dtype: str, count: int) -> int:
     return math.ceil(count * dtypes.bits_of(dtype) / 8)
 
 
-def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: int = 0) -> Array:
+def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> Array:
     """An array of this type and shape.
 
     Raises:
@@ -69,9 +69,7 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
     return unshaped
 
 
-def _as_stored(
-    spec: TensorSpec, dtype: str, size: int
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _as_stored(spec: TensorSpec, dtype: str, size: int) -> tuple[Shape, Shape] | None:
     """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
     shape = spec.closed_shape
     stored = spec.stored
@@ -102,7 +100,7 @@ def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int
 
 def fit_size(
     dims: tuple[int | None, ...] | None, dtype: str, size: int, layout: str = ""
-) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+) -> tuple[Shape, Shape | None]:
     """(the tensor's shape with its one open dimension filled in, its shape in the file) for a file
     of `size` bytes.
 
@@ -120,9 +118,7 @@ def fit_size(
     return (), None
 
 
-def _padded(
-    files: Files, name: str, spec: TensorSpec, layout: str, aligned: tuple[int, ...]
-) -> DumpEntry:
+def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: Shape) -> DumpEntry:
     """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the
     padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)

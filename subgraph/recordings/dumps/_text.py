@@ -13,7 +13,7 @@ import numpy as np
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import np_dtype
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
@@ -148,7 +148,7 @@ def step(files: Files, name: str, skip: int = 0) -> float:
 
 
 def loader(
-    files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0
+    files: Files, name: str, dtype: str, shape: Shape | None, skip: int = 0
 ) -> Callable[[], Array]:
     """A function that reads a file's numbers, in this shape or flat."""
 
@@ -160,8 +160,6 @@ def loader(
         flat = values(files, name, dtype, skip)
         if shape is None:
             return flat
-        if flat.size != math.prod(shape):
-            raise files.damaged(name, f"{flat.size} values do not fill {list(shape)}")
         return files.shaped(name, flat, shape)
 
     return load

@@ -20,7 +20,7 @@ import numpy as np
 from subgraph.recordings.dumps import parse_pairs
 from subgraph.recordings.files import ZIP_ERRORS, Files, possible
 from subgraph.storage.tensors import np_dtype
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 SAVE_AS_NPY = "save its tensors with numpy.save(name, tensor.detach().cpu().numpy())"
 MAX_PICKLE = 16 << 20  # bytes of the list of tensors
@@ -49,8 +49,8 @@ class TorchTensor(NamedTuple):
     storage: str
     dtype: str
     offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: Shape
+    strides: Shape
 
 
 def tensors(files: Files, name: str) -> dict[str, TorchTensor]:

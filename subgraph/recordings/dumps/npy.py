@@ -20,7 +20,6 @@ from subgraph.recordings.dumps import (
     _npy,
     _raw,
     checked_arrays,
-    dtype_of,
 )
 from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
@@ -60,16 +59,15 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
     for info in {i.filename: i for i in infos}.values():
         base = info.filename[: -len(".npy")]
         header = _member(files, name, info, lambda _, header: header)
-        dtype = dtype_of(header.dtype)
-        yield DumpEntry(
+        dtype = header.element_type
+        stem = name[: -len(".npz")]
+        yield header.entry(
             name,
             _loader(files, name, info, dtype),
             dtype,
-            header.shape,
             tensor=base,
-            side=name[: -len(".npz")],
-            stem=f"{name[: -len('.npz')]}/{stems[base]}",
-            missing="" if dtype else f"ONNX has no element type {header.dtype}",
+            side=stem,
+            stem=f"{stem}/{stems[base]}",
         )
 
 

@@ -80,9 +80,7 @@ def _parsed(files: Files, file: str) -> protobuf.TensorProto:
     from google.protobuf.message import DecodeError
 
     try:
-        tensor: protobuf.TensorProto = protobuf.protos().TensorProto.FromString(
-            files.bytes(file, 0, files.sizes[file])
-        )
+        tensor: protobuf.TensorProto = protobuf.protos().TensorProto.FromString(files.read(file))
     except DecodeError as e:
         raise files.damaged(file, f"no ONNX tensor: {e}") from e
     if protobuf.on_disk(tensor) or tensor.external_data:

@@ -26,6 +26,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
+from subgraph.types import Shape
 
 MAGIC = b"IEB0"
 _HEADER = struct.Struct("<4sHBB7IB3x")
@@ -122,7 +123,7 @@ def _is_binary(files: Files, file: str) -> bool:
     return files.head(file, 4) == MAGIC
 
 
-def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
+def _header(files: Files, file: str) -> tuple[int, Shape, int, int]:
     """(number of the element type, shape, offset, bytes). Raises InputError: it is damaged."""
     short = _HEADER.size + _SHORT_PLACES.size
     if files.sizes[file] < short:
@@ -142,7 +143,7 @@ def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
     return precision, tuple(dims[:rank]), offset, size
 
 
-def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: Mapping[int, str]) -> str:
+def _fits(header: tuple[int, Shape, int, int], numbering: Mapping[int, str]) -> str:
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
@@ -153,7 +154,7 @@ def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: Mapping[int,
     )
 
 
-def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> Mapping[int, str]:
+def _numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
     """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16
     today.
 
@@ -185,7 +186,7 @@ def _blob(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
     )
 
 
-def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:
+def _printed(files: Files, file: str) -> tuple[str, Shape] | None:
     """(element type, shape) of the text form."""
     head = _PRINTED.match(files.head(file, 512))
     if not head:

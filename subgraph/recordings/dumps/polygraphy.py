@@ -22,7 +22,6 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _npy,
     checked_arrays,
-    dtype_of,
     unreadable,
 )
 from subgraph.recordings.files import Files
@@ -82,7 +81,7 @@ def _looks(files: Files, file: str) -> bool:
 def _parsed(files: Files, file: str) -> Any:
     """The JSON. Raises InputError: it is damaged."""
     try:
-        return json.loads(files.bytes(file, 0, files.sizes[file]))
+        return json.loads(files.read(file))
     except (ValueError, RecursionError) as e:
         raise files.damaged(file, f"no JSON: {e}") from e
 
@@ -119,11 +118,8 @@ def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     if not isinstance(value, str) or not value.startswith(_MAGIC):
         return DumpEntry(file, unreadable, "", missing="it is not a numpy array (a torch tensor?)")
     header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
-    dtype = dtype_of(header.dtype)
-    missing = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return DumpEntry(
-        file, partial(_array, files, file, value, dtype), dtype, header.shape, missing=missing
-    )
+    dtype = header.element_type
+    return header.entry(file, partial(_array, files, file, value, dtype), dtype)
 
 
 def _decoded(

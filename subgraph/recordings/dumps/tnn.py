@@ -14,7 +14,7 @@ from subgraph.errors import InputError
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 HOLDS = ("float32", "int8", "int32")
 STEP = 1e-9  # of a DUMP build: "%.9f"
@@ -95,7 +95,7 @@ def _described(files: Files, file: str) -> bool:
         return False
 
 
-def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
+def _header(words: list[bytes]) -> tuple[str, Shape, str]:
     """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are
     none."""
     rank = int(words[1]) if len(words) > 2 else -1
@@ -109,7 +109,7 @@ def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
 
 def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
     """The tensors of a tensor file; each header says how many lines follow."""
-    data = files.bytes(file, 0, files.sizes[file]).split(b"\n")
+    data = files.read(file).split(b"\n")
     at = 1
     for _ in range(min(int(data[0]), len(data))):
         try:
@@ -131,13 +131,9 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
         at += 1 + count
 
 
-def _values(
-    files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]
-) -> Array:
-    data = files.bytes(file, 0, files.sizes[file]).split(b"\n")[part[0] : part[0] + part[1]]
+def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: Shape) -> Array:
+    data = files.read(file).split(b"\n")[part[0] : part[0] + part[1]]
     flat = _text.numbers(files, file, b"\n".join(data), dtype)
-    if flat.size != part[1]:
-        raise files.damaged(file, f"{flat.size} values do not fill {list(shape)}")
     return files.shaped(file, flat, shape)
 
 

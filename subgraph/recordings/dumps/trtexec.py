@@ -12,7 +12,7 @@ import numpy as np
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_name
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 STEP = 1e-6  # relative to 1: C++ prints six digits
 _HEAD = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"dimensions"\s*:')
@@ -49,7 +49,7 @@ def _entry(files: Files, file: str, item: Any) -> DumpEntry:
     return DumpEntry(file, load, dtype, shape, tensor=name, step=0.0 if whole else STEP, stem=stem)
 
 
-def _array(files: Files, file: str, values: list[Any], dtype: str, shape: tuple[int, ...]) -> Array:
+def _array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:
     try:
         flat = np.array(values, dtype)
         return files.shaped(file, flat, shape)

@@ -41,9 +41,9 @@ class Alignment:
     """
 
     words: str
-    stored: tuple[int, ...]
+    stored: Shape
     order: tuple[int, ...]
-    padded: tuple[int, ...]
+    padded: Shape
     shape: Shape
 
     @property
@@ -65,7 +65,7 @@ def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: Shap
 
 
 def alignments(
-    have: tuple[int, ...],
+    have: Shape,
     shape: Shape,
     guessed: bool = False,
     channels_last: bool | None = False,
@@ -116,7 +116,7 @@ def foldings(size: int, shape: Shape) -> Iterator[Alignment]:
         yield _turned(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
 
 
-def _is_blocked(stored: tuple[int, ...], shape: Shape) -> bool:
+def _is_blocked(stored: Shape, shape: Shape) -> bool:
     """Is it NC1HWC0 of an image: channels in blocks, the last one filled up?"""
     if len(stored) != IMAGE_RANK + 1 or len(shape) != IMAGE_RANK:
         return False
