@@ -35,7 +35,7 @@ from subgraph.errors import (
     UsageError,
 )
 from subgraph.graph import protobuf
-from subgraph.origins.source_metadata import read_texts, stripped
+from subgraph.origins.source import read_texts, stripped
 from subgraph.project import FILE_NAMES
 from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders

@@ -419,7 +419,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
-        from subgraph.origins.caffe import cut as caffe
+        from subgraph.origins.caffe import files as caffe
         from subgraph.origins.caffe.files import find
 
         nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}

@@ -99,9 +99,9 @@ def bundle(
 def _sends_source(files: Mapping[str, Path], send: bool | None) -> bool:
     """Return whether the source code that the models hold goes along; ask if the user did not
     say."""
-    from subgraph.origins import source_metadata
+    from subgraph.origins import source
 
-    found = source_metadata.found(files)
+    found = source.found(files)
     for model in found:
         log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))
         log.info("  %s", clean(model.example))

@@ -159,7 +159,7 @@ def cut(
     with contextlib.nullcontext() if is_idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
-            from subgraph.origins.caffe.cut import whole_layers
+            from subgraph.origins.caffe.files import whole_layers
 
             request = replace(request, start=tuple(whole_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""

@@ -43,11 +43,10 @@ def bisect_loop(
         ModelError: the reference cannot run a step. BackendError: the candidate cannot be used.
         OutOfTime: it is used up before the candidate had run all steps.
     """
-    from subgraph.decoding import loop_file
-    from subgraph.decoding.answer import text
+    from subgraph.decoding import decoder as loop_files
     from subgraph.decoding.decoder import resolve
     from subgraph.decoding.inputs import read
-    from subgraph.decoding.result_folder import free_place, save
+    from subgraph.decoding.result_folder import free_place, save, text
     from subgraph.decoding.search import LoopSearch
     from subgraph.decoding.walk import trace
     from subgraph.documents import to_json
@@ -59,7 +58,7 @@ def bisect_loop(
     from subgraph.storage import folders
     from subgraph.trials.session import open_trials
 
-    file = loop_file.read(loop)
+    file = loop_files.read(loop)
     graph = load(model_path).prepare()
     named = {word.partition("=")[0] for word in setup.feeding.inputs}
     decoder = resolve(graph, file, named)

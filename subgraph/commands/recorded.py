@@ -278,7 +278,7 @@ def cut_recorded(
     recorded."""
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
-    from subgraph.recordings import cut, runs
+    from subgraph.recordings import result_folder, runs
     from subgraph.recordings.compare import match_run
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
@@ -293,7 +293,7 @@ def cut_recorded(
             recording = RecordingEntry(
                 run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records)
             )
-            cuts = cut.write_recorded_case(
+            cuts = result_folder.write_recorded_case(
                 graph, request, place, judge, match_run(judge, run), recording
             )
     return cuts

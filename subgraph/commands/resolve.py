@@ -111,7 +111,7 @@ class Asked:
         named = {word.partition("=")[0] for word in self.feeding.inputs if "=" in word}
         if not named:
             return path
-        from subgraph.origins.fed_weights import as_inputs
+        from subgraph.origins.converted import as_inputs
 
         return as_inputs(path, named)
 

@@ -76,7 +76,7 @@ def sweep(
     established.
     """
     from subgraph.sweep import result_folder
-    from subgraph.sweep.document import document as sweep_document
+    from subgraph.sweep.result_folder import document as sweep_document
     from subgraph.sweep.sweep import open_sweep
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from subgraph.decoding.decoder import Decoder, declared, dims_of, first_shape
-from subgraph.decoding.loop_file import STEPS, LoopFile
+from subgraph.decoding.decoder import STEPS, Decoder, LoopFile, declared, dims_of, first_shape
 from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample

@@ -1,20 +1,71 @@
-"""What a loop leaves: loop.json, and steps.html, a page with the errors over the steps."""
+"""The result of a loop: as text, and as a folder with loop.json and steps.html."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from subgraph import plugins
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import LOOP_JSON
 from subgraph.documents import to_json
 from subgraph.graph.graph import Graph
-from subgraph.results.loop import LoopDocument
+from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.storage import folders
+from subgraph.text import clean, count
 from subgraph.trials.session import Setup
+
+
+def text(document: LoopDocument) -> str:
+    """
+    >>> from subgraph.results.loop import LoopDocument, LoopOutcome
+    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
+    ...                   steps=64, prompt=5, states={}))
+    'right: m.onnx on ort agrees in all 64 steps'
+    """  # noqa: E501
+    return "\n".join(_lines(document))
+
+
+def _lines(document: LoopDocument) -> Iterator[str]:
+    yield _headline(document)
+    if document.why:
+        yield f"  {document.why}"
+    if document.bisection:
+        yield plugins.load("reports", "text").render(document.bisection).rstrip("\n")
+    if document.report:
+        yield f"steps {document.report}"
+
+
+def _headline(document: LoopDocument) -> str:
+    model = clean(document.model)
+    of = document.steps
+    wrong = document.first_wrong
+    on = f"{model} on {clean(document.candidate)}"
+    match document.outcome:
+        case LoopOutcome.AGREE:
+            return f"right: {on} agrees in all {count(of, 'step')}"
+        case LoopOutcome.STEP:
+            before = f"; the {count(wrong, 'step')} before are right" if wrong else ""
+            return f"wrong: {on} goes wrong in step {wrong} of {of}{before}"
+        case LoopOutcome.TOGETHER:
+            return f"wrong: {on} goes wrong between steps {document.since} and {wrong} of {of}"
+        case LoopOutcome.ACCUMULATES:
+            return (
+                f"wrong: {on} accumulates errors over steps: from step {wrong} of {of} on they are"
+                " too large"
+            )
+        case LoopOutcome.FLAKY:
+            return f"flaky: {on} answers differently when it is asked the same again"
+    return (
+        f"unresolved: {on} departs in step {wrong} of {of}"
+        if wrong is not None
+        else f"unresolved: {on}"
+    )
+
 
 NAME_LENGTH = 60  # characters of the candidate's name in the folder's
 PAGE = "steps.html"

@@ -26,8 +26,15 @@ from typing import Any
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge
-from subgraph.decoding.rounding import error_of_rounding, relative_error
-from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow
+from subgraph.decoding.walk import (
+    KEY,
+    CandidateStep,
+    Records,
+    Trace,
+    error_of_rounding,
+    follow,
+    relative_error,
+)
 from subgraph.documents import to_json
 from subgraph.errors import (
     BackendError,

@@ -1,19 +1,24 @@
 """Models converted to ONNX, kept in the user's cache folder for the next command.
 
 An ONNX file has the name of what it was made from, in a folder named after its content, so messages
-name what the user typed.
+name what the user typed. The conversions of ONNX's own forms are here: a model as text or JSON, and
+a model whose weights the user feeds.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+from subgraph.graph.walk import all_tensors, assign
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
-from subgraph.storage.digest import Part, digest
+from subgraph.storage.digest import Part, digest, file_digest
+from subgraph.text import clean
 from subgraph.version import __version__
 
 LIMIT = 4 << 30  # bytes of converted models
@@ -48,3 +53,64 @@ def _evict(newest: Path) -> None:
 
 def _size(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.iterdir())
+
+
+def as_inputs(path: Path, names: Collection[str]) -> Path:
+    """The model without the values of those weights among `names` that it lists as inputs; itself
+    if there are none.
+
+    Raises:
+        ModelError: it cannot be read. OutputError: it cannot be written.
+    """
+    skeleton = protobuf.read(path)
+    graph = skeleton.model.graph
+    fed = {t.name for t in graph.initializer if t.name in names} & {v.name for v in graph.input}
+    if not fed:
+        return path
+
+    def write(target: Path) -> None:
+        model = protobuf.to_onnx(skeleton.model, path)
+        assign(model.graph.initializer, [t for t in model.graph.initializer if t.name not in fed])
+        protobuf.write(model, path, target, external=False)
+
+    large = [t for t in graph.initializer if protobuf.on_disk(t)]
+    weights = protobuf.weights_digest(large, path)
+    return converted(["fed/1", skeleton.structure, weights, *sorted(fed)], path.name, write)
+
+
+def to_onnx(path: Path, form: str) -> Path:
+    """The ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as
+    `onnx.load` calls them.
+
+    Raises:
+        ModelError: onnx cannot read it, or its weights are in another file, which could change
+            unnoticed.
+    """
+
+    def write(target: Path) -> None:
+        import warnings
+
+        import onnx
+
+        try:
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # its reader of `onnxtxt` is called experimental
+                model = onnx.load(path, format=form, load_external_data=False)
+        except Exception as e:  # of protobuf's two readers and of onnx's own
+            why = " ".join(str(e).split())[:200]
+            raise ModelError(
+                f"{clean(str(path))} is an ONNX model as {form} that onnx cannot read: {why}",
+                code="model.text-unreadable",
+            ) from e
+        if any(map(protobuf.in_other_file, all_tensors(model.graph))):
+            hint = (
+                f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"
+                " one file"
+            )
+            raise ModelError(
+                f"{clean(str(path))} has weights in another file", hint, code="model.text-external"
+            )
+        onnx.save(model, target, format="protobuf")
+
+    return converted(["text/1", form, file_digest(path)], path.name, write)

@@ -47,9 +47,9 @@ def load(
     if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
         return graph.load(_write(path))
     if any(kind.__module__.startswith("torch.") for kind in type(path).__mro__):
-        from subgraph.origins.torch.export import to_onnx
+        from subgraph.origins.torch.export import export_module
 
-        return graph.load(to_onnx(path, args))
+        return graph.load(export_module(path, args))
     if not isinstance(path, (str, Path)):
         raise UsageError(
             "a model is a file, its bytes, an onnx.ModelProto or a torch.nn.Module, not"
@@ -78,7 +78,7 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
 
     Raises:
         UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`,
-            `origins.torch.pt2` and `origins.tflite.files`.
+            `origins.torch.export` and `origins.tflite.files`.
     """
     family = family_of(path)
     if weights and family is not Family.CAFFE:
@@ -92,17 +92,17 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
 
         return to_onnx(path, weights)
     if family is Family.TORCH_PROGRAM:
-        from subgraph.origins.torch import pt2
+        from subgraph.origins.torch import export
 
-        return pt2.to_onnx(path, trust)
+        return export.convert_program(path, trust)
     if family is Family.TFLITE:
         from subgraph.origins.tflite import files
 
         return files.to_onnx(*split_signature(path))
     if family in FORMATS:
-        from subgraph.origins import onnx_text
+        from subgraph.origins import converted
 
-        return onnx_text.to_onnx(path, FORMATS[family])
+        return converted.to_onnx(path, FORMATS[family])
     return path
 
 

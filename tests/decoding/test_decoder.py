@@ -1,6 +1,6 @@
 """What the inputs and outputs of a model are for: by their names and types, or as the user says.
 
-Covers `decoding.decoder` and `decoding.loop_file`.
+Covers `decoding.decoder` and `decoding.decoder`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import onnx
 import pytest
 
 from fixtures import decoders
-from subgraph.decoding.decoder import first_shape, resolve, without_time
+from subgraph.decoding.decoder import LoopFile, Slicing, first_shape, read, resolve, without_time
 from subgraph.decoding.inputs import read as read_inputs
-from subgraph.decoding.loop_file import LoopFile, Slicing, read
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding

@@ -1,8 +1,8 @@
 """A decoder, step by step: the step and the node that go wrong, for faults that are planted in a
 step.
 
-Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `results.loop`, `decoding.answer`,
-`decoding.result_folder` and `commands.loop`.
+Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `decoding.result_folder`,
+`results.loop` and `commands.loop`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fixtures import decoders
-from subgraph.decoding.answer import text
+from subgraph.decoding.result_folder import text
 from subgraph.documents import schema, to_json
 from subgraph.reports.html import render_loop
 from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen

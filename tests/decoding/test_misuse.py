@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from subgraph.decoding import walk
-from subgraph.decoding.decoder import resolve
+from subgraph.decoding.decoder import LoopFile, Slicing, resolve
 from subgraph.decoding.inputs import LoopInputs, read
-from subgraph.decoding.loop_file import LoopFile, Slicing
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, save

@@ -1,7 +1,7 @@
 """The reference walks over the steps of a loop: which states it keeps, and what rounding does to
 it.
 
-Covers `decoding.walk` and `decoding.rounding`.
+Covers `decoding.walk` and `decoding.walk`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from subgraph.decoding import walk
-from subgraph.decoding.decoder import resolve
+from subgraph.decoding.decoder import LoopFile, Slicing, resolve
 from subgraph.decoding.inputs import read
-from subgraph.decoding.loop_file import LoopFile, Slicing
-from subgraph.decoding.rounding import error_of_rounding, relative_error
-from subgraph.decoding.walk import Trace, trace
+from subgraph.decoding.walk import Trace, error_of_rounding, relative_error, trace
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from subgraph.errors import InputError
-from subgraph.origins.fed_weights import as_inputs
+from subgraph.origins.converted import as_inputs
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process

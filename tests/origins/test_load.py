@@ -1,7 +1,7 @@
 """`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of
 other origins.
 
-Covers `origins.onnx_text`.
+Covers `origins.converted`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Source code in models that are to be sent: found, shown, left out of models and reports, unless
 the user sends it.
 
-Covers `origins.source_metadata`.
+Covers `origins.source`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx import helper
 
 from subgraph.cases.redact import Redactor
 from subgraph.errors import UsageError
-from subgraph.origins.source_metadata import found, stripped
+from subgraph.origins.source import found, stripped
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises

@@ -1,7 +1,7 @@
 """Recordings against a model: matching, judging, intervals, cases.
 
 Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`,
-`recordings.compare`, `recordings.document`, `recordings.interval`, `recordings.cut` and
+`recordings.compare`, `recordings.document`, `recordings.interval`, `recordings.result_folder` and
 `recordings.result_folder`.
 """
 

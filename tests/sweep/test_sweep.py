@@ -1,7 +1,7 @@
 """`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, or are
 killed.
 
-Covers `sweep.sweep`, `sweep.document`, `sweep.operator_tests`, `sweep.result_folder` and
+Covers `sweep.sweep`, `sweep.result_folder`, `sweep.operator_tests`, `sweep.result_folder` and
 `commands.sweep`.
 """
 

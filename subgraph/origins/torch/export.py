@@ -1,21 +1,37 @@
-"""A `torch.nn.Module` in memory -> an ONNX file that lasts as long as this process."""
+"""A `torch.nn.Module` in memory, or an exported program (`.pt2`), -> an ONNX file.
+
+`torch.export.load` unpickles weights and constants with `weights_only=False` (2.13), so a file can
+run any code: it needs trust, as all code that a file names, and the user's own PyTorch runs in a
+separate process.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import subprocess
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError, UsageError
+from subgraph import children, system
+from subgraph import trust as trusted
+from subgraph.errors import BackendError, ModelError, UsageError
+from subgraph.origins.converted import converted
 from subgraph.origins.torch.program import first_line, quiet, torch
 from subgraph.storage import folders
+from subgraph.storage.digest import file_digest
+from subgraph.system import free_memory
 from subgraph.text import clean
+from subgraph.trust import NamedCode
 
 log = logging.getLogger("subcut")
 
 
-def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
+def export_module(module: Any, args: Sequence[Any] | None) -> Path:
     """Export a module by `torch.onnx.export(…, dynamo=True)` into a temporary folder.
 
     Raises:
@@ -46,3 +62,70 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
             code="torch.export-failed",
         ) from e
     return path
+
+
+NEEDS = ("torch", "onnxscript")
+SAID = re.compile(
+    r"[\w.]*(?:Error|Exception|Node)\b.*"
+)  # a line that names an error, as Python ends its traces
+EXPORT_TIMEOUT = 3600  # seconds that an export may take
+CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
+
+
+def convert_program(path: Path, trust: bool = False) -> Path:
+    """The exported model as a file, kept for the next command; shows the command that exports it.
+
+    Raises:
+        UsageError: the file is not trusted. BackendError: PyTorch is not installed.
+        ModelError: PyTorch cannot load or export it.
+    """
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        what = (
+            f"{clean(path.name)} is an exported program of PyTorch; reading it needs"
+            f" {' and '.join(missing)}"
+        )
+        raise BackendError(what, f"pip install {' '.join(missing)}", code="package.not-installed")
+    path = path.absolute()
+    command = children.python(
+        "-c", CODE.format(json.dumps(str(path)))
+    )  # a literal of Python as well
+    shown = f"torch.export.load({path.name!r}), which unpickles it"
+    trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
+
+    def write(target: Path) -> None:
+        log.info("%s", clean(system.join(["python", *command[1:]])))
+        _run(command, path, target.parent)
+        (target.parent / "model.onnx").rename(target)
+
+    versions = [version(name) for name in NEEDS]  # another exporter writes another model
+    return converted(["pt2/2", *versions, file_digest(path)], path.name, write)
+
+
+def _run(command: list[str], path: Path, folder: Path) -> None:
+    """Run the export in a folder, where it leaves `model.onnx`.
+
+    Raises:
+        ModelError: it fails; with the last error that it printed.
+    """
+    hint = f"run it yourself to see more: {system.join(command)}"
+    try:
+        done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
+    except subprocess.TimeoutExpired as e:
+        raise ModelError(
+            f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s",
+            hint,
+            code="torch.timeout",
+        ) from e
+    done.require_space()
+    if done.code or not (folder / "model.onnx").is_file():
+        lines = [
+            line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()
+        ]
+        said_last = (
+            [line for line in lines if SAID.match(line)] or lines or ["it ended without a word"]
+        )[-1]
+        raise ModelError(
+            f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}",
+            hint,
+            code="torch.export-failed",
+        )

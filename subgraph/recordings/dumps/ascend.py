@@ -17,7 +17,6 @@ from subgraph.recordings.dumps import (
     DumpEntry,
     DumpHints,
     _ascend,
-    _atc,
     _raw,
     checked_arrays,
 )
@@ -36,7 +35,7 @@ MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
 OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, beside NCHW
 _OVERFLOWS = "Opdebug.Node_OpDebug"
-plain = _atc.plain
+plain = _ascend.plain
 
 
 def detect(files: Files) -> int:
@@ -51,7 +50,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among
     the files."""
     real_names = _ascend.real_names(files)
-    origins = _atc.origins(files)
+    origins = _ascend.origins(files)
     for file, name in _latest(files, real_names).items():
         yield from _of_file(files, file, name["node"], origins)
 
@@ -134,7 +133,7 @@ def _head(files: Files, file: str) -> _Head:
 
 
 def _of_file(
-    files: Files, file: str, node: str, origins: dict[tuple[str, int], _atc.Origin]
+    files: Files, file: str, node: str, origins: dict[tuple[str, int], _ascend.Origin]
 ) -> Iterator[DumpEntry]:
     head = _head(files, file)
     for role, index, blob, at in head.blobs():
@@ -174,7 +173,7 @@ def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
     return shape, ""
 
 
-def _with_origin(entry: DumpEntry, op: Any, origin: _atc.Origin | None) -> DumpEntry:
+def _with_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> DumpEntry:
     """An output with what the header (an OriginalOp) and the JSON say of the tensor in the
     model."""
     if origin is None:

@@ -19,7 +19,6 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     _ascend,
-    _atc,
     _npy,
     _raw,
 )
@@ -27,7 +26,7 @@ from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
 
-plain = _atc.plain
+plain = _ascend.plain
 _NAME = re.compile(
     r"(?P<dump>.+)\.(?P<role>input|output|in|out)\.(?P<index>\d+)"
     r"(?:\.(?P<shape>\d+(?:[x_]\d+)*))?(?:\.(?P<first>[A-Za-z][A-Za-z0-9_]*))?(?:\.(?P<second>[A-Za-z][A-Za-z0-9_]*))?\.(?P<end>npy|bin)"
@@ -60,7 +59,7 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
     real_names = _ascend.real_names(files)
-    origins = _atc.origins(files)
+    origins = _ascend.origins(files)
     names = {
         file: name for file in files.ending(".npy", ".bin") if (name := _parsed(file, real_names))
     }
@@ -113,7 +112,7 @@ def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
     )
 
 
-def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None) -> DumpEntry:
+def _entry(files: Files, file: str, name: _FileName, origin: _ascend.Origin | None) -> DumpEntry:
     if file.endswith(".npy"):
         entry = _npy.entry(files, file, DumpHints(), name.dtype if name.dtype in NOT_NUMPY else "")
     else:
