@@ -164,7 +164,7 @@ def opened(
     """
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
-    from subgraph.recordings.interval import node_weights
+    from subgraph.recordings.interval import weigh_nodes
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.trials.session import open_trials
@@ -195,7 +195,7 @@ def opened(
             limits = replace(
                 limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS)
             )
-        hints = cache(partial(node_weights, graph, weights, suspects))
+        hints = cache(partial(weigh_nodes, graph, weights, suspects))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
         yield Bisection(trials, plan)
 

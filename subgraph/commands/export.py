@@ -75,13 +75,13 @@ def export(
     """
     from subgraph.cases.case import ResultPlace
     from subgraph.graph.graph import load
-    from subgraph.recordings.export import Forms, scales_in
+    from subgraph.recordings.export import Forms, find_scales
     from subgraph.recordings.export import export as write_tensors
 
     graph = load(model) if model else None
     rest = TensorFormat(form.dtype or "", (form.layout or "").upper())
     own = dict(_own_form(words, rest.dtype) for words in tensor or ())
-    forms = Forms(rest, own, scales_in(graph) if graph else {})
+    forms = Forms(rest, own, find_scales(graph) if graph else {})
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
     hints = _dump_hints(graph, dump_layout)
@@ -158,4 +158,4 @@ def _dump_hints(graph: Graph | None, layout: str | None) -> DumpHints:
     from subgraph.recordings.dumps import DumpHints
 
     word = known_layout(layout)
-    return recording.hints_of(graph, word) if graph else DumpHints(layout=word)
+    return recording.find_hints(graph, word) if graph else DumpHints(layout=word)

@@ -164,8 +164,8 @@ def compare_recorded(
     from subgraph.recordings import msaccucmp, runs
     from subgraph.recordings.compare import Choice
     from subgraph.recordings.departure import compare_runs
-    from subgraph.recordings.document import document
-    from subgraph.recordings.run_comparison import value_pairs
+    from subgraph.recordings.document import make_document
+    from subgraph.recordings.run_comparison import iter_value_pairs
     from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
     from subgraph.storage.value_pairs import free_values, save_values
@@ -184,16 +184,16 @@ def compare_recorded(
         names = select_tensors(judge.model, choice.words(judge.model))
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
-        comparison = document(
+        comparison = make_document(
             judge, compared, names, criterion, command_line(), stopped=choice.fail_fast
         )
         if choice.save:
             save_values(
-                chain.from_iterable(value_pairs(c, names) for c in compared),
+                chain.from_iterable(iter_value_pairs(c, names) for c in compared),
                 free_values(choice.save),
             )
         tables = [
-            msaccucmp.accuracy_rows(judge.model, c, names) if npu and c.matched else []
+            msaccucmp.make_accuracy_rows(judge.model, c, names) if npu and c.matched else []
             for c in compared
         ]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
@@ -202,7 +202,7 @@ def compare_recorded(
     saved = evidence.save_document(comparison, place, source_of(graph), reads)
     advised = zip(saved.recordings, advices, strict=True)
     shown = replace(saved, recordings=[replace(run, advice=advice) for run, advice in advised])
-    rows = msaccucmp.as_csv(tables[-1]) if npu else render_table(shown)
+    rows = msaccucmp.format_csv(tables[-1]) if npu else render_table(shown)
     told = render_compared(shown, every=choice.every_row or choice.is_part).rstrip("\n")
     plain = to_json(shown)
     for recording in plain["recordings"]:
@@ -216,7 +216,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
-    from subgraph.recordings.departure import compare_runs, to_narrow
+    from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
 
     asked = _of_module(asked, recordings)
     criterion = asked.criterion
@@ -243,11 +243,11 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             graph, reference, parent, criterion, freeze, recordings.choice
         ) as (outer, limited):
             compared = compare_runs(outer, limited)
-            narrowed = to_narrow(compared)
+            narrowed = choose_run_to_narrow(compared)
             judge = narrowed.judge
-            reasons = interval.known_troubles(graph)
-            intervals = interval.find_intervals(narrowed, interval.node_weights(graph))
-            document = result_folder.document(
+            reasons = interval.find_known_troubles(graph)
+            intervals = interval.find_intervals(narrowed, interval.weigh_nodes(graph))
+            document = result_folder.make_document(
                 judge, compared, narrowed, intervals, criterion, command_line(), reasons
             )
             if intervals:
@@ -284,7 +284,7 @@ def cut_recorded(
     chosen(graph, request, place)  # a mistake there is reported before anything runs
     with runs.open_runs(graph, recordings, request.feeding) as recorded:
         fed = recorded.feeding
-        one = runs.RecordedRuns([runs.run_of_device(recorded.runs)], fed)
+        one = runs.RecordedRuns([runs.choose_device_run(recorded.runs)], fed)
         with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (
             judge,
             (run,),
@@ -315,6 +315,6 @@ def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     from subgraph.recordings.runs import limit_samples
 
     samples = len(judge.model.values.samples)
-    return interval.interval_weights(
+    return interval.weigh_intervals(
         [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
     )

@@ -24,18 +24,18 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import Alignment, is_coarse
-from subgraph.recordings.matching.follow import followed
-from subgraph.recordings.matching.match import confirmed_names, match_sample
+from subgraph.recordings.matching.follow import follow_unnamed
+from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.reference_tensors import (
     capture_tensors,
-    displaced,
-    remoteness,
-    tensor_sizes,
+    displace,
+    iter_tensor_sizes,
+    measure_remoteness,
 )
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.recordings.runs import RecordedRun
-from subgraph.recordings.wrong_input import find_misread_input, first_recorded
+from subgraph.recordings.wrong_input import find_first_recorded, find_misread_input
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean
@@ -84,24 +84,24 @@ def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComp
             values.
     """
     try:
-        compared = _compared(judge, run, choice)
+        compared = _compare_and_log(judge, run, choice)
     except InputError:
-        if fed := _fed_otherwise(judge, run, None, choice):
+        if fed := _compare_misread_input(judge, run, None, choice):
             return fed
         raise
-    if not _wrong_first(compared):
+    if not _is_wrong_first(compared):
         return compared
-    return _fed_otherwise(judge, run, compared, choice) or compared
+    return _compare_misread_input(judge, run, compared, choice) or compared
 
 
-def _compared(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
+def _compare_and_log(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
     """The run compared, its matches logged."""
     matched = match_run(judge, run)
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    return _judged(judge, run, matched, choice)
+    return _judge_matches(judge, run, matched, choice)
 
 
-def _judged(
+def _judge_matches(
     judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice
 ) -> RunComparison:
     graph = judge.model.graph
@@ -133,14 +133,14 @@ def _judged(
     )
 
 
-def _wrong_first(compared: RunComparison) -> bool:
+def _is_wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
     graph = compared.judge.model.graph
-    first = {n for name in graph.inputs for n in first_recorded(graph, name, compared.rows)}
+    first = {n for name in graph.inputs for n in find_first_recorded(graph, name, compared.rows)}
     return any(compared.rows[n].failing for n in first)
 
 
-def _fed_otherwise(
+def _compare_misread_input(
     judge: Judge, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
     """The run compared with what the reference gives for a misread input, if the first tensors
@@ -149,10 +149,10 @@ def _fed_otherwise(
     `compared`: with the user's input; None where nothing of it is of the model.
     """
     misread = find_misread_input(judge, run, compared) if run.recording else None
-    fed = _compared(feed_misread(judge, misread), run, choice) if misread else None
+    fed = _compare_and_log(feed_misread(judge, misread), run, choice) if misread else None
     return (
         replace(fed, wrong_input=misread.sentence(judge.model))
-        if misread and fed and not _wrong_first(fed)
+        if misread and fed and not _is_wrong_first(fed)
         else None
     )
 
@@ -167,7 +167,7 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     if run.recording is None:
         return ()
     capture_tensors(judge.model, judge.model.graph.inputs)
-    matched = tuple(_matched(judge, run, k) for k in range(len(run.samples)))
+    matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
         if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
             raise InputError(
@@ -180,10 +180,10 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
             f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
         )
         raise InputError(what, "is it a dump of another model?", code="recording.no-match")
-    return tuple(map(followed, matched))
+    return tuple(map(follow_unnamed, matched))
 
 
-def _matched(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
+def _match_with_siblings(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
     """One sample; where doubt is left, with what values confirm in other runs of the tool, which
     has the same names.
 
@@ -191,11 +191,11 @@ def _matched(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
     is carried over.
     """
     matched = match_sample(judge, run, k)
-    own = confirmed_names(matched, run.name)
+    own = collect_confirmed_names(matched, run.name)
     others: dict[str, TensorMatch] = {}
     for sibling in run.siblings if matched.unsure else ():
         if len(sibling.samples) > k:
-            found = confirmed_names(match_sample(judge, sibling, k), sibling.name)
+            found = collect_confirmed_names(match_sample(judge, sibling, k), sibling.name)
             if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
                 others = found | others
     confirmed = {name: match for name, match in others.items() if name not in own}
@@ -266,7 +266,7 @@ class _Judging:
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
             return row
-        overflow = msaccucmp.overflows(value, match.entry.dtype)
+        overflow = msaccucmp.has_overflow(value, match.entry.dtype)
         return replace(row, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
 
     def _beside(
@@ -286,9 +286,9 @@ class _Judging:
                 continue
             if value.dtype.kind != "f":
                 return run.run.name, self._judge(name, other, value, k, None)
-            moved = displaced(reference, other, value)
+            moved = displace(reference, other, value)
             judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
-            if row.failing and remoteness(reference, other, value) <= AS_WRONG:
+            if row.failing and measure_remoteness(reference, other, value) <= AS_WRONG:
                 why = f"both are off alike: {judged.why}"
                 judged = replace(
                     judged, status=Status.AGREE, signature=None, label="agrees", why=why
@@ -321,7 +321,9 @@ class _Judging:
     def _noise_region(self) -> Region | None:
         region = self.judge.model.whole(self.recorded)
         capture_tensors(self.judge.model, region.outputs)
-        size = sum(size for _, size in tensor_sizes(self.judge.model, self.judge.model.tensors()))
+        size = sum(
+            size for _, size in iter_tensor_sizes(self.judge.model, self.judge.model.tensors())
+        )
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:

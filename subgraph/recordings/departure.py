@@ -50,22 +50,22 @@ def compare_runs(
     return compared
 
 
-def departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
+def find_departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
     """The first tensor of each recording at which it goes wrong by itself; none of those that only
     inherit a fault."""
-    found = (_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
+    found = (_find_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
     return [departure for departure in found if departure]
 
 
-def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
+def choose_run_to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
     """The recording in whose intervals the fault lies: the first that departs; else the last that
     is not missing."""
-    names = [departure.run for departure in departures(comparisons)]
+    names = [departure.run for departure in find_departures(comparisons)]
     there = [c for c in comparisons if not c.run.missing]
     return next((c for c in there if c.run.name in names[:1]), there[-1])
 
 
-def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
+def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
     """Where a recording departs from those before it."""
     graph = last.judge.model.graph
     names = [c.run.name for c in earlier]
@@ -83,7 +83,7 @@ def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departu
     return None
 
 
-def sentence(
+def summarize_runs(
     comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: Mapping[str, str]
 ) -> str:
     """What several recordings say together, in one line; `unresolved`: run → why nothing is certain
@@ -96,51 +96,57 @@ def sentence(
     right = [
         c.run.name
         for c in comparisons
-        if not c.failing and not _fed_otherwise(c) and c.run.name not in unresolved
+        if not c.failing and not _has_other_input(c) and c.run.name not in unresolved
     ]
     parts = []
     if right:
         verb = "agrees" if len(right) == 1 else "agree"
-        parts.append(f"{listed(right)} {verb} with the reference")
-    if len(comparisons) == len(wrong) > 1 and len(found) == 1 and all(map(_inherited, wrong[1:])):
+        parts.append(f"{join_names(right)} {verb} with the reference")
+    if (
+        len(comparisons) == len(wrong) > 1
+        and len(found) == 1
+        and all(map(_is_inherited, wrong[1:]))
+    ):
         shared = (
             "the model they were converted to"
             if any(row.agreeing for row in wrong[0].rows.values())
             else "another input, preprocessing or model"
         )
         every = "both" if len(wrong) == 2 else f"all {len(wrong)}"
+        place = _describe_place(found[0])
         return (
-            f"{every} recordings give the same, other than the reference from {_at(found[0])} on:"
-            f" {shared}?"
+            f"{every} recordings give the same, other than the reference from {place} on: {shared}?"
         )
     for c in comparisons:
         name = c.run.name
         if name in right:
-            parts += [drift] if (drift := _drift(c, comparisons)) else []
+            parts += [drift] if (drift := _describe_drift(c, comparisons)) else []
         elif name in by_run:
-            parts.append(_departs(by_run[name], bool(right)))
+            parts.append(_describe_departure(by_run[name], bool(right)))
         elif c.failing:
             before = c.rows[c.failing[0]].before
             parts.append(
                 f"{name} gives what {before} gives"
-                if _inherited(c)
+                if _is_inherited(c)
                 else f"{name} is wrong where {before} is; rounding hides whether by itself"
             )
-        elif _fed_otherwise(c):
+        elif _has_other_input(c):
             parts.append(f"{name} was fed another input")
         elif name in unresolved:
             parts.append(f"{name} is unresolved: {unresolved[name]}")
     return "; ".join(parts)
 
 
-def _drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
+def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
     """Where a recording that agrees is much farther from the one before than that one from the
     reference."""
     rows = {c.run.name: c.rows for c in others}
     for tensor, row in comparison.rows.items():
         if row.beside is None or tensor not in rows[row.before]:
             continue
-        step, own = (_error(judged) for judged in (row.beside, rows[row.before][tensor].in_place))
+        step, own = (
+            _get_error(judged) for judged in (row.beside, rows[row.before][tensor].in_place)
+        )
         if own > SHOWN and step > MUCH_FARTHER * own:
             name = comparison.run.name
             claim = comparison.run.precision
@@ -151,33 +157,35 @@ def _drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
     return ""
 
 
-def _error(judged: Judgement | None) -> float:
+def _get_error(judged: Judgement | None) -> float:
     return judged.errors.get("max_rel", 0.0) if judged else 0.0
 
 
-def _departs(departure: Departure, is_told: bool) -> str:
+def _describe_departure(departure: Departure, is_told: bool) -> str:
     """`is_told`: is it said already what agrees with the reference?"""
     before = "the reference" if departure.before == REFERENCE else departure.before
     whom = "" if is_told and departure.before == REFERENCE else f" from {before}"
-    silent = f", of which {listed(departure.skipped)} tells nothing" if departure.skipped else ""
-    return f"{departure.run} departs{whom} first at {_at(departure)}{silent}"
+    silent = (
+        f", of which {join_names(departure.skipped)} tells nothing" if departure.skipped else ""
+    )
+    return f"{departure.run} departs{whom} first at {_describe_place(departure)}{silent}"
 
 
-def _at(departure: Departure) -> str:
+def _describe_place(departure: Departure) -> str:
     return f"{departure.tensor} ({departure.op})"
 
 
-def _fed_otherwise(comparison: RunComparison) -> bool:
+def _has_other_input(comparison: RunComparison) -> bool:
     return bool(comparison.other_input or comparison.wrong_input)
 
 
-def _inherited(comparison: RunComparison) -> bool:
+def _is_inherited(comparison: RunComparison) -> bool:
     """Is every wrong tensor as wrong in an earlier recording?"""
     rows = [comparison.rows[name] for name in comparison.failing]
     return all(row.beside is not None and row.beside.status is Status.AGREE for row in rows)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """`a, b and c`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

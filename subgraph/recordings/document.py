@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from subgraph.origins.source import source
-from subgraph.recordings.departure import REFERENCE, departures, sentence
+from subgraph.recordings.departure import REFERENCE, find_departures, summarize_runs
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
@@ -27,7 +27,7 @@ from subgraph.verdict import Status
 MAX_NAMED = 5  # files that were not compared
 
 
-def document(
+def make_document(
     judge: Judge,
     comparisons: Sequence[RunComparison],
     names: Sequence[str],
@@ -48,11 +48,11 @@ def document(
                 default=0,
             )
         ]
-    rows = [_row(judge.model, comparisons, name) for name in names]
+    rows = [_make_row(judge.model, comparisons, name) for name in names]
     complete = stopped or len(names) == len(judge.model.tensors())
-    code = exit_code(comparisons)
-    found = departures(comparisons)
-    recordings = [_summary(judge, c, complete) for c in comparisons]
+    code = choose_exit_code(comparisons)
+    found = find_departures(comparisons)
+    recordings = [_summarize_run(judge, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
         exit_code=code,
@@ -65,16 +65,16 @@ def document(
         command=command,
         model=describe_model(judge.model.graph),
         says=(
-            _outcome(recordings[0])
+            _describe_outcome(recordings[0])
             if len(recordings) == 1
-            else sentence(comparisons, found, unresolved)
+            else summarize_runs(comparisons, found, unresolved)
         ),
         departures=found,
         rows=rows,
     )
 
 
-def _outcome(run: RunSummary) -> str:
+def _describe_outcome(run: RunSummary) -> str:
     """What one run says: `wrong: 22 of 34 recorded tensors, first conv3`."""
     if run.mistake:
         return f"wrong: {run.mistake}"
@@ -89,7 +89,7 @@ def _outcome(run: RunSummary) -> str:
     )
 
 
-def exit_code(comparisons: Sequence[RunComparison]) -> int:
+def choose_exit_code(comparisons: Sequence[RunComparison]) -> int:
     """1 where a recording is wrong; else 5 where one is unresolved; else 0."""
     statuses = {comparison.status for comparison in comparisons}
     if Status.FAIL in statuses:
@@ -99,7 +99,7 @@ def exit_code(comparisons: Sequence[RunComparison]) -> int:
     return 0
 
 
-def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:
+def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:
     intervals = find_intervals(comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
     run = comparison.run
@@ -111,7 +111,7 @@ def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSumm
         name=run.name,
         precision=run.precision or judge.precision,
         status=status,
-        why=_unresolved(comparison) if status is Status.UNRESOLVED else "",
+        why=_explain_unresolved(comparison) if status is Status.UNRESOLVED else "",
         folder=str(recorded.folder) if recorded else None,
         format=recorded.format if recorded else None,
         missing=run.missing or None,
@@ -123,7 +123,7 @@ def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSumm
             UnmatchedEntry(one.entry.name, one.entry.file, one.why)
             for one in comparison.left_out(*Reason)
         ],
-        left_out=_left_out(comparison),
+        left_out=_count_left_out(comparison),
         wrong=len(failing),
         unread=len(comparison.left_out(Reason.UNREADABLE)),
         compared=sum(row.compared for row in comparison.rows.values()),
@@ -133,7 +133,7 @@ def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSumm
     )
 
 
-def _unresolved(comparison: RunComparison) -> str:
+def _explain_unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
     if comparison.run.missing or comparison.too_few:
         return comparison.run.missing or comparison.too_few
@@ -148,7 +148,7 @@ def _unresolved(comparison: RunComparison) -> str:
     )
 
 
-def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
+def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
     names: dict[str, list[str]] = {}
     for one in comparison.left_out(*Reason):
         names.setdefault(one.reason, []).append(one.entry.name)
@@ -158,15 +158,17 @@ def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
     return sorted(found, key=lambda kind: -kind.count)
 
 
-def _row(model: ReferenceModel, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
+def _make_row(
+    model: ReferenceModel, comparisons: Sequence[RunComparison], name: str
+) -> DocumentRow:
     graph = model.graph
     i = model.graph.maker[name]
-    runs = [_recorded(c.rows.get(name)) for c in comparisons]
-    odd = outlier(comparisons, name) or None
+    runs = [_make_recorded_tensor(c.rows.get(name)) for c in comparisons]
+    odd = find_outlier(comparisons, name) or None
     return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source(graph, i))
 
 
-def _recorded(row: TensorRow | None) -> RecordedTensor | None:
+def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:
     if row is None:
         return None
     match = row.match
@@ -184,7 +186,7 @@ def _recorded(row: TensorRow | None) -> RecordedTensor | None:
     )
 
 
-def outlier(comparisons: Sequence[RunComparison], name: str) -> str:
+def find_outlier(comparisons: Sequence[RunComparison], name: str) -> str:
     """The one of the runs and the reference that disagrees with all others about a tensor; "" if
     there is none."""
     bad = [c for c in comparisons if name in c.rows and c.rows[name].failing]

@@ -68,11 +68,11 @@ class Forms:
         )
 
 
-def scales_in(graph: Graph) -> dict[str, tuple[Scale, str]]:
+def find_scales(graph: Graph) -> dict[str, tuple[Scale, str]]:
     """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes
     to it."""
     scales = scales_of(graph)
-    specs = recording.hints_of(graph).specs
+    specs = recording.find_hints(graph).specs
     known = (
         (real, code) for real, code in codes(graph).items() if code in scales and code in specs
     )
@@ -156,11 +156,11 @@ def export(
     )
     origin = ModelSource(folder=str(source))
     place = case.free_place(place, origin, [source])
-    format = dump_format or _tool_format(source)
+    format = dump_format or _detect_tool_format(source)
     if format:
-        entries, left_out = _recorded(source, format, hints, place.path)
+        entries, left_out = _read_recorded(source, format, hints, place.path)
     else:
-        entries, left_out = _stored(source, place.path.resolve())
+        entries, left_out = _read_stored(source, place.path.resolve())
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
@@ -183,7 +183,7 @@ def export(
         return ResultFolder(place.path, case.write_manifest(manifest, work))
 
 
-def _tool_format(source: Path) -> str:
+def _detect_tool_format(source: Path) -> str:
     """The format of another tool's dump; "" for subcut's results, plain .npy files, and unknown
     files.
 
@@ -197,7 +197,7 @@ def _tool_format(source: Path) -> str:
     return formats[0] if len(formats) == 1 else recording.open(source).format
 
 
-def _recorded(
+def _read_recorded(
     source: Path, format: str, hints: DumpHints | None, place: Path
 ) -> tuple[list[DumpEntry], list[str]]:
     """(entries of another tool's dump, what cannot be exported and why), without an earlier export
@@ -210,13 +210,13 @@ def _recorded(
     return readable, [f"{e.target}: {e.missing}" for e in entries if e.missing]
 
 
-def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
+def _read_stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
     """The same of a result of subcut's, or of plain .npy files."""
     if source.is_file():
-        return [_plain(source, source.parent)], []
+        return [_make_plain_entry(source, source.parent)], []
     document = case.read_plain_manifest(source)
     if document is not None:
-        return _listed(source, document), []
+        return _read_listed(source, document), []
     files = sorted(
         p
         for p in source.rglob("*")
@@ -231,7 +231,7 @@ def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
     stems = {p.with_suffix("") for p in typed}
     untyped = [p for p in files if p.suffix == ".bin" and p.with_suffix("") not in stems]
     left_out = [f"{p.relative_to(source)}: a .bin without a manifest has no type" for p in untyped]
-    return [_plain(p, source) for p in typed], left_out
+    return [_make_plain_entry(p, source) for p in typed], left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,13 +242,15 @@ class TensorManifest(case.Manifest):
     exported: Sequence[ExportedFile] = ()
 
 
-def _listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
+def _read_listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
     """The entries of the files that a manifest lists.
 
     Raises InputError: there are none; the manifest is damaged, or names files outside its folder.
     """
     where = str(source / case.MANIFEST)
-    items = list(_items(source, from_json(TensorManifest, document, where, "make the result anew")))
+    items = list(
+        _iter_items(source, from_json(TensorManifest, document, where, "make the result anew"))
+    )
     if not items:
         raise InputError(
             f"{source} holds no tensors: it was cut without a capture",
@@ -266,25 +268,27 @@ def _listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
     return [entry for _, entry in items if best[entry.target] is entry]
 
 
-def _items(folder: Path, manifest: TensorManifest) -> Iterator[tuple[str, DumpEntry]]:
+def _iter_items(folder: Path, manifest: TensorManifest) -> Iterator[tuple[str, DumpEntry]]:
     """(format, entry) of the files that the manifest of a case, a dump or an export lists."""
     own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data)
     for tensor in (*own, *manifest.tensors):
         files = chain.from_iterable(stored.files for stored in tensor.samples)
         for f in files:
             if f.format == "npy":
-                entry = _entry(folder, tensor.name, f.file, "npy", f.dtype, tuple(f.shape), "NCHW")
+                entry = _make_entry(
+                    folder, tensor.name, f.file, "npy", f.dtype, tuple(f.shape), "NCHW"
+                )
                 yield "npy", entry
     for file in manifest.exported:
         layout = file.layout or "NCHW"
         stored = (file.file, file.format, file.dtype, tuple(file.shape), layout)
-        entry = _entry(folder, file.name, *stored)
+        entry = _make_entry(folder, file.name, *stored)
         scale = None if file.scale is None else Scale((file.scale,), (file.zero_point or 0,))
         shape = tuple(file.original_shape or ()) or None
         yield file.format, replace(entry, scale=scale, original_shape=shape)
 
 
-def _entry(
+def _make_entry(
     folder: Path, name: str, file: str, format: str, dtype: str, shape: Shape, layout: str
 ) -> DumpEntry:
     record = Record(name, "tensor", dtype, (shape,), (file,))
@@ -316,7 +320,7 @@ def _load(folder: Path, record: Record, format: str) -> Array:
         ) from e
 
 
-def _plain(path: Path, base: Path) -> DumpEntry:
+def _make_plain_entry(path: Path, base: Path) -> DumpEntry:
     """A .npy that no manifest lists; its header says type and shape, its layout is unknown."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
@@ -327,7 +331,7 @@ def _plain(path: Path, base: Path) -> DumpEntry:
         raise InputError(
             f"{path}: values of type {dtype} cannot be exported", code="tensor.unsupported-type"
         )
-    return _entry(
+    return _make_entry(
         base, path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), ""
     )
 

@@ -146,7 +146,7 @@ class Files:
             InputError: no array can have it (without values, the other dimensions may be of any
                 size), or the file holds another number of values.
         """
-        if not possible(shape):
+        if not is_possible_shape(shape):
             raise self.damaged(name, f"no tensor has the shape {list(shape)}")
         if array.size != math.prod(shape):
             raise self.damaged(name, f"{array.size} values do not fill {list(shape)}")
@@ -190,10 +190,10 @@ def _map(path: Path, offset: int, count: int) -> Array:
     return data.view(np.ndarray)
 
 
-def possible(shape: Sequence[int]) -> bool:
+def is_possible_shape(shape: Sequence[int]) -> bool:
     """Can a tensor have this shape? numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
 
-    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) * 65)
+    >>> is_possible_shape((0, 1 << 40)), is_possible_shape((0, 1 << 40, 1 << 40)), is_possible_shape((2, -1)), is_possible_shape((1,) * 65)
     (True, False, False, False)
     """  # noqa: E501
     return (
@@ -203,10 +203,10 @@ def possible(shape: Sequence[int]) -> bool:
     )
 
 
-def filled(dims: Sequence[int | None], count: int) -> Shape | None:
+def fill_open_dimension(dims: Sequence[int | None], count: int) -> Shape | None:
     """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
 
-    >>> filled((2, None), 6), filled((None, None), 6), filled((), 1)
+    >>> fill_open_dimension((2, None), 6), fill_open_dimension((None, None), 6), fill_open_dimension((), 1)
     ((2, 3), None, ())
     """  # noqa: E501
     fixed = math.prod(d for d in dims if d is not None)
@@ -230,19 +230,19 @@ def scan(place: Path) -> Files:
                 "name the folder that the tool wrote, or one of its files",
                 code="folder.not-found",
             )
-        return Files(place, dict(_listed(place)))
+        return Files(place, dict(_iter_files(place)))
     except OSError as e:
         raise InputError(
             f"cannot read {e.filename or place}: {e.strerror or e}", code="file.unreadable"
         ) from e
 
 
-def _listed(root: Path) -> Iterator[tuple[str, int]]:
+def _iter_files(root: Path) -> Iterator[tuple[str, int]]:
     """(relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
     for folder, below, names in os.walk(root, onerror=_raise):
-        below[:] = sorted((d for d in below if not d.startswith(".")), key=natural_order)
-        for name in sorted(names, key=natural_order):
+        below[:] = sorted((d for d in below if not d.startswith(".")), key=split_numbers)
+        for name in sorted(names, key=split_numbers):
             path = Path(folder) / name
             if name.startswith(".") or (path.is_symlink() and inside not in path.resolve().parents):
                 continue
@@ -255,7 +255,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
+def split_numbers(name: str) -> tuple[tuple[bool, int, str], ...]:
     """`layer-2` before `layer-10`."""
     words = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
     return tuple(

@@ -71,24 +71,24 @@ def find_intervals(
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
-    behind = _behind_bad(comparison)
+    behind = _find_downstream_of_bad(comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
     above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
-    groups = _grouped([n for n in wrong if n not in behind], inside)
+    groups = _group_by_region([n for n in wrong if n not in behind], inside)
     taken = {i for names in groups for n in names for i in inside[n]}
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
     ends = [(names, True) for names in groups] + [
-        (names, False) for names in _grouped(later, inside)
+        (names, False) for names in _group_by_region(later, inside)
     ]
     intervals = [
-        _interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends
+        _make_interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends
     ]
     return [interval for interval in intervals if interval]
 
 
-def _interval(
+def _make_interval(
     graph: Graph,
     rows: Mapping[str, TensorRow],
     names: Sequence[str],
@@ -110,7 +110,7 @@ def _interval(
         tuple(n for n in region.inputs if n in rows and rows[n].failing),
         tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
         first,
-        _ranked(graph, region, names, witnesses, weights),
+        _rank_nodes(graph, region, names, witnesses, weights),
         any(adds_error) if adds_error else None,
     )
 
@@ -124,7 +124,7 @@ def _adds_error(row: TensorRow) -> bool:
     return row.alone is not None and row.alone.status is Status.FAIL
 
 
-def _behind_bad(comparison: RunComparison) -> set[str]:
+def _find_downstream_of_bad(comparison: RunComparison) -> set[str]:
     """Tensors that depend on one that is wrong."""
     graph = comparison.judge.model.graph
     bad = {graph.maker[n] for n in comparison.failing if n in graph.maker}
@@ -132,7 +132,7 @@ def _behind_bad(comparison: RunComparison) -> set[str]:
     return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}
 
 
-def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
+def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
     """Bad tensors, those whose regions share nodes together: one fault may show in several
     branches."""
     groups: list[tuple[set[int], list[str]]] = []
@@ -144,7 +144,7 @@ def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list
     return [names for _, names in groups]
 
 
-def _ranked(
+def _rank_nodes(
     graph: Graph,
     region: Region,
     bad: Sequence[str],
@@ -165,7 +165,7 @@ def _ranked(
     return tuple(sorted(total.items(), key=lambda item: (-item[1], -rank[item[0]])))
 
 
-def interval_weights(comparisons: Sequence[RunComparison]) -> dict[int, float]:
+def weigh_intervals(comparisons: Sequence[RunComparison]) -> dict[int, float]:
     """The weights of nodes in the intervals of some runs, for a search."""
     weights: dict[int, float] = {}
     for comparison in comparisons:
@@ -175,7 +175,7 @@ def interval_weights(comparisons: Sequence[RunComparison]) -> dict[int, float]:
     return weights
 
 
-def known_troubles(graph: Graph) -> dict[int, str]:
+def find_known_troubles(graph: Graph) -> dict[int, str]:
     """By node, the first warning of lint, of the rules that need not read weights; none of large
     models."""
     troubles: dict[int, str] = {}
@@ -188,14 +188,14 @@ def known_troubles(graph: Graph) -> dict[int, str]:
     return troubles
 
 
-def node_weights(
+def weigh_nodes(
     graph: Graph, recorded: Mapping[int, float] | None = None, known: Iterable[int] = ()
 ) -> dict[int, float]:
-    """How many times likelier than others a node is to blame, by lint and by `interval_weights`.
+    """How many times likelier than others a node is to blame, by lint and by `weigh_intervals`.
 
     `known`: nodes like those that the runtime is known to compute wrongly.
     """
     weights = dict(recorded or {})
-    for i in {*known_troubles(graph), *known}:
+    for i in {*find_known_troubles(graph), *known}:
         weights[i] = weights.get(i, 1.0) * LINT_WEIGHT
     return weights

@@ -78,71 +78,73 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     >>> found["MaxAbsoluteError"], found["MeanAbsoluteError"], found["StandardDeviation"]
     (1.0, 0.5, '(3.500;0.500),(4.000;1.000)')
     """  # noqa: E501
-    if why := _why_not(mine, golden):
+    if why := _explain_incomparable(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
-    pair = Pair(_float32(golden), _float32(mine))
+    pair = Pair(_convert_to_float32(golden), _convert_to_float32(mine))
     found = criterion.measure(pair) | pair.metrics(("max_abs", "mean_abs"))
     with np.errstate(all="ignore"):
         relative = relative_errors(*pair.values)
+        spread = f"{_format_spread(pair.candidate)},{_format_spread(pair.reference)}"
         values: dict[str, float | str] = {
             **{column: found[metric] for metric, column in METRICS.items()},
             "AccumulatedRelativeError": float(relative.sum()),
             "MaxRelativeError": float(relative.max()),
-            "StandardDeviation": f"{_spread(pair.candidate)},{_spread(pair.reference)}",
+            "StandardDeviation": spread,
             REASON: "",
         }
     return {name: values[name] for name in (*ALGORITHMS, REASON)}
 
 
-def _why_not(mine: Array, golden: Array) -> str:
+def _explain_incomparable(mine: Array, golden: Array) -> str:
     if mine.dtype.kind in NOT_NUMBERS or golden.dtype.kind in NOT_NUMBERS:
         return f"no numbers: {mine.dtype} and {golden.dtype}"
     if mine.size != golden.size:
         return f"{mine.size} elements in NPUDump, {golden.size} in GroundTruth"
-    pair = Pair(_float32(golden), _float32(mine))
+    pair = Pair(_convert_to_float32(golden), _convert_to_float32(mine))
     if pair.masked:
         return f"NaN or infinity on one side alone: {count(pair.masked, 'element')}"
     return "" if pair.compared else "no finite elements"
 
 
-def _float32(array: Array) -> Array:
+def _convert_to_float32(array: Array) -> Array:
     with np.errstate(all="ignore"):
         real = array.real if array.dtype.kind == "c" else array
         return np.asarray(real.astype(np.float32).reshape(-1))
 
 
-def _spread(values: Array) -> str:
+def _format_spread(values: Array) -> str:
     both = float(np.mean(values, dtype=np.float64)), float(np.std(values, dtype=np.float64))
     mean, deviation = (0.0 if abs(v) < MIN_SPREAD else v for v in both)
     return f"({mean:.3f};{deviation:.3f})"
 
 
-def beyond(values: Mapping[str, float | str]) -> bool:
+def is_precision_error(values: Mapping[str, float | str]) -> bool:
     """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error > 1, as printed.
 
     NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no error, whatever the
-    others say; NaN elsewhere is not beyond its limit. The op types that are never one are `EXEMPT`; `cells` knows them.
+    others say; NaN elsewhere is not beyond its limit. The op types that are never one are `EXEMPT`; `format_cells` knows them.
 
     Raises:
         ValueError: one of the five is a text and no number.
 
-    >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}), beyond({"RootMeanSquareError": 9.0})
+    >>> is_precision_error({"CosineSimilarity": 0.98}), is_precision_error({"CosineSimilarity": 1.0}), is_precision_error({"RootMeanSquareError": 9.0})
     (True, False, False)
     """  # noqa: E501
     found = [
-        (limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in criterion.LIMITS
+        (limit, _round_as_printed(values.get(METRICS[limit.metric], math.nan)))
+        for limit in criterion.LIMITS
     ]
-    if math.isnan(_printed(values.get(COSINE, math.nan))):
+    if math.isnan(_round_as_printed(values.get(COSINE, math.nan))):
         return False
     return any(value == value and not limit.holds(value) for limit, value in found)
 
 
-def _printed(value: float | str) -> float:
+def _round_as_printed(value: float | str) -> float:
     """The value rounded as in the CSV, which msprobe and the advisor read."""
-    return float(_number(float(value)))
+    return float(_format_number(float(value)))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """msaccucmp's format_value; but it writes `nan` where arithmetic gave it, and 1.0 for the
     cosine of two zeros."""
     return NAN if math.isnan(value) else f"{value:.6f}"
@@ -182,19 +184,19 @@ class AccuracyRow:
     @property
     def cosine(self) -> float:
         """With six decimals, as the advisor reads it; NaN if there is none."""
-        return _printed(self.values.get(COSINE, math.nan))
+        return _round_as_printed(self.values.get(COSINE, math.nan))
 
 
-def cells(row: AccuracyRow) -> list[str]:
+def format_cells(row: AccuracyRow) -> list[str]:
     """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all addresses.
 
     A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
     minus; write them as they are, with `csv.writer`.
 
-    >>> cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
+    >>> format_cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
     """  # noqa: E501
-    wrong = row.op_type not in EXEMPT and beyond(row.values)
+    wrong = row.op_type not in EXEMPT and is_precision_error(row.values)
     return [
         str(row.index),
         *(
@@ -211,27 +213,27 @@ def cells(row: AccuracyRow) -> list[str]:
         ),
         cell(row.tensor_index) or NAN,
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
-        NAN if row.overflow is None else _yes_no(row.overflow),
+        NAN if row.overflow is None else _format_flag(row.overflow),
         *(
-            cell(v) or NAN if isinstance(v, str) else _number(v)
+            cell(v) or NAN if isinstance(v, str) else _format_number(v)
             for v in (row.values.get(n, math.nan) for n in ALGORITHMS)
         ),
         cell(row.reason or str(row.values.get(REASON, ""))),
-        *map(_yes_no, (row.golden == NO_OP, row.is_output, wrong)),
+        *map(_format_flag, (row.golden == NO_OP, row.is_output, wrong)),
     ]
 
 
-def _yes_no(flag: bool) -> str:
+def _format_flag(flag: bool) -> str:
     return "YES" if flag else "NO"
 
 
-def overflows(array: Array, dtype: str) -> bool:
+def has_overflow(array: Array, dtype: str) -> bool:
     """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False for others.
 
     msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere hides an overflow.
 
     >>> import numpy as np
-    >>> overflows(np.array([1.0, -np.inf]), "float16"), overflows(np.array([1e30]), "float32")
+    >>> has_overflow(np.array([1.0, -np.inf]), "float16"), has_overflow(np.array([1e30]), "float32")
     (True, False)
     """  # noqa: E501
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
@@ -287,7 +289,7 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
 # ------------------------------------------------------------ the table
 
 
-def accuracy_rows(
+def make_accuracy_rows(
     model: ReferenceModel, comparison: RunComparison, names: Sequence[str]
 ) -> list[AccuracyRow]:
     """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor
@@ -296,22 +298,24 @@ def accuracy_rows(
     records = model.values.records[0]
     table: list[AccuracyRow] = []
     for name, row in comparison.inputs.items():
-        table.append(_recorded(len(table), "Data", name, row, records.get(name), graph))
+        table.append(_make_recorded_row(len(table), "Data", name, row, records.get(name), graph))
     for name in names:
         op = graph.ops[graph.maker[name]]
         if name in comparison.rows:
             table.append(
-                _recorded(len(table), op, name, comparison.rows[name], records.get(name), graph)
+                _make_recorded_row(
+                    len(table), op, name, comparison.rows[name], records.get(name), graph
+                )
             )
         else:
-            table.append(_unseen(len(table), op, name, records.get(name), graph))
+            table.append(_make_unseen_row(len(table), op, name, records.get(name), graph))
     for matched in comparison.matched[:1]:
         for left in matched.left_out:
-            table.append(_unmatched(len(table), left.entry, left.why))
+            table.append(_make_unmatched_row(len(table), left.entry, left.why))
     return table
 
 
-def _recorded(
+def _make_recorded_row(
     index: int, op: str, name: str, row: TensorRow, record: Record | None, graph: Graph
 ) -> AccuracyRow:
     entry = row.match.entry
@@ -321,8 +325,8 @@ def _recorded(
         op,
         mine,
         entry.dtype,
-        _node(graph, name),
-        _dtype(record),
+        _find_label(graph, name),
+        _get_dtype(record),
         f"{mine}:{entry.role}:{entry.index}",
         entry.shape,
         row.overflow,
@@ -333,21 +337,23 @@ def _recorded(
     )
 
 
-def _unseen(index: int, op: str, name: str, record: Record | None, graph: Graph) -> AccuracyRow:
+def _make_unseen_row(
+    index: int, op: str, name: str, record: Record | None, graph: Graph
+) -> AccuracyRow:
     return AccuracyRow(
         index,
         op,
         NO_OP,
         "",
-        _node(graph, name),
-        _dtype(record),
+        _find_label(graph, name),
+        _get_dtype(record),
         f"{name}:output:0",
         reason="no dump of this op",
         is_output=name in graph.outputs,
     )
 
 
-def _unmatched(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
+def _make_unmatched_row(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
     mine = entry.node or entry.tensor
     tensor_index = f"{mine}:{entry.role}:{entry.index}"
     return AccuracyRow(
@@ -355,17 +361,17 @@ def _unmatched(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
     )
 
 
-def _node(graph: Graph, name: str) -> str:
+def _find_label(graph: Graph, name: str) -> str:
     maker = graph.maker.get(name)
     return name if maker is None else graph.label(maker)
 
 
-def _dtype(record: Record | None) -> str:
+def _get_dtype(record: Record | None) -> str:
     return record.dtype if record else ""
 
 
-def as_csv(rows: Sequence[AccuracyRow]) -> str:
+def format_csv(rows: Sequence[AccuracyRow]) -> str:
     """CSV in msaccucmp's columns; two of their names occur twice."""
     out = io.StringIO()
-    csv.writer(out).writerows([HEAD, *map(cells, rows)])
+    csv.writer(out).writerows([HEAD, *map(format_cells, rows)])
     return out.getvalue()

@@ -25,8 +25,8 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     WrittenNames,
-    same,
-    unreadable,
+    keep_name,
+    refuse_reading,
 )
 from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
@@ -71,12 +71,12 @@ class Recording:
     @property
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
-        return getattr(_module(self.format), "plain", same)
+        return getattr(_load_format(self.format), "plain", keep_name)
 
     @property
     def is_half(self) -> bool:
         """Does the tool compute floats in float16, whatever it writes?"""
-        return bool(getattr(_module(self.format), "HALF", False))
+        return bool(getattr(_load_format(self.format), "HALF", False))
 
     def joined(self, names: Iterable[str]) -> Recording:
         """The recording with folders as a part of tensors' names, where the joined path is one of
@@ -86,15 +86,15 @@ class Recording:
         part of one tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)
-        scopes = set(chain.from_iterable(_scopes(entry, written) for entry in self.entries))
+        scopes = set(chain.from_iterable(_find_scopes(entry, written) for entry in self.entries))
         return (
-            replace(self, entries=tuple(_below(e, scopes) for e in self.entries))
+            replace(self, entries=tuple(_join_scopes(e, scopes) for e in self.entries))
             if scopes
             else self
         )
 
 
-def _scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
+def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
     """The folders that are a part of an entry's name: of the longest path that is a name, the inner
     one last."""
     folders = (
@@ -109,7 +109,7 @@ def _scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
     return []
 
 
-def _below(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
+def _join_scopes(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
     """The entry with its folder in its name, if that is a part of tensors' names."""
     outer = entry.side
     name = entry.tensor
@@ -119,7 +119,7 @@ def _below(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
     return replace(entry, tensor=name, side=outer)
 
 
-def formats() -> list[str]:
+def list_formats() -> list[str]:
     """The names of all formats."""
     return plugins.names("dumps")
 
@@ -136,12 +136,12 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
             such format.
     """
     files = scan(place)
-    format = _checked(format) if format else _detected(place, files)
-    entries = _entries(_module(format), files, hints or DumpHints())
+    format = _require_format(format) if format else _detect_one(place, files)
+    entries = _read_entries(_load_format(format), files, hints or DumpHints())
     if not entries:
         raise InputError(
             f"no tensors in {place} in the format {format}",
-            f"known formats: {', '.join(formats())}",
+            f"known formats: {', '.join(list_formats())}",
             code="recording.no-tensors",
         )
     read = {entry.file for entry in entries}
@@ -153,7 +153,7 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     return Recording(files.root, format, entries, Counter(others))
 
 
-def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEntry, ...]:
+def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEntry, ...]:
     """The tensors; of a damaged file an entry that says why, where others can be read without it.
 
     Raises:
@@ -173,7 +173,9 @@ def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEn
                 raise
             side, _, base = e.file.rpartition("/")
             name = base.rpartition(".")[0] or base
-            lost.append(DumpEntry(e.file, unreadable, "", tensor=name, side=side, missing=e.what))
+            lost.append(
+                DumpEntry(e.file, refuse_reading, "", tensor=name, side=side, missing=e.what)
+            )
             left = replace(left, sizes={n: size for n, size in left.sizes.items() if n != e.file})
 
 
@@ -183,14 +185,16 @@ def detect(place: Path) -> list[str]:
     Raises:
         InputError: it cannot be listed.
     """
-    return _surest(scan(place))
+    return _find_surest(scan(place))
 
 
-def hints_of(graph: Graph, layout: str = "") -> DumpHints:
+def find_hints(graph: Graph, layout: str = "") -> DumpHints:
     """The types and shapes of a model's tensors, declared and inferred; `layout`: of the files."""
     if graph not in _specs:
         types = shape_inference.infer_types(graph)
-        specs = {name: _spec(types.type_of(name)) for name in {**types.declared, **types.inferred}}
+        specs = {
+            name: _make_spec(types.type_of(name)) for name in {**types.declared, **types.inferred}
+        }
         _specs[graph] = {name: spec for name, spec in specs.items() if spec.dtype}
     return DumpHints(_specs[graph], layout)
 
@@ -201,9 +205,9 @@ def write(tensors: Tensors, folder: Path, format: str) -> None:
     Raises:
         UnknownName: no such format. InputError: it cannot be written, or cannot hold one of them.
     """
-    module = _module(_checked(format))
+    module = _load_format(_require_format(format))
     if not hasattr(module, "write"):
-        writers = [name for name in formats() if hasattr(_module(name), "write")]
+        writers = [name for name in list_formats() if hasattr(_load_format(name), "write")]
         raise InputError(
             f"the format {format} is only read",
             f"written are: {', '.join(writers)}",
@@ -213,29 +217,31 @@ def write(tensors: Tensors, folder: Path, format: str) -> None:
     module.write(tensors, folder)
 
 
-def _module(format: str) -> ModuleType:
+def _load_format(format: str) -> ModuleType:
     return plugins.load("dumps", format)
 
 
-def _checked(format: str) -> str:
+def _require_format(format: str) -> str:
     """Raises UnknownName: no such format."""
-    names = formats()
+    names = list_formats()
     if format not in names and not format.endswith(".py"):
         what = f"no dump format '{clean(format)}'; known: {', '.join(names)}"
         raise UnknownName(what, nearest=nearest(format, names), code="recording.unknown-format")
     return format
 
 
-def _surest(files: Files) -> list[str]:
+def _find_surest(files: Files) -> list[str]:
     ranks = (
-        {format: int(_module(format).detect(files)) for format in formats()} if files.sizes else {}
+        {format: int(_load_format(format).detect(files)) for format in list_formats()}
+        if files.sizes
+        else {}
     )
     highest = max(ranks.values(), default=0)
     return [format for format, rank in ranks.items() if rank == highest > 0]
 
 
-def _detected(place: Path, files: Files) -> str:
-    surest = _surest(files)
+def _detect_one(place: Path, files: Files) -> str:
+    surest = _find_surest(files)
     if len(surest) == 1:
         return surest[0]
     if surest:
@@ -262,12 +268,12 @@ def _detected(place: Path, files: Files) -> str:
     )
     raise InputError(
         f"no tensors in {place}: {what}",
-        f"{CHOOSE}, if it is one of {', '.join(formats())}",
+        f"{CHOOSE}, if it is one of {', '.join(list_formats())}",
         code="recording.no-tensors",
     )
 
 
-def _spec(proto: protobuf.TypeProto | None) -> TensorSpec:
+def _make_spec(proto: protobuf.TypeProto | None) -> TensorSpec:
     """Type and shape of a tensor; an empty spec for other kinds of values."""
     if proto is None or not proto.HasField("tensor_type"):
         return TensorSpec()

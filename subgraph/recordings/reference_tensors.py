@@ -29,7 +29,7 @@ def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
     lacking = [n for n in dict.fromkeys(names) if n not in model.values.records[0]]
     batch: list[str] = []
     room = CAPTURE_BYTES
-    for name, size in tensor_sizes(model, lacking) if lacking else ():
+    for name, size in iter_tensor_sizes(model, lacking) if lacking else ():
         if batch and size > room:
             model.values.need(batch, near=True)
             batch = []
@@ -39,16 +39,16 @@ def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
     model.values.need(batch, near=True)
 
 
-def tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+def iter_tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[tuple[str, int]]:
     """(name, bytes) of tensors by the model's types; open dimensions count as 1."""
-    specs = recording.hints_of(model.graph).specs
+    specs = recording.find_hints(model.graph).specs
     for name in names:
         spec = specs.get(name, TensorSpec())
         bits = dtypes.bits_of(spec.dtype or "float32")
         yield name, math.prod(d or 1 for d in spec.shape or ()) * bits // 8
 
 
-def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
+def read_reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
     """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty
     optional).
 
@@ -70,7 +70,7 @@ def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
     return value if isinstance(value, np.ndarray) else None
 
 
-def displaced(reference: Array, before: Array, after: Array) -> Array:
+def displace(reference: Array, before: Array, after: Array) -> Array:
     """The reference, moved by the difference of two recorded values of a tensor, as a share of the
     larger scale.
 
@@ -88,7 +88,7 @@ def displaced(reference: Array, before: Array, after: Array) -> Array:
         return np.where(same, reference, reference + step).astype(reference.dtype)
 
 
-def remoteness(reference: Array, before: Array, after: Array) -> float:
+def measure_remoteness(reference: Array, before: Array, after: Array) -> float:
     """How far one recorded value is from another, as a share of how far that one is from the
     reference; both as root mean squares. Infinite where one of them alone is infinite or NaN
     somewhere."""

@@ -143,7 +143,7 @@ MAX_CASES = 4  # intervals that get a folder
 MAX_SUSPECTS = 12  # of an interval in the document
 
 
-def document(
+def make_document(
     judge: Judge,
     comparisons: Sequence[RunComparison],
     narrowed: RunComparison,
@@ -153,8 +153,8 @@ def document(
     troubles: Mapping[int, str],
 ) -> IntervalDocument:
     """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as
-    `known_troubles` gives them."""
-    runs = run_document.document(judge, comparisons, judge.model.tensors(), criterion, command)
+    `find_known_troubles` gives them."""
+    runs = run_document.make_document(judge, comparisons, judge.model.tensors(), criterion, command)
     return IntervalDocument(
         **vars(runs)
         | {
@@ -162,11 +162,13 @@ def document(
             "model": replace(runs.model, path=str(judge.model.graph.path)),
         },
         narrowed=narrowed.run.name,
-        findings=[_finding(judge.model, narrowed, interval, troubles) for interval in intervals],
+        findings=[
+            _make_finding(judge.model, narrowed, interval, troubles) for interval in intervals
+        ],
     )
 
 
-def _finding(
+def _make_finding(
     model: ReferenceModel,
     comparison: RunComparison,
     interval: Interval,

@@ -264,7 +264,7 @@ def _find_exchanged(holds: Mapping[str, str]) -> list[list[str]]:
     return found
 
 
-def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
+def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
     """What a run recorded of these tensors, laid out as the reference's value is; of each sample
     that holds it."""
     labels = comparison.judge.model.values.labels

@@ -26,9 +26,9 @@ from subgraph.graph.types import declared_type
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import DumpEntry, WrittenNames, same
-from subgraph.recordings.files import filled, natural_order, scan
-from subgraph.recordings.matching.align import CODES, alignments
+from subgraph.recordings.dumps import DumpEntry, WrittenNames, keep_name
+from subgraph.recordings.files import fill_open_dimension, scan, split_numbers
+from subgraph.recordings.matching.align import CODES, iter_alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
@@ -114,7 +114,7 @@ class RecordedRun:
     @property
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
-        return self.recording.plain if self.recording else same
+        return self.recording.plain if self.recording else keep_name
 
     @property
     def has_guessed_shapes(self) -> bool:
@@ -141,7 +141,7 @@ class RecordedRuns:
         """The candidate that recorded the runs; it cannot be run. Without a given precision, the
         coarsest of theirs."""
         claim = reduce(
-            _coarser, (run.precision or claim_of(run) for run in self.runs), PRECISIONS[0]
+            _choose_coarser, (run.precision or find_claim(run) for run in self.runs), PRECISIONS[0]
         )
         name = "+".join(run.name for run in self.runs)
         return Candidate(name, RECORDED, precision=self.precision or claim)
@@ -162,12 +162,12 @@ class RecordedRuns:
             self.candidate, self.feeding, parent, criterion, freeze, stored=False, choice=chosen
         )
         with open_trials(graph, setup, reference) as trials:
-            unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
+            unrounded = dict(ChainMap(*(_find_unrounded(graph, run) for run in self.runs)))
             judge = replace(trials.judge, model=replace(trials.model, unrounded=unrounded))
             yield judge, limit_samples(self.runs, len(judge.model.values.samples))
 
 
-def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
+def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
     """Casts to a narrow type that the module has not from which the model was exported; none of
     another recording."""
     if run.recording is None or not is_of_module(run.recording.folder):
@@ -196,10 +196,10 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     runs = load_runs(options, graph)
     if options.tensor_map:
         check_tensors(graph, options.tensor_map)
-        runs = _mapped(runs, options.tensor_map)
+        runs = _apply_map(runs, options.tensor_map)
     with folders.temporary("subcut-fed") as temporary:  # also removes what a killed run left there
         yield RecordedRuns(
-            runs, _feeding(runs, graph, feeding, options.seeded, temporary), options.precision
+            runs, _make_feeding(runs, graph, feeding, options.seeded, temporary), options.precision
         )
 
 
@@ -211,12 +211,12 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         InputError: the only folder cannot be read, or none can.
     """
     runs: list[RecordedRun] = []
-    for folder, name in zip(options.folders, _names(options), strict=True):
+    for folder, name in zip(options.folders, _choose_names(options), strict=True):
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options.layout, options.format))
             claims = accumulate(
-                map(claim_of, found), _coarser
+                map(find_claim, found), _choose_coarser
             )  # a toolkit's board computes as the simulator before it
             found = [
                 replace(run, precision=said or claim, layout=options.layout)
@@ -246,7 +246,7 @@ def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
     tell.
     """
     recorded = recording.open(
-        folder, format, replace(recording.hints_of(graph, layout), flat_if_misfit=True)
+        folder, format, replace(recording.find_hints(graph, layout), flat_if_misfit=True)
     )
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
@@ -258,7 +258,7 @@ def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
     return replace(recorded, entries=tuple(entries))
 
 
-def _names(options: RecordingOptions) -> list[str]:
+def _choose_names(options: RecordingOptions) -> list[str]:
     """The label of each folder, else its own name; its path where that is another's name.
 
     Raises:
@@ -277,10 +277,10 @@ def _names(options: RecordingOptions) -> list[str]:
     return names
 
 
-def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[RecordedRun]:
+def _apply_map(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[RecordedRun]:
     """The runs with the entries that the user names marked as those tensors."""
     known = dict.fromkeys(
-        name for run in runs for sample in run.samples for e in sample for name in _names_of(e)
+        name for run in runs for sample in run.samples for e in sample for name in _list_names(e)
     )
     ours: dict[str, tuple[str, ...]] = {}
     for tensor, name in tensor_map.items():
@@ -293,17 +293,17 @@ def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[
         ours[name] = (*ours.get(name, ()), tensor)
 
     return [
-        replace(run, samples=tuple(tuple(_marked(e, ours) for e in s) for s in run.samples))
+        replace(run, samples=tuple(tuple(_mark_entry(e, ours) for e in s) for s in run.samples))
         for run in runs
     ]
 
 
-def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
-    meant = next((ours[name] for name in _names_of(entry) if name in ours), ())
+def _mark_entry(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
+    meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
     return replace(entry, originals=meant, mapped=True) if meant else entry
 
 
-def _names_of(entry: DumpEntry) -> tuple[str, ...]:
+def _list_names(entry: DumpEntry) -> tuple[str, ...]:
     """By which a user may call it."""
     return tuple(
         filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem))
@@ -322,12 +322,12 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     for pattern, group in sides.items():
         side = group[0] if len(group) == 1 else pattern
         run_name = name if len(sides) == 1 else f"{name}:{side}"
-        samples = tuple(tuple(entries[side]) for side in sorted(group, key=natural_order))
+        samples = tuple(tuple(entries[side]) for side in sorted(group, key=split_numbers))
         runs.append(RecordedRun(run_name, recorded, samples))
-    return _with_inputs(runs)
+    return _join_inputs(runs)
 
 
-def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
+def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """A run of nothing but inputs is dropped; its entries join every other run."""
     inputs = [
         run for run in runs if all(e.role == "input" for e in chain.from_iterable(run.samples))
@@ -339,7 +339,7 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
         replace(
             run,
             samples=tuple(
-                (*_fed(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)
+                (*_iter_inputs(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)
             ),
         )
         for run in others
@@ -347,7 +347,7 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
 
-def _fed(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
+def _iter_inputs(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
     """The entries that runs of inputs hold for sample `k` of so many; the first ones where they
     hold fewer."""
     for run in inputs:
@@ -370,16 +370,16 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
     return out
 
 
-def _coarser(one: str, other: str) -> str:
+def _choose_coarser(one: str, other: str) -> str:
     return max(one, other, key=PRECISIONS.index)
 
 
-def claim_of(run: RecordedRun) -> str:
+def find_claim(run: RecordedRun) -> str:
     """What the recording says, else int8 where names or types say it, else the precision of the
     coarsest float."""
     entries = list(chain.from_iterable(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
-        return reduce(_coarser, computed)
+        return reduce(_choose_coarser, computed)
     if any(
         e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES
         for e in entries
@@ -398,12 +398,12 @@ def claim_of(run: RecordedRun) -> str:
 # ------------------------------------------------------------ inputs
 
 
-def _feeding(
+def _make_feeding(
     runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded: bool, folder: Path
 ) -> Feeding:
     if feeding.inputs or seeded:
         return feeding
-    samples = _recorded_inputs(runs, graph)
+    samples = _find_recorded_inputs(runs, graph)
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
         what = (
@@ -423,10 +423,12 @@ def _feeding(
     return replace(feeding, inputs=tuple(names), records=records)
 
 
-def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
+def _find_recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
     """Per sample, the entries of the model's inputs; of the run that holds most of them."""
     found = [
-        [_inputs(run, entries, graph) for entries in run.samples] for run in runs if run.samples
+        [_match_inputs(run, entries, graph) for entries in run.samples]
+        for run in runs
+        if run.samples
     ]
     return max(
         (samples for samples in found if all(samples)),
@@ -435,7 +437,9 @@ def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str
     )
 
 
-def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
+def _match_inputs(
+    run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph
+) -> dict[str, DumpEntry]:
     """By name; or by number, as in ONNX's input_0.pb."""
     written = WrittenNames(graph.inputs, run.plain)
     numbered = list(graph.inputs)
@@ -470,23 +474,23 @@ def _save_inputs(
         place = folder / f"sample_{k}"
         place.mkdir()
         for name, entry in sample.items():
-            array = _declared(entry, graph, name, channels_last)
+            array = _read_as_declared(entry, graph, name, channels_last)
             records[k][name] = save(name, array, type_of(array), place, stems[name]).within(
                 str(place)
             )
     return tuple(records)
 
 
-def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:
+def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:
     """An input in the type and layout that the model declares."""
     array = entry.read()
     _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
-        shape = filled(known, array.size)
+        shape = fill_open_dimension(known, array.size)
         ways = (
-            alignments(array.shape, shape, entry.guessed, channels_last)
+            iter_alignments(array.shape, shape, entry.guessed, channels_last)
             if shape is not None
             else ()
         )
@@ -506,7 +510,7 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
     return array
 
 
-def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
+def choose_device_run(runs: Sequence[RecordedRun]) -> RecordedRun:
     """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of
     several the last."""
     candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(

@@ -21,7 +21,7 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
 from subgraph.recordings.matching.match import match_sample
 from subgraph.recordings.matching.matched import EXACT
-from subgraph.recordings.reference_tensors import capture_tensors, reference_value
+from subgraph.recordings.reference_tensors import capture_tensors, read_reference_value
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
@@ -33,7 +33,7 @@ MAX_SECONDS = 60.0  # that misreadings may take
 FIRST = 8  # tensors behind an input, among which entries of unknown names are looked for
 
 
-def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
+def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
     """The recorded tensors behind an input that are computed from it through none that is
     recorded."""
 
@@ -67,7 +67,7 @@ def find_misread_input(
         else {}
     )
     for name in graph.inputs:
-        wrong = [n for n in first_recorded(graph, name, matches) if rows[n].failing]
+        wrong = [n for n in find_first_recorded(graph, name, matches) if rows[n].failing]
         if matches and not wrong:
             continue
         distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(
@@ -76,14 +76,14 @@ def find_misread_input(
         for misread in takewhile(
             lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])
         ):
-            far = _distance(feed_misread(judge, misread), run, distances)
+            far = _measure_distance(feed_misread(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
                 return misread
     return best[1]
 
 
-def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
+def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
     """The mean distance of some entries from the reference, infinite unless each is far nearer than
     `before`.
 
@@ -91,7 +91,7 @@ def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float])
     """
     known = any(map(math.isfinite, before.values()))
     try:
-        if not known and not _may_hold(judge.model, list(before)):
+        if not known and not _can_hold(judge.model, list(before)):
             return math.inf
         matches = match_sample(judge, replace(run, samples=(tuple(before),))).matches.values()
     except (InputError, ModelError, WorkerDied):
@@ -105,11 +105,11 @@ def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float])
     return sum(distances.values()) / len(distances) if nearer else math.inf
 
 
-def _may_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
+def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     """May one of the entries hold one of the first tensors, in any order of its numbers?"""
     first = model.tensors()[:FIRST]
     capture_tensors(model, first)
-    values = ((n, reference_value(model, n, 0)) for n in first)
+    values = ((n, read_reference_value(model, n, 0)) for n in first)
     sums = BlockSums(
         (n, value) for n, value in values if value is not None and value.dtype.kind == "f"
     )

@@ -14,9 +14,9 @@ import pytest
 from fixtures import device
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.recordings.departure import compare_runs, to_narrow
-from subgraph.recordings.document import document
-from subgraph.recordings.reference_tensors import displaced, remoteness
+from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
+from subgraph.recordings.document import make_document
+from subgraph.recordings.reference_tensors import displace, measure_remoteness
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.results.recorded import RecordedDocument
 from subgraph.runtime.inputs import Feeding
@@ -81,8 +81,8 @@ def told(
         ):
             compared = compare_runs(judge, runs)
             return (
-                document(judge, compared, judge.model.tensors(), "noise"),
-                to_narrow(compared).run.name,
+                make_document(judge, compared, judge.model.tensors(), "noise"),
+                choose_run_to_narrow(compared).run.name,
             )
 
     return tell
@@ -193,18 +193,18 @@ def test_displaced(scale: float) -> None:
     reference = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     before = np.array([np.nan, 8.0, np.inf, 2.0], np.float32) * np.float32(scale)
     after = np.array([np.nan, 8.0, np.inf, 4.0], np.float32) * np.float32(scale)
-    assert displaced(reference, before, after).tolist() == [1.0, 2.0, 3.0, 5.0]
-    assert np.isnan(displaced(reference, reference, np.full(4, np.nan, np.float32))).all()
+    assert displace(reference, before, after).tolist() == [1.0, 2.0, 3.0, 5.0]
+    assert np.isnan(displace(reference, reference, np.full(4, np.nan, np.float32))).all()
 
 
 def test_remoteness() -> None:
     reference = np.zeros(4, np.float32)
     before = np.array([3, np.nan, 0, 4], np.float32)
     after = np.array([3, np.nan, 0, 5], np.float32)
-    assert remoteness(reference, before, after) == pytest.approx(0.2)
-    assert remoteness(reference, before, reference) == np.inf, "the NaN is gone"
-    assert remoteness(reference, reference, reference) == 0.0
-    assert remoteness(reference, reference, after) == np.inf
+    assert measure_remoteness(reference, before, after) == pytest.approx(0.2)
+    assert measure_remoteness(reference, before, reference) == np.inf, "the NaN is gone"
+    assert measure_remoteness(reference, reference, reference) == 0.0
+    assert measure_remoteness(reference, reference, after) == np.inf
 
 
 def test_labels_and_precisions_of_each(

@@ -42,8 +42,6 @@ from subgraph.recordings.dumps import (
     TensorSpec,
     WrittenNames,
     _ascend,
-    _atc,
-    _text,
 )
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
@@ -110,7 +108,7 @@ def values(found: recording.Recording, side: str = "") -> dict[str, Array]:
 
 def dump(head: dict[str, Any], data: bytes, length: int | None = None) -> bytes:
     """An Ascend file: header and blobs."""
-    message = _ascend.message()(version="2.0", op_name=head.get("op_name", "conv1"))
+    message = _ascend.make_message_class()(version="2.0", op_name=head.get("op_name", "conv1"))
     for k, (role, fields) in enumerate(head["blobs"]):
         one = getattr(message, role).add(
             data_type=fields.get("type", 1), format=fields.get("format", 2), size=fields["size"]
@@ -302,7 +300,7 @@ def test_mnn() -> None:
 
     found = values(recording.open(OURS / "mnn"))
     assert found["data"].shape == (1, 3, 16, 16) and found["logits"].shape == (5,)
-    known = recording.hints_of(graph.load(OURS / "mnn/test.onnx"))
+    known = recording.find_hints(graph.load(OURS / "mnn/test.onnx"))
     shaped = {e.name: e.read() for e in recording.open(OURS / "mnn", hints=known)}
     session = onnxruntime.InferenceSession(
         OURS / "mnn/test.onnx", providers=["CPUExecutionProvider"]
@@ -409,8 +407,8 @@ def test_ascend() -> None:
 
 def test_ascend_fused_ops() -> None:
     folder = sample("ascend/om_model.json").parent
-    origins = _atc.origins(scan(folder))
-    assert origins["trans_Cast_0", 0] == _atc.Origin("boxes_all", 0, (), (1000, 80, 4), "NCHW")
+    origins = _ascend.read_origins(scan(folder))
+    assert origins["trans_Cast_0", 0] == _ascend.Origin("boxes_all", 0, (), (1000, 80, 4), "NCHW")
     gather = origins["PartitionedCall_Gather_1221_gatherv2_3", 0]
     assert (gather.name, gather.fused, gather.shape) == ("Gather_1221", ("Gather_1221",), (100,))
     assert origins["BatchMultiClassNMS_1203", 3].shape == (1, 8)
@@ -587,7 +585,7 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     ONE.transpose(0, 2, 3, 1).tofile(tmp_path / "d/x.bin")
     ONE.astype(np.float16).tofile(tmp_path / "d/y.raw")
-    known = recording.hints_of(graph.load(tmp_path / "m.onnx"), "NHWC")
+    known = recording.find_hints(graph.load(tmp_path / "m.onnx"), "NHWC")
     x, y = recording.open(tmp_path / "d", hints=known)
     assert np.array_equal(x.read(), ONE)
     assert has_line(y.missing, "48 bytes", "float32, 1×2×3×4")
@@ -596,7 +594,8 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     entry = next(
         iter(
             recording.open(
-                tmp_path / "d", hints=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")
+                tmp_path / "d",
+                hints=recording.find_hints(graph.load(tmp_path / "m.onnx"), "NC1HWC0"),
             )
         )
     )
@@ -893,15 +892,15 @@ def test_text_that_is_numbers(tmp_path: Path) -> None:
     files = scan(tmp_path)
     assert [_text.is_numeric(files, n) for n in texts] == [True, False, False, False, True]
     assert np.array_equal(
-        _text.values(files, "a.txt", "float32"),
+        _text.read_values(files, "a.txt", "float32"),
         np.array([1.5, np.nan, np.nan, np.inf, np.inf], np.float32),
         equal_nan=True,
     )
     assert [e.dtype for e in recording.open(tmp_path)] == ["float32", "int64"]
     with pytest.raises(InputError):
-        _text.values(files, "e.txt", "uint8")
+        _text.read_values(files, "e.txt", "uint8")
     (tmp_path / "long.txt").write_text("0.125\n" * 400_000)
-    assert _text.values(scan(tmp_path), "long.txt", "float32").tolist() == [0.125] * 400_000
+    assert _text.read_values(scan(tmp_path), "long.txt", "float32").tolist() == [0.125] * 400_000
 
 
 def test_none_is_the_least() -> None:

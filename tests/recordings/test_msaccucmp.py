@@ -22,10 +22,10 @@ from subgraph.recordings.msaccucmp import (
     REASON,
     AccuracyRow,
     advise,
-    beyond,
-    cells,
+    format_cells,
+    has_overflow,
+    is_precision_error,
     measure,
-    overflows,
 )
 from subgraph.text import FORMULA
 from tests.helpers.examples import examples
@@ -80,7 +80,7 @@ def test_any_two_arrays_have_ten_cells(pairs: list[tuple[float, float]], dtype: 
     assert kept == (x.tobytes(), y.tobytes())
     shown = values[COSINE]
     assert isinstance(shown, float) and not shown > 1
-    assert beyond(values) in (True, False)
+    assert is_precision_error(values) in (True, False)
 
 
 def test_zeros_are_as_in_msaccucmp() -> None:
@@ -139,20 +139,22 @@ GOOD: dict[str, float | str] = {
 
 
 def test_limit_itself_is_not_beyond() -> None:
-    assert not beyond(GOOD)
+    assert not is_precision_error(GOOD)
     for name, value in GOOD.items():
         sign = -1 if name == COSINE else 1
-        assert beyond({**GOOD, name: float(value) + sign * 2e-6}), name
-        assert not beyond({**GOOD, name: float(value) + sign * 4e-7}), (
+        assert is_precision_error({**GOOD, name: float(value) + sign * 2e-6}), name
+        assert not is_precision_error({**GOOD, name: float(value) + sign * 4e-7}), (
             "six decimals are all that is known"
         )
 
 
 def test_nan_is_not_beyond() -> None:
-    assert not beyond({})
-    assert not any(beyond({**GOOD, name: NAN}) for name in GOOD)
-    assert not beyond({**GOOD, COSINE: NAN, "RootMeanSquareError": 100.0})
-    assert beyond({**GOOD, "KullbackLeiblerDivergence": NAN, "RootMeanSquareError": INF})
+    assert not is_precision_error({})
+    assert not any(is_precision_error({**GOOD, name: NAN}) for name in GOOD)
+    assert not is_precision_error({**GOOD, COSINE: NAN, "RootMeanSquareError": 100.0})
+    assert is_precision_error(
+        {**GOOD, "KullbackLeiblerDivergence": NAN, "RootMeanSquareError": INF}
+    )
 
 
 LINE = AccuracyRow(
@@ -171,17 +173,18 @@ LINE = AccuracyRow(
 
 def row(line: AccuracyRow) -> dict[str, str]:
     """DataType and Address occur twice: the last ones stay."""
-    return dict(zip(HEAD, cells(line), strict=True))
+    return dict(zip(HEAD, format_cells(line), strict=True))
 
 
 def test_row_has_the_columns_of_the_head() -> None:
     assert len(HEAD) == 25 and HEAD.count("DataType") == HEAD.count("Address") == 2
     assert HEAD[11:21] == ALGORITHMS
     assert (
-        cells(LINE)[:11] == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
+        format_cells(LINE)[:11]
+        == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
     )
-    assert cells(LINE)[11:13] == ["0.989949", "1.000000"]
-    assert cells(LINE)[21:] == ["", "NO", "NO", "YES"]
+    assert format_cells(LINE)[11:13] == ["0.989949", "1.000000"]
+    assert format_cells(LINE)[21:] == ["", "NO", "NO", "YES"]
     assert row(LINE)["StandardDeviation"] == "(1.500;0.500),(2.000;1.000)"
 
 
@@ -189,8 +192,8 @@ def test_op_of_the_device_alone_has_nan_cells() -> None:
     line = AccuracyRow(
         5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor"
     )
-    assert cells(line)[9:21] == ["NaN"] * 12
-    reason, *flags = cells(line)[21:]
+    assert format_cells(line)[9:21] == ["NaN"] * 12
+    reason, *flags = format_cells(line)[21:]
     assert has_line(reason, "no golden")
     assert flags == ["YES", "NO", "NO"]
 
@@ -212,7 +215,7 @@ def test_no_name_starts_a_formula(name: str) -> None:
     line = replace(
         LINE, op_type=name, mine=name, golden=name, tensor_index=f"{name}:output:0", reason=name
     )
-    shown = cells(line)
+    shown = format_cells(line)
     assert not any(cell.startswith(FORMULA) for cell in shown)
     assert sum(cell.startswith("'") for cell in shown) == 5
 
@@ -237,7 +240,7 @@ def test_any_row_is_read_back(
     pairs: list[tuple[float, float]],
 ) -> None:
     values = found(*zip(*pairs, strict=True))
-    made = cells(
+    made = format_cells(
         AccuracyRow(0, name, name, name, name, name, name, shape, overflow, values, reason)
     )
     out = io.StringIO()
@@ -262,8 +265,10 @@ def test_float16_overflows_at_its_largest_number() -> None:
         ([NAN, 1.0], False),
         ([NAN, INF], False),
     ):
-        assert overflows(np.array(values, np.float16), "float16") is over, values
-    assert not overflows(np.array([1e9]), "float32") and not overflows(np.array([INF]), "bfloat16")
+        assert has_overflow(np.array(values, np.float16), "float16") is over, values
+    assert not has_overflow(np.array([1e9]), "float32") and not has_overflow(
+        np.array([INF]), "bfloat16"
+    )
 
 
 def lines(*cosines: float) -> list[AccuracyRow]:

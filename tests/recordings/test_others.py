@@ -30,8 +30,8 @@ from subgraph.errors import InputError
 from subgraph.graph.graph import load
 from subgraph.recordings import interval, recording, runs
 from subgraph.recordings.compare import compare_run
-from subgraph.recordings.document import exit_code
-from subgraph.recordings.matching.align import alignments, foldings
+from subgraph.recordings.document import choose_exit_code
+from subgraph.recordings.matching.align import iter_alignments, iter_foldings
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.matching.names import ModelNames
 from subgraph.recordings.run_comparison import RunComparison
@@ -142,13 +142,16 @@ def test_axes_that_a_toolkit_adds_or_folds() -> None:
     value = np.arange(60.0).reshape(1, 3, 20)
     turned = value.transpose(2, 1, 0)[None]
     assert any(
-        np.array_equal(way.apply(turned), value) for way in alignments(turned.shape, (1, 3, 20))
+        np.array_equal(way.apply(turned), value)
+        for way in iter_alignments(turned.shape, (1, 3, 20))
     )
     head = np.arange(120.0).reshape(3, 4, 10)
     joined = head.transpose(1, 0, 2).reshape(1, 12, 1, 10)
-    assert any(np.array_equal(way.apply(joined), head) for way in foldings(joined.size, head.shape))
+    assert any(
+        np.array_equal(way.apply(joined), head) for way in iter_foldings(joined.size, head.shape)
+    )
     blocks = np.zeros((1, 2, 5, 6, 16))
-    assert [way.apply(blocks).shape for way in alignments(blocks.shape, (1, 24, 5, 6))] == [
+    assert [way.apply(blocks).shape for way in iter_alignments(blocks.shape, (1, 24, 5, 6))] == [
         (1, 24, 5, 6)
     ]
 
@@ -162,7 +165,9 @@ def test_rknn_matches_nearly_all_and_the_interval_is_small(
 ) -> None:
     healthy = compared(others / "vit", "vit.onnx", fed=False).run
     assert (
-        len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
+        len(healthy.matched[0].matches) >= 35
+        and not healthy.failing
+        and choose_exit_code([healthy]) == 0
     )
     faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
     assert len(faulty.run.matched[0].matches) >= 35
@@ -234,7 +239,7 @@ def test_additional_files_of_a_tool_are_ignored(
     assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {
         f"the weight {n}" for n in weights if weights[n].ndim == 4
     }
-    assert not run.notes and exit_code([run]) == 0
+    assert not run.notes and choose_exit_code([run]) == 0
 
 
 @pytest.mark.slow
@@ -286,7 +291,7 @@ def test_one_value_under_two_names(
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
     (left,) = found.run.left_out(Reason.NOTHING)
     assert has_line(left.why, "copy", "/stem/Conv_output_0")
-    assert exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
+    assert choose_exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
 
 
 @pytest.mark.slow
@@ -494,7 +499,7 @@ def test_node_dumps_of_onnxruntime_say_the_tensors_names(tmp_path: Path) -> None
 
 def test_horizon_layers_are_exported(others: Path) -> None:
     found = recording.open(
-        others / "horizon", hints=recording.hints_of(load(others / "resnet.onnx"))
+        others / "horizon", hints=recording.find_hints(load(others / "resnet.onnx"))
     )
     assert sorted(e.role for e in found) == ["input", "output", "output"]
     assert all(e.read().size for e in found)

@@ -542,7 +542,7 @@ def test_recording_and_lint_are_weights_of_the_search(
         recorded.open_judge(graph, reference, here / "out") as (judge, runs),
     ):
         seen = [compare.compare_run(judge, run) for run in runs]
-        weights = interval.node_weights(graph, interval.interval_weights(seen))
+        weights = interval.weigh_nodes(graph, interval.weigh_intervals(seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
 
@@ -665,7 +665,7 @@ def seen_in(
         then()
         found = compare.compare_run(judge, runs[0])
         places = [one.region.nodes for one in interval.find_intervals(found)]
-    return found, contrast.exit_code([found]), places
+    return found, contrast.choose_exit_code([found]), places
 
 
 def cube(*ops: str, names: Sequence[str] = ()) -> onnx.ModelProto:

@@ -17,8 +17,8 @@ from subgraph.errors import UnknownName
 from subgraph.graph.graph import load
 from subgraph.recordings import interval
 from subgraph.recordings.compare import compare_run
-from subgraph.recordings.document import exit_code
-from subgraph.recordings.run_comparison import RunComparison, value_pairs
+from subgraph.recordings.document import choose_exit_code
+from subgraph.recordings.run_comparison import RunComparison, iter_value_pairs
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -122,7 +122,7 @@ def test_misread_input_is_named_and_no_node_blamed(
     recorded(tmp_path, MISREAD[how](image()))
     found, places = seen(reference, tmp_path)
     assert has_line(found.wrong_input, "input", how) and places == [] and not found.failing
-    assert exit_code([found]) == 1
+    assert choose_exit_code([found]) == 1
 
 
 def test_saved_values_are_those_compared(tmp_path: Path, reference: Reference) -> None:
@@ -133,7 +133,7 @@ def test_saved_values_are_those_compared(tmp_path: Path, reference: Reference) -
         tmp_path,
         then=lambda found: [
             np.testing.assert_allclose(pair.given, pair.reference, atol=1e-4)
-            for pair in value_pairs(found, NAMES)
+            for pair in iter_value_pairs(found, NAMES)
         ],
     )
     assert found.wrong_input
@@ -173,7 +173,7 @@ def test_without_the_model_s_output_nothing_agrees(tmp_path: Path, reference: Re
     (tmp_path / "dump/out.npy").unlink()
     (tmp_path / "dump/other.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
-    assert exit_code([found]) == 5 and not found.failing
+    assert choose_exit_code([found]) == 5 and not found.failing
     assert len(found.notes) == 2
     assert has_line(found.notes, "3 of 4", "output out", "not")
     assert has_line(found.notes, "1 .dat")
@@ -188,7 +188,7 @@ def test_where_most_files_are_of_no_known_kind_nothing_agrees(
     for k in range(5):
         (tmp_path / f"dump/{k}.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
-    assert exit_code([found]) == 5 and has_line(found.notes[0], "1 of 6")
+    assert choose_exit_code([found]) == 5 and has_line(found.notes[0], "1 of 6")
 
 
 # ------------------------------------------------------------ given names

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.files import possible
+from subgraph.recordings.files import is_possible_shape
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
@@ -217,7 +217,7 @@ class DumpEntry:
                 f"cannot read {self.name} in {self.file}: {self.missing}",
                 code="recording.unreadable",
             )
-        if not possible(self.original_shape or ()):
+        if not is_possible_shape(self.original_shape or ()):
             raise InputError(
                 f"cannot read {self.file}: no tensor has the shape"
                 f" {list(self.original_shape or ())}",
@@ -235,12 +235,12 @@ class DumpEntry:
             ) from e
 
 
-def same(name: str) -> str:
+def keep_name(name: str) -> str:
     """The `plain` of a format that keeps names."""
     return name
 
 
-def unreadable() -> Array:
+def refuse_reading() -> Array:
     """The `load` of an entry that cannot be read."""
     raise AssertionError("an entry that cannot be read is not loaded")
 
@@ -251,17 +251,17 @@ def parse_pairs(text: str) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def dtype_of(array_dtype: np.dtype[Any]) -> str:
+def find_element_type(array_dtype: np.dtype[Any]) -> str:
     """ONNX's element type by numpy's or ml_dtypes' name; "" if ONNX has none.
 
-    >>> dtype_of(np.dtype(">f4")), dtype_of(np.dtype("S3"))
+    >>> find_element_type(np.dtype(">f4")), find_element_type(np.dtype("S3"))
     ('float32', '')
     """
     name = "string" if array_dtype.kind == "U" else array_dtype.name
     return name if name in dtypes.TYPE_NUMBERS else ""
 
 
-def checked_arrays(
+def iter_checked_arrays(
     tensors: Tensors, holds: Collection[str], what: str, hint: str = ""
 ) -> Iterator[tuple[str, str, Array]]:
     """(name, element type, array) of the tensors to write.
@@ -272,7 +272,7 @@ def checked_arrays(
     """
     for name, value in tensors.items():
         array = np.asarray(value)
-        dtype = "string" if array.dtype.kind == "O" else dtype_of(array.dtype)
+        dtype = "string" if array.dtype.kind == "O" else find_element_type(array.dtype)
         if value is None or isinstance(value, list) or dtype not in holds:
             raise InputError(f"{name}: {what}", hint, code="recording.unwritable-type")
         yield name, dtype, array

@@ -69,7 +69,7 @@ _FIELD = re.compile(r"(?P<name>\w+)=(?P<number>\d+):(?P<kind>\w+)(?P<repeated>\*
 
 
 @cache
-def message() -> Any:
+def make_message_class() -> Any:
     """The class of DumpData, built from the schema above."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -94,7 +94,7 @@ def message() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("subcut.dump.DumpData"))
 
 
-def real_names(files: Files) -> dict[str, str]:
+def read_real_names(files: Files) -> dict[str, str]:
     """File -> the name that it would have, from mapping.csv, which lists the names that were too
     long (`hash,name`)."""
     names = {}
@@ -144,35 +144,35 @@ def plain(name: str) -> str:
     return re.sub(r"[/.\\: ]", "_", name)
 
 
-def origins(files: Files) -> dict[tuple[str, int], Origin]:
+def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged
     ones are ignored."""
     out: dict[tuple[str, int], Origin] = {}
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
             continue
-        for op in _ops(files.maybe_json(file)):
-            attributes = _attributes(op)
-            for k, output in enumerate(_dicts(op.get("output_desc"))):
-                out[plain(str(op.get("name", ""))), k] = _origin(
-                    op, attributes, k, _attributes(output)
+        for op in _iter_ops(files.maybe_json(file)):
+            attributes = _parse_attributes(op)
+            for k, output in enumerate(_filter_dicts(op.get("output_desc"))):
+                out[plain(str(op.get("name", ""))), k] = _parse_origin(
+                    op, attributes, k, _parse_attributes(output)
                 )
     return out
 
 
-def _ops(data: Any) -> Iterator[dict[str, Any]]:
-    for graph in _dicts(data.get("graph") if isinstance(data, dict) else None):
-        yield from _dicts(graph.get("op"))
+def _iter_ops(data: Any) -> Iterator[dict[str, Any]]:
+    for graph in _filter_dicts(data.get("graph") if isinstance(data, dict) else None):
+        yield from _filter_dicts(graph.get("op"))
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def _filter_dicts(value: Any) -> list[dict[str, Any]]:
     return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
-def _attributes(item: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_attributes(item: Mapping[str, Any]) -> dict[str, Any]:
     """[{key, value: {s|i|b|list}}] as a plain mapping."""
     attributes = {}
-    for pair in _dicts(item.get("attr")):
+    for pair in _filter_dicts(item.get("attr")):
         value = pair.get("value")
         if isinstance(value, dict):
             attributes[str(pair.get("key"))] = (
@@ -181,21 +181,23 @@ def _attributes(item: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _origin(
+def _parse_origin(
     op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: Mapping[str, Any]
 ) -> Origin:
     """`of_op`, `of_output`: the attributes of an op and of its output `k`."""
     listed = of_op.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the
     # compiler.
-    fused = (str(op.get("name", "")),) if listed is None else tuple(map(str, _list(listed, "s")))
+    fused = (
+        (str(op.get("name", "")),) if listed is None else tuple(map(str, _get_list(listed, "s")))
+    )
     name = of_output.get("_datadump_origin_name")
     if name is None:
         name = fused[0] if len(fused) == 1 and op.get("type") not in CONSTANT else ""
     index = of_output.get("_datadump_origin_output_index")
     layout = of_output.get("_datadump_origin_format") or of_output.get("origin_format") or ""
     shape = of_output.get("origin_shape")
-    dims = _list(shape, "i")
+    dims = _get_list(shape, "i")
     sizes = tuple(d for d in dims if isinstance(d, int) and d >= 0)
     known = (
         bool(shape)
@@ -211,6 +213,6 @@ def _origin(
     )
 
 
-def _list(value: Any, key: str) -> list[Any]:
+def _get_list(value: Any, key: str) -> list[Any]:
     items = value.get(key) if isinstance(value, dict) else None
     return items if isinstance(items, list) else []

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from subgraph.recordings.dumps import DumpEntry, DumpHints, dtype_of
-from subgraph.recordings.files import Files, possible
+from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type
+from subgraph.recordings.files import Files, is_possible_shape
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
 from subgraph.types import Array, Shape
@@ -42,7 +42,7 @@ class Header:
     @property
     def element_type(self) -> str:
         """ONNX's element type; "" if ONNX has none."""
-        return dtype_of(self.dtype)
+        return find_element_type(self.dtype)
 
     def entry(self, file: str, load: Callable[[], Array], dtype: str, **parts: Any) -> DumpEntry:
         """Return the entry of an array with this header, which is read as `dtype`."""
@@ -74,7 +74,7 @@ def parse(data: bytes, size: int) -> Header:
         raise BadHeader(f"no .npy: {e}") from e
     if dtype.hasobject or dtype.names is not None:
         raise BadHeader("it holds Python objects or records, which are not read")
-    if not possible(shape) or not dtype.itemsize:
+    if not is_possible_shape(shape) or not dtype.itemsize:
         raise BadHeader(f"its header says shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
@@ -96,18 +96,20 @@ def read_header(files: Files, name: str) -> Header:
         raise files.damaged(name, e) from e
 
 
-def loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
+def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
     """A function that reads the array of a file, as `dtype` if the file holds raw bits of that
     type."""
 
     def load() -> Array:
         header = read_header(files, name)
-        return native(header.array(files.mapped(name, header.offset, header.nbytes)), dtype)
+        return convert_to_native(
+            header.array(files.mapped(name, header.offset, header.nbytes)), dtype
+        )
 
     return load
 
 
-def native(array: Array, dtype: str) -> Array:
+def convert_to_native(array: Array, dtype: str) -> Array:
     """The array in this machine's byte order; as bf16, fp8 … if its elements are raw bits of that
     type."""
     if dtype == "string":
@@ -124,7 +126,7 @@ def plain(name: str) -> str:
     return re.sub(r"[/\\.: ]", "_", name).strip("_")
 
 
-def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEntry:
+def make_entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEntry:
     """The entry of a .npy: a golden file names node and output, any other the tensor.
 
     `dtype`: the type whose raw bits the file holds; if "", the hints may say it.
@@ -133,8 +135,8 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     side, _, base = stem.rpartition("/")
     header = read_header(files, name)
     stored = header.element_type
-    dtype = dtype or _type_of_bits(stored, hints.find(base, plain).dtype) or stored
-    entry = header.entry(name, loader(files, name, dtype), dtype, side=side, stem=stem)
+    dtype = dtype or _find_type_of_bits(stored, hints.find(base, plain).dtype) or stored
+    entry = header.entry(name, make_loader(files, name, dtype), dtype, side=side, stem=stem)
     golden = _GOLDEN.fullmatch(base)
     return (
         replace(entry, node=golden["node"], index=int(golden["index"]))
@@ -143,7 +145,7 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     )
 
 
-def _type_of_bits(stored: str, hinted: str) -> str:
+def _find_type_of_bits(stored: str, hinted: str) -> str:
     """The hinted type if numpy lacks it and the file holds its raw bits; else ""."""
     width = dtypes.bits_of(hinted) if hinted in NOT_NUMPY else 0
     return hinted if stored == f"uint{max(width, 8)}" and hinted in NOT_NUMPY else ""

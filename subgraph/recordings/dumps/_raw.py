@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
-from subgraph.recordings.files import Files, filled
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, refuse_reading
+from subgraph.recordings.files import Files, fill_open_dimension
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
@@ -24,7 +24,7 @@ BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
 _HINT = "say type and shape in a manifest.json beside it, or give the model"
 
 
-def nbytes(dtype: str, count: int) -> int:
+def count_bytes(dtype: str, count: int) -> int:
     """Bytes of so many elements, packed."""
     return math.ceil(count * dtypes.bits_of(dtype) / 8)
 
@@ -36,49 +36,57 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
         InputError: the file does not have as many bytes.
     """
     count = math.prod(shape)
-    data = files.mapped(name, offset, nbytes(dtype, count))
+    data = files.mapped(name, offset, count_bytes(dtype, count))
     flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))
     return files.shaped(name, flat, shape)
 
 
-def entry(
+def make_entry(
     files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = ""
 ) -> DumpEntry:
     """The entry of a headerless file, without names; `default`: the type that the tool writes if
     nothing is said."""
-    return replace(_entry(files, name, spec, hints, default), scale=spec.scale)
+    return replace(_make_entry(files, name, spec, hints, default), scale=spec.scale)
 
 
-def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str) -> DumpEntry:
+def _make_entry(
+    files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str
+) -> DumpEntry:
     layout = layouts.named(spec.layout or hints.layout)
     if spec.aligned:
-        return _padded(files, name, spec, layout, spec.aligned)
+        return _make_padded_entry(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
     for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
-        shape, stored = _as_stored(spec, dtype, size) or fit_size(spec.shape, dtype, size, layout)
+        shape, stored = _find_stored_shape(spec, dtype, size) or fit_size(
+            spec.shape, dtype, size, layout
+        )
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
             guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
             return DumpEntry(
                 name, load, dtype, stored, layout, original_shape=shape, guessed=guessed
             )
-    unshaped = _unshaped(files, name, spec, default, size)
+    unshaped = _make_flat_entry(files, name, spec, default, size)
     if unshaped.missing and spec.guessed and hints.flat_if_misfit:
-        flat = _unshaped(files, name, TensorSpec(spec.dtype), default, size)
+        flat = _make_flat_entry(files, name, TensorSpec(spec.dtype), default, size)
         return unshaped if flat.missing else replace(flat, guessed=True)
     return unshaped
 
 
-def _as_stored(spec: TensorSpec, dtype: str, size: int) -> tuple[Shape, Shape] | None:
+def _find_stored_shape(spec: TensorSpec, dtype: str, size: int) -> tuple[Shape, Shape] | None:
     """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
     shape = spec.closed_shape
     stored = spec.stored
     return (
-        (shape, stored) if shape and stored and nbytes(dtype, math.prod(stored)) == size else None
+        (shape, stored)
+        if shape and stored and count_bytes(dtype, math.prod(stored)) == size
+        else None
     )
 
 
-def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int) -> DumpEntry:
+def _make_flat_entry(
+    files: Files, name: str, spec: TensorSpec, default: str, size: int
+) -> DumpEntry:
     """A flat array if the type is known and no shape contradicts; else an entry that cannot be
     read."""
     dtype = default or spec.dtype
@@ -92,7 +100,7 @@ def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int
             f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
         )
         missing = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
-        return DumpEntry(name, unreadable, dtype, missing=missing)
+        return DumpEntry(name, refuse_reading, dtype, missing=missing)
     count = size * 8 // dtypes.bits_of(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
     return DumpEntry(name, load, dtype, (count,), note=NO_SHAPE)
@@ -108,23 +116,25 @@ def fit_size(
     """
     if dims is None:
         return (), None
-    shape = filled(dims, size * 8 // dtypes.bits_of(dtype))
+    shape = fill_open_dimension(dims, size * 8 // dtypes.bits_of(dtype))
     if shape is None or min(shape, default=0) < 0:
         return (), None
     for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):
         stored = layouts.stored_shape(shape, layout, c0)
-        if nbytes(dtype, math.prod(stored)) == size:
+        if count_bytes(dtype, math.prod(stored)) == size:
             return shape, stored
     return (), None
 
 
-def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: Shape) -> DumpEntry:
+def _make_padded_entry(
+    files: Files, name: str, spec: TensorSpec, layout: str, aligned: Shape
+) -> DumpEntry:
     """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the
     padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
         missing = f"padded rows of no known type and shape; {_HINT}"
-        return DumpEntry(name, unreadable, spec.dtype, missing=missing)
+        return DumpEntry(name, refuse_reading, spec.dtype, missing=missing)
 
     def load() -> Array:
         if len(aligned) != len(shape) or any(
@@ -138,7 +148,7 @@ def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: Sha
     return DumpEntry(name, load, spec.dtype, shape, layout)
 
 
-def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
+def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     """File -> (tensor, its spec), from the folder's manifest: a user's list of "tensors", or one of
     subcut's own.
 
@@ -149,8 +159,10 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     if not isinstance(data, dict):
         return {}
     try:
-        items = [(i, _spec) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())]
-        items += [(i, _exported) for i in data.get("exported", ())]
+        items = [
+            (i, _parse_spec) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())
+        ]
+        items += [(i, _parse_exported_spec) for i in data.get("exported", ())]
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
         return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
@@ -159,7 +171,7 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
         ) from e
 
 
-def _spec(item: dict[str, Any]) -> TensorSpec:
+def _parse_spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
@@ -171,28 +183,33 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     if item.get("shape") is not None:
         shape = tuple(None if d is None else int(d) for d in item["shape"])
     return TensorSpec(
-        dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item)
+        dtype,
+        shape,
+        str(item.get("layout", "")),
+        aligned,
+        int(item.get("offset", 0)),
+        _parse_scale(item),
     )
 
 
-def exported_scales(files: Files) -> dict[str, Scale | None]:
+def read_exported_scales(files: Files) -> dict[str, Scale | None]:
     """File -> the scale of its codes, in a folder that `subcut export` wrote; else nothing."""
     data = files.maybe_json(MANIFEST)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith(EXPORT):
         return {}
-    return {file: spec.scale for file, (_, spec) in manifest_specs(files).items()}
+    return {file: spec.scale for file, (_, spec) in read_manifest(files).items()}
 
 
-def _exported(item: dict[str, Any]) -> TensorSpec:
-    """As `_spec`, of what `subcut export` wrote, whose shape is that of the file."""
-    spec = _spec(item)
+def _parse_exported_spec(item: dict[str, Any]) -> TensorSpec:
+    """As `_parse_spec`, of what `subcut export` wrote, whose shape is that of the file."""
+    spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
         return spec
     shape = tuple(map(int, item.get("original_shape") or layouts.plain_shape(stored, spec.layout)))
     return replace(spec, shape=shape, stored=stored)
 
 
-def _scale(item: dict[str, Any]) -> Scale | None:
+def _parse_scale(item: dict[str, Any]) -> Scale | None:
     """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of
     `"axis"`."""
     steps, zeros = (

@@ -27,7 +27,7 @@ _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"
 
 
-def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
+def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     """All numbers behind the first `skip` lines, flat.
 
     Raises:
@@ -35,25 +35,25 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     """
     pieces: list[Array] = []
     rest = b""
-    start = _offset_of_line(files, name, skip)
+    start = _find_offset(files, name, skip)
     for at in range(start, files.sizes[name], PIECE_BYTES):
         block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
-        cut = _last_separator(block) + 1
+        cut = _find_last_separator(block) + 1
         rest = block[cut:]
-        pieces.append(numbers(files, name, block[:cut], dtype))
+        pieces.append(parse_numbers(files, name, block[:cut], dtype))
         if not cut:
             raise files.damaged(name, "a word of it is not a number")
-    pieces.append(numbers(files, name, rest, dtype))
+    pieces.append(parse_numbers(files, name, rest, dtype))
     return np.concatenate(pieces)
 
 
-def _last_separator(block: bytes) -> int:
+def _find_last_separator(block: bytes) -> int:
     """Where the last line ends, else the last word; -1 if it is one word."""
     line = block.rfind(b"\n")
     return line if line >= 0 else max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
 
 
-def _offset_of_line(files: Files, name: str, skip: int) -> int:
+def _find_offset(files: Files, name: str, skip: int) -> int:
     """The offset behind the first `skip` lines."""
     head = files.head(name)
     at = 0
@@ -65,7 +65,7 @@ def _offset_of_line(files: Files, name: str, skip: int) -> int:
     return at
 
 
-def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
+def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     """The numbers of a piece of text, flat; lines that begin with `#` are comments.
 
     Raises:
@@ -79,12 +79,12 @@ def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
         raise files.damaged(name, "a word of it is not a number")
     try:
-        return _parsed(words, wanted_dtype)
+        return _parse_words(words, wanted_dtype)
     except (ValueError, OverflowError) as e:
         raise files.damaged(name, f"a word of it is not {dtype}: {e}") from e
 
 
-def _parsed(words: list[bytes], dtype: np.dtype[Any]) -> Array:
+def _parse_words(words: list[bytes], dtype: np.dtype[Any]) -> Array:
     if dtype.kind in "iu":
         whole = np.array([int(w) for w in words], object)
         info = np.iinfo(dtype)
@@ -92,10 +92,10 @@ def _parsed(words: list[bytes], dtype: np.dtype[Any]) -> Array:
             raise ValueError(f"{whole.min()} to {whole.max()}")
         return whole.astype(dtype)
     with np.errstate(over="ignore"):
-        return np.array([_float(w) for w in words], np.float64).astype(dtype)
+        return np.array([_parse_float(w) for w in words], np.float64).astype(dtype)
 
 
-def _float(word: bytes) -> float:
+def _parse_float(word: bytes) -> float:
     """A number; Windows prints `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)`."""
     if b"#" in word or word.lower().startswith((b"nan(", b"-nan(")):
         inf = b"inf" in word.lower()
@@ -105,22 +105,22 @@ def _float(word: bytes) -> float:
     return float(word)
 
 
-def _beginning(files: Files, name: str, skip: int = 0) -> bytes:
+def _read_beginning(files: Files, name: str, skip: int = 0) -> bytes:
     """The first whole lines, or the first words of a line that is longer, without comments."""
     head = files.head(name)
     if len(head) < files.sizes[name]:
-        head = head[: _last_separator(head)]
+        head = head[: _find_last_separator(head)]
     return _COMMENT.sub(b"", b"\n".join(head.split(b"\n")[skip:]))
 
 
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
     """Does the beginning of a file hold numbers and nothing else?"""
-    head = _beginning(files, name, skip)
+    head = _read_beginning(files, name, skip)
     words = head.replace(b",", b" ").split()
     if not words or head.translate(None, _LETTERS):
         return False
     try:
-        return all(isinstance(_float(w), float) for w in words)
+        return all(isinstance(_parse_float(w), float) for w in words)
     except ValueError:
         return False
 
@@ -128,16 +128,16 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
     """Does the beginning of a file hold whole numbers? Printed floats have a point or an
     exponent."""
-    return not any(c in b".eEnNaAiI" for c in _beginning(files, name, skip))
+    return not any(c in b".eEnNaAiI" for c in _read_beginning(files, name, skip))
 
 
-def step(files: Files, name: str, skip: int = 0) -> float:
+def measure_step(files: Files, name: str, skip: int = 0) -> float:
     """What the last printed digit is worth, where all numbers at the beginning of a file have as
     many behind the point.
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
-    words = _beginning(files, name, skip).replace(b",", b" ").split()
+    words = _read_beginning(files, name, skip).replace(b",", b" ").split()
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
     return (
@@ -147,7 +147,7 @@ def step(files: Files, name: str, skip: int = 0) -> float:
     )
 
 
-def loader(
+def make_loader(
     files: Files, name: str, dtype: str, shape: Shape | None, skip: int = 0
 ) -> Callable[[], Array]:
     """A function that reads a file's numbers, in this shape or flat."""
@@ -157,7 +157,7 @@ def loader(
             shape is not None and math.prod(shape) > files.sizes[name]
         ):  # a value takes a digit at least
             raise files.damaged(name, f"{files.sizes[name]} bytes do not fill {list(shape)} values")
-        flat = values(files, name, dtype, skip)
+        flat = read_values(files, name, dtype, skip)
         if shape is None:
             return flat
         return files.shaped(name, flat, shape)
@@ -165,16 +165,16 @@ def loader(
     return load
 
 
-def entry(
+def make_entry(
     files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0, skip: int = 0
 ) -> DumpEntry:
     """The entry of a file of numbers, without names; flat unless `spec` has a closed shape."""
     shape = spec.closed_shape
     note = NO_SHAPE if shape is None else ""
-    load = loader(files, name, dtype, shape, skip)
+    load = make_loader(files, name, dtype, shape, skip)
     return DumpEntry(name, load, dtype, shape, step=step, note=note, guessed=spec.guessed)
 
 
-def lines(array: Array, form: str) -> str:
+def format_lines(array: Array, form: str) -> str:
     """One value per line: `%.9f`, `%d`."""
     return "".join(f"{form % v}\n" for v in array.reshape(-1).tolist())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from subgraph.recordings.dumps import parse_pairs
-from subgraph.recordings.files import ZIP_ERRORS, Files, possible
+from subgraph.recordings.files import ZIP_ERRORS, Files, is_possible_shape
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
 
@@ -53,7 +53,7 @@ class TorchTensor(NamedTuple):
     strides: Shape
 
 
-def tensors(files: Files, name: str) -> dict[str, TorchTensor]:
+def read_tensors(files: Files, name: str) -> dict[str, TorchTensor]:
     """By name; a lone tensor has the name "".
 
     Raises:
@@ -68,12 +68,12 @@ def tensors(files: Files, name: str) -> dict[str, TorchTensor]:
                 or info.compress_type != zipfile.ZIP_STORED
             ):
                 raise NotRead("no archive of torch.save")
-            return dict(_named(_Unpickler(BytesIO(archive.read(info))).load()))
+            return dict(_iter_tensors(_Unpickler(BytesIO(archive.read(info))).load()))
     except (*ZIP_ERRORS, *PICKLE_ERRORS) as e:
         raise files.damaged(name, f"{e}; a .pt is never unpickled", SAVE_AS_NPY) from e
 
 
-def array(files: Files, name: str, tensor: TorchTensor) -> Array:
+def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
     """The tensor's values.
 
     Raises:
@@ -109,7 +109,7 @@ def array(files: Files, name: str, tensor: TorchTensor) -> Array:
     )
 
 
-def _named(value: Any) -> Iterator[tuple[str, TorchTensor]]:
+def _iter_tensors(value: Any) -> Iterator[tuple[str, TorchTensor]]:
     """The tensors of nested dicts and lists, by their joined keys."""
     stack = [("", value)]
     while stack:
@@ -137,18 +137,18 @@ def _rebuild(
     key, dtype = storage
     dims = tuple(map(int, shape))
     steps = tuple(map(int, strides))
-    if not possible(dims) or len(dims) != len(steps):
+    if not is_possible_shape(dims) or len(dims) != len(steps):
         raise NotRead(f"a tensor of shape {list(dims)}")
     return TorchTensor(key, dtype, int(offset), dims, steps)
 
 
-def _parameter(tensor: Any, *_: Any) -> Any:
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     ("collections", "OrderedDict"): OrderedDict,
 }
 

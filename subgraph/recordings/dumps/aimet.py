@@ -38,19 +38,19 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for m in filter(None, map(_INPUT.fullmatch, found)):
         index = int(m["index"] or 0)
         side = f"{m['side']}inputs/{m['sample']}"
-        entry = _raw.entry(files, m[0], TensorSpec(), hints, "float32")
+        entry = _raw.make_entry(files, m[0], TensorSpec(), hints, "float32")
         yield replace(entry, tensor=f"input_{index}", role="input", index=index, side=side)
-    place = {plain(name): k for k, name in enumerate(_order(files))}
+    place = {plain(name): k for k, name in enumerate(_read_order(files))}
     outputs = filter(None, map(_OUTPUT.fullmatch, found))
     for m in sorted(
         outputs,
         key=lambda m: (m["side"], int(m["sample"]), place.get(plain(m["name"]), len(place))),
     ):
-        entry = _raw.entry(files, m[0], hints.find(m["name"], plain), hints, "float32")
+        entry = _raw.make_entry(files, m[0], hints.find(m["name"], plain), hints, "float32")
         yield replace(entry, tensor=m["name"], side=f"{m['side']}outputs/{m['sample']}")
 
 
-def _order(files: Files) -> list[str]:
+def _read_order(files: Files) -> list[str]:
     """The names in the order in which they were computed; none if nothing lists them."""
     listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
     data = files.maybe_json(listed) if listed else None

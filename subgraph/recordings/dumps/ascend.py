@@ -18,7 +18,7 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _ascend,
     _raw,
-    checked_arrays,
+    iter_checked_arrays,
 )
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
@@ -41,31 +41,31 @@ plain = _ascend.plain
 def detect(files: Files) -> int:
     """By files named OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a
     DumpData."""
-    real_names = _ascend.real_names(files)
-    candidates = [n for n in files.names if _parsed_name(n, real_names)][:MAX_TRIED]
+    real_names = _ascend.read_real_names(files)
+    candidates = [n for n in files.names if _parse_name(n, real_names)][:MAX_TRIED]
     return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among
     the files."""
-    real_names = _ascend.real_names(files)
-    origins = _ascend.origins(files)
-    for file, name in _latest(files, real_names).items():
-        yield from _of_file(files, file, name["node"], origins)
+    real_names = _ascend.read_real_names(files)
+    origins = _ascend.read_origins(files)
+    for file, name in _find_latest(files, real_names).items():
+        yield from _iter_file_entries(files, file, name["node"], origins)
 
 
-def _parsed_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
+def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
     """The parts of a dump's file name; None if it is none."""
     base = real_names.get(file, file).rpartition("/")[2]
     return None if base.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(base)
 
 
-def _latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
+def _find_latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
     """The latest file of each op in each folder -> the parts of its name."""
     latest: dict[tuple[str, ...], tuple[int, str, re.Match[str]]] = {}
     for file in files.names:
-        name = _parsed_name(file, real_names)
+        name = _parse_name(file, real_names)
         if name:
             key = (file.rpartition("/")[0], *name.group("op", "node", "task", "stream", "more"))
             dump = (int(name["time"]), file, name)
@@ -98,7 +98,7 @@ class _Head:
 
 def _is_dump(files: Files, file: str) -> bool:
     try:
-        _head(files, file)
+        _read_head(files, file)
     except InputError:
         return (
             files.head(file, 4) == NANO
@@ -106,7 +106,7 @@ def _is_dump(files: Files, file: str) -> bool:
     return True
 
 
-def _head(files: Files, file: str) -> _Head:
+def _read_head(files: Files, file: str) -> _Head:
     """The header, behind 8 bytes with its length.
 
     Raises InputError: there is none, or it promises more bytes than the file has.
@@ -122,7 +122,9 @@ def _head(files: Files, file: str) -> _Head:
     if not 0 < length <= min(size - 8, MAX_HEADER):
         raise files.damaged(file, f"no dump: its header would have {length} bytes")
     try:
-        head = _Head(_ascend.message().FromString(files.bytes(file, 8, length)), 8 + length)
+        head = _Head(
+            _ascend.make_message_class().FromString(files.bytes(file, 8, length)), 8 + length
+        )
     except (DecodeError, UnicodeDecodeError) as e:
         raise files.damaged(file, f"its header is not a DumpData: {e}") from e
     if head.end > size:
@@ -132,13 +134,13 @@ def _head(files: Files, file: str) -> _Head:
     return head
 
 
-def _of_file(
+def _iter_file_entries(
     files: Files, file: str, node: str, origins: dict[tuple[str, int], _ascend.Origin]
 ) -> Iterator[DumpEntry]:
-    head = _head(files, file)
+    head = _read_head(files, file)
     for role, index, blob, at in head.blobs():
         dtype = _ascend.DTYPES.get(blob.data_type, "")
-        shape, missing = _shape(blob, dtype)
+        shape, missing = _find_shape(blob, dtype)
         entry = DumpEntry(
             file,
             partial(_raw.read, files, file, dtype, shape or (), at),
@@ -156,11 +158,11 @@ def _of_file(
         yield (
             entry
             if role == "input"
-            else _with_origin(entry, blob.original_op, origins.get((plain(node), index)))
+            else _add_origin(entry, blob.original_op, origins.get((plain(node), index)))
         )
 
 
-def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
+def _find_shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
     """(shape as stored, why it cannot be read); without a shape the values are flat, as in
     msaccucmp."""
     size = int(blob.size)
@@ -168,12 +170,12 @@ def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
         names = dict(enumerate(_ascend.TYPE_NAMES))
         return None, f"element type {names.get(blob.data_type, blob.data_type)} is not read"
     shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.bits_of(dtype),)
-    if not 0 <= size - _raw.nbytes(dtype, math.prod(shape)) <= MAX_PADDING:
+    if not 0 <= size - _raw.count_bytes(dtype, math.prod(shape)) <= MAX_PADDING:
         return shape, f"{size} bytes do not fill {dtype} {list(shape)}"
     return shape, ""
 
 
-def _with_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> DumpEntry:
+def _add_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> DumpEntry:
     """An output with what the header (an OriginalOp) and the JSON say of the tensor in the
     model."""
     if origin is None:
@@ -199,9 +201,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(plain(name) for name in tensors)
     what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"
-    for k, (name, dtype, array) in enumerate(checked_arrays(tensors, HOLDS, what)):
+    for k, (name, dtype, array) in enumerate(iter_checked_arrays(tensors, HOLDS, what)):
         data = raw_bytes(array, dtype)
-        head = _ascend.message()(version="2.0", op_name=name)
+        head = _ascend.make_message_class()(version="2.0", op_name=name)
         head.output.add(
             data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)
         ).shape.dim.extend(array.shape)

@@ -52,26 +52,28 @@ class _FileName:
 
 def detect(files: Files) -> int:
     """By names DUMPFILE.output.0 … .npy or .bin, of a DUMPFILE that is an NPU dump's name."""
-    real_names = _ascend.real_names(files)
-    return MARKED if any(_parsed(n, real_names) for n in files.ending(".npy", ".bin")) else NONE
+    real_names = _ascend.read_real_names(files)
+    return MARKED if any(_parse_name(n, real_names) for n in files.ending(".npy", ".bin")) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
-    real_names = _ascend.real_names(files)
-    origins = _ascend.origins(files)
+    real_names = _ascend.read_real_names(files)
+    origins = _ascend.read_origins(files)
     names = {
-        file: name for file in files.ending(".npy", ".bin") if (name := _parsed(file, real_names))
+        file: name
+        for file in files.ending(".npy", ".bin")
+        if (name := _parse_name(file, real_names))
     }
-    cells = _cells(names)
+    cells = _find_cells(names)
     for file, name in names.items():
-        entry = _entry(files, file, name, origins.get((plain(name.node), name.index)))
+        entry = _make_entry(files, file, name, origins.get((plain(name.node), name.index)))
         last, cell = cells.get(file, ("", ""))
         inside = replace(entry, note=f"inside the cell {cell}") if cell else entry
         yield replace(entry, node=cell) if file == last else inside
 
 
-def _cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
+def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
     """By file, the file of the last operator in the same cell, and the cell, if each kind of
     operator runs there once.
 
@@ -95,7 +97,7 @@ def _cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
+def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
     """The parts of a converted file's name; None if it is none."""
     name = _NAME.fullmatch(real_names.get(file, file).rpartition("/")[2])
     dump = _ascend.NAME.fullmatch(real_names.get(name["dump"], name["dump"])) if name else None
@@ -112,11 +114,15 @@ def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
     )
 
 
-def _entry(files: Files, file: str, name: _FileName, origin: _ascend.Origin | None) -> DumpEntry:
+def _make_entry(
+    files: Files, file: str, name: _FileName, origin: _ascend.Origin | None
+) -> DumpEntry:
     if file.endswith(".npy"):
-        entry = _npy.entry(files, file, DumpHints(), name.dtype if name.dtype in NOT_NUMPY else "")
+        entry = _npy.make_entry(
+            files, file, DumpHints(), name.dtype if name.dtype in NOT_NUMPY else ""
+        )
     else:
-        entry = _raw.entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
+        entry = _raw.make_entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
     entry = replace(
         entry,
         tensor="",

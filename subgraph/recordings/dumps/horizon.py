@@ -46,7 +46,7 @@ def plain(name: str) -> str:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json
     with `aligned`."""
-    listed = _raw.manifest_specs(files)
+    listed = _raw.read_manifest(files)
     for file in files.ending(".bin", ".txt"):
         side, _, base = file.rpartition("/")
         name = _LAYER.fullmatch(base) or _OUTPUT.fullmatch(base) or _FLOAT.fullmatch(base)
@@ -55,7 +55,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             tensor = parts.get("tensor") or ""
             node = parts.get("node") or ""
             spec = listed[file][1] if file in listed else hints.find(tensor or node, plain)
-            entry = _entry(files, file, spec, hints, "" if file in listed else "float32")
+            entry = _make_entry(files, file, spec, hints, "" if file in listed else "float32")
             yield replace(
                 entry,
                 tensor=tensor,
@@ -67,9 +67,11 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             )
 
 
-def _entry(files: Files, file: str, spec: TensorSpec, hints: DumpHints, default: str) -> DumpEntry:
+def _make_entry(
+    files: Files, file: str, spec: TensorSpec, hints: DumpHints, default: str
+) -> DumpEntry:
     if file.endswith(".bin"):
-        return _raw.entry(files, file, spec, hints, default)
+        return _raw.make_entry(files, file, spec, hints, default)
     if _text.is_whole(files, file):
-        return _text.entry(files, file, "int32", spec)
-    return _text.entry(files, file, "float32", spec, STEP)
+        return _text.make_entry(files, file, "int32", spec)
+    return _text.make_entry(files, file, "float32", spec, STEP)

@@ -19,7 +19,7 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     _text,
-    checked_arrays,
+    iter_checked_arrays,
 )
 from subgraph.recordings.files import Files
 from subgraph.storage import folders
@@ -34,9 +34,9 @@ _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 def detect(files: Files) -> int:
     """By an input.json with inputs and outputs; by files of numbers without an end, Input_OP_0 and
     OP_0."""
-    if _lists(files):
+    if _read_lists(files):
         return MARKED
-    ops = [m for m in (_op(files, n) for n in files.names) if m]
+    ops = [m for m in (_match_op(files, n) for n in files.names) if m]
     if any(m["fed"] for m in ops):
         return MARKED
     if ops:
@@ -52,13 +52,13 @@ def plain(name: str) -> str:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs that input.json lists; and a tensor per other file. All are read as
     floats: no file tells."""
-    for folder, data in _lists(files).items():
-        yield from _tested(files, folder, data, hints)
+    for folder, data in _read_lists(files).items():
+        yield from _iter_listed(files, folder, data, hints)
     for file in files.names:
-        op = _op(files, file)
+        op = _match_op(files, file)
         if op:
             yield replace(
-                _text.entry(files, file, "float32", hints.find(op["node"], plain), STEP),
+                _text.make_entry(files, file, "float32", hints.find(op["node"], plain), STEP),
                 node=op["node"],
                 role="input" if op["fed"] else "output",
                 index=int(op["index"]),
@@ -68,13 +68,13 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             )
 
 
-def _op(files: Files, file: str) -> re.Match[str] | None:
+def _match_op(files: Files, file: str) -> re.Match[str] | None:
     base = file.rpartition("/")[2]
     op = _OP.fullmatch(base)
     return op if op and _text.is_numeric(files, file) else None
 
 
-def _lists(files: Files) -> dict[str, dict[str, Any]]:
+def _read_lists(files: Files) -> dict[str, dict[str, Any]]:
     """Folder ("" or ending in `/`) -> its input.json."""
     lists = {}
     for name in files.names:
@@ -89,7 +89,7 @@ def _lists(files: Files) -> dict[str, dict[str, Any]]:
     return lists
 
 
-def _tested(
+def _iter_listed(
     files: Files, folder: str, data: dict[str, Any], hints: DumpHints
 ) -> Iterator[DumpEntry]:
     try:
@@ -105,7 +105,7 @@ def _tested(
         if min(spec.closed_shape or (), default=0) < 0:
             raise files.damaged(f"{folder}{LIST}", f"{name} has shape {list(spec.shape or ())}")
         role = "input" if name in inputs else "output"
-        entry = _text.entry(files, file, "float32", spec)
+        entry = _text.make_entry(files, file, "float32", spec)
         yield replace(entry, tensor=name, role=role, originals=(name,), side=folder.strip("/"))
 
 
@@ -118,7 +118,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     listed = []
     what = "MNN's test folders hold float32"
-    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in iter_checked_arrays(
+        tensors, HOLDS, what, "subcut export --dtype float32"
+    ):
         path = folder / f"{name}.txt"
         if not name or folders.leads_out(name) or name != Path(name).as_posix():
             raise InputError(
@@ -127,7 +129,7 @@ def write(tensors: Tensors, folder: Path) -> None:
                 code="recording.unwritable-name",
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text.lines(array, "%.18e"), encoding="ascii")
+        path.write_text(_text.format_lines(array, "%.18e"), encoding="ascii")
         listed.append({"name": name, "shape": list(array.shape)})
     (folder / LIST).write_text(
         json.dumps({"inputs": listed, "outputs": []}, indent=1) + "\n", encoding="utf-8"

@@ -14,7 +14,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _torch, unreadable
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    _torch,
+    refuse_reading,
+)
 from subgraph.recordings.files import Files
 
 LIST = "dump.json"
@@ -26,13 +34,13 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """By a dump.json with data, beside a folder dump_tensor_data."""
-    return MARKED if _lists(files) else NONE
+    return MARKED if _read_lists(files) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs and inputs of the forward pass. The second call of a module has `_1` behind its path,
     as torch exports it."""
-    for folder, data in _lists(files).items():
+    for folder, data in _read_lists(files).items():
         for name, call in data.items():
             module = _MODULE.fullmatch(name)
             function = _FUNCTION.fullmatch(name)
@@ -43,8 +51,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 number = int(module["call"])
                 path = f"{module['path']}_{number}" if number else module["path"]
             for role, key in (("input", "input_args"), ("output", "output")):
-                for index, file in enumerate(_files(call.get(key))):
-                    yield _entry(
+                for index, file in enumerate(_list_files(call.get(key))):
+                    yield _make_entry(
                         files,
                         f"{folder}dump_tensor_data/{file}",
                         path,
@@ -54,33 +62,35 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                     )
 
 
-def _entry(files: Files, file: str, node: str, role: str, index: int, listed: str) -> DumpEntry:
+def _make_entry(
+    files: Files, file: str, node: str, role: str, index: int, listed: str
+) -> DumpEntry:
     """`listed`: the dump.json that names the file."""
     side = listed.rpartition("/")[0]
-    entry = DumpEntry(file, unreadable, "", node=node, role=role, index=index, side=side)
+    entry = DumpEntry(file, refuse_reading, "", node=node, role=role, index=index, side=side)
     if file not in files.sizes:
         return replace(entry, file=listed, missing=f"there is no {file.rpartition('/')[2]}")
     if file.endswith(".npy"):
         return replace(
-            _npy.entry(files, file, DumpHints()),
+            _npy.make_entry(files, file, DumpHints()),
             tensor="",
             node=node,
             role=role,
             index=index,
             side=side,
         )
-    tensor = next(iter(_torch.tensors(files, file).values()), None)
+    tensor = next(iter(_torch.read_tensors(files, file).values()), None)
     if tensor is None:
         return replace(entry, missing="it holds no tensor")
     return replace(
         entry,
-        load=partial(_torch.array, files, file, tensor),
+        load=partial(_torch.read_array, files, file, tensor),
         dtype=tensor.dtype,
         shape=tensor.shape,
     )
 
 
-def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
+def _read_lists(files: Files) -> dict[str, Mapping[str, Any]]:
     """Folder ("" or ending in `/`) -> the calls in its dump.json."""
     lists = {}
     for name in files.names:
@@ -94,7 +104,7 @@ def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
     return lists
 
 
-def _files(values: Any) -> list[str]:
+def _list_files(values: Any) -> list[str]:
     """The names of the files of tensors in a call's arguments or results."""
     items = values if isinstance(values, list) else []
     return [

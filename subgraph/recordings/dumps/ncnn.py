@@ -26,20 +26,20 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """By lines of 24 dashes between rows of numbers."""
-    return MARKED if any(_printed(files, name) for name in files.ending(*ENDS)) else NONE
+    return MARKED if any(_is_printed(files, name) for name in files.ending(*ENDS)) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file that holds a blob; channels × rows × columns, with the slices second where there
     are any."""
-    for name in filter(partial(_printed, files), files.ending(*ENDS)):
+    for name in filter(partial(_is_printed, files), files.ending(*ENDS)):
         side, _, base = name.rpartition(".")[0].rpartition("/")
-        shape = _shape(files, name)
+        shape = _find_shape(files, name)
         load = partial(_read, files, name, shape)
         yield DumpEntry(name, load, "float32", shape, tensor=base, side=side, step=STEP)
 
 
-def _printed(files: Files, name: str) -> bool:
+def _is_printed(files: Files, name: str) -> bool:
     """Does it begin with a row of numbers, and hold a rule? That of the first channel may be far
     behind."""
     first = files.head(name).lstrip().split(b"\n", 1)[0].rstrip(b"\r")
@@ -49,7 +49,7 @@ def _printed(files: Files, name: str) -> bool:
     )
 
 
-def _channels(files: Files, name: str) -> list[bytes]:
+def _split_channels(files: Files, name: str) -> list[bytes]:
     """The text of each channel.
 
     Raises:
@@ -61,15 +61,15 @@ def _channels(files: Files, name: str) -> list[bytes]:
     return channels
 
 
-def _shape(files: Files, name: str) -> Shape:
+def _find_shape(files: Files, name: str) -> Shape:
     """(channels, rows, columns), or (channels, slices, rows, columns).
 
     Raises:
         InputError: channels, slices or rows are of different sizes.
     """
-    channels = _channels(files, name)
+    channels = _split_channels(files, name)
     sizes = {
-        tuple(tuple(_columns(part)) for part in re.split(rb"\n\n", text.strip(b"\n")))
+        tuple(tuple(_count_columns(part)) for part in re.split(rb"\n\n", text.strip(b"\n")))
         for text in channels
     }
     slices = next(iter(sizes), ())
@@ -81,10 +81,10 @@ def _shape(files: Files, name: str) -> Shape:
     return (len(channels), *depth, heights.pop(), columns.pop())
 
 
-def _columns(slice_: bytes) -> Iterator[int]:
+def _count_columns(slice_: bytes) -> Iterator[int]:
     return (len(row.split()) for row in slice_.split(b"\n"))
 
 
 def _read(files: Files, name: str, shape: Shape) -> Array:
-    flat = _text.numbers(files, name, b"".join(_channels(files, name)), "float32")
+    flat = _text.parse_numbers(files, name, b"".join(_split_channels(files, name)), "float32")
     return files.shaped(name, flat, shape)

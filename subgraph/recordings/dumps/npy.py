@@ -19,7 +19,7 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _npy,
     _raw,
-    checked_arrays,
+    iter_checked_arrays,
 )
 from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
@@ -42,14 +42,14 @@ def detect(files: Files) -> int:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per .npy; one per member of a .npz."""
-    scales = _raw.exported_scales(files)
+    scales = _raw.read_exported_scales(files)
     for name in files.ending(".npy"):
-        yield replace(_npy.entry(files, name, hints), scale=scales.get(name))
+        yield replace(_npy.make_entry(files, name, hints), scale=scales.get(name))
     for name in files.ending(".npz"):
-        yield from _members(files, name)
+        yield from _iter_members(files, name)
 
 
-def _members(files: Files, name: str) -> Iterator[DumpEntry]:
+def _iter_members(files: Files, name: str) -> Iterator[DumpEntry]:
     try:
         with zipfile.ZipFile(files.path(name)) as archive:
             infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
@@ -58,12 +58,12 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
         base = info.filename[: -len(".npy")]
-        header = _member(files, name, info, lambda _, header: header)
+        header = _use_member(files, name, info, lambda _, header: header)
         dtype = header.element_type
         stem = name[: -len(".npz")]
         yield header.entry(
             name,
-            _loader(files, name, info, dtype),
+            _make_loader(files, name, info, dtype),
             dtype,
             tensor=base,
             side=stem,
@@ -71,18 +71,18 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
         )
 
 
-def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
+def _make_loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
     def take(member: BinaryIO, header: _npy.Header) -> Array:
         member.seek(header.offset)
         data = member.read(header.nbytes)
         if len(data) != header.nbytes:
             raise _npy.BadHeader(f"{info.filename} ends early")
-        return _npy.native(header.array(np.frombuffer(bytearray(data), np.uint8)), dtype)
+        return _npy.convert_to_native(header.array(np.frombuffer(bytearray(data), np.uint8)), dtype)
 
-    return lambda: _member(files, name, info, take)
+    return lambda: _use_member(files, name, info, take)
 
 
-def _member(
+def _use_member(
     files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], T]
 ) -> T:
     """What `use` returns for an open member; its sizes are believed only as far as the archive can
@@ -108,7 +108,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     stems = safe_names(tensors)
     what = "a .npy holds arrays of numpy's own types"
     hint = "the raw format holds all types"
-    for name, _, array in checked_arrays(tensors, HOLDS, what, hint):
+    for name, _, array in iter_checked_arrays(tensors, HOLDS, what, hint):
         file = BytesIO()
         np.save(
             file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False

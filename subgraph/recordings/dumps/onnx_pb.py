@@ -16,7 +16,7 @@ from pathlib import Path
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, checked_arrays
+from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, iter_checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
@@ -45,7 +45,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         stem = file.rpartition(".")[0]
         numbered = _NUMBERED.fullmatch(base)
         try:
-            tensor = _parsed(files, file)
+            tensor = _parse_tensor(files, file)
         except InputError:
             if not numbered and not file.endswith(ORT_END) and not _is_tensor(files, file):
                 continue  # a TensorFlow graph, say
@@ -53,7 +53,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         name = str(tensor.name)
         yield DumpEntry(
             file,
-            partial(_array, files, file),
+            partial(_read_array, files, file),
             dtypes.TYPES[tensor.data_type][0],
             tuple(int(d) for d in tensor.dims),
             tensor=name or base.rpartition(".")[0],
@@ -70,12 +70,12 @@ def _is_tensor(files: Files, file: str) -> bool:
     if files.head(file, 1) not in (b"\x08", b"\x0a", b"\x10"):
         return False
     try:
-        return bool(_parsed(files, file))
+        return bool(_parse_tensor(files, file))
     except InputError:
         return False
 
 
-def _parsed(files: Files, file: str) -> protobuf.TensorProto:
+def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
     """The message. Raises InputError: it is not a tensor, or its data lies in another file."""
     from google.protobuf.message import DecodeError
 
@@ -90,10 +90,10 @@ def _parsed(files: Files, file: str) -> protobuf.TensorProto:
     return tensor
 
 
-def _array(files: Files, file: str) -> Array:
+def _read_array(files: Files, file: str) -> Array:
     from onnx import numpy_helper
 
-    tensor = _parsed(files, file)
+    tensor = _parse_tensor(files, file)
     if (
         math.prod(tensor.dims) > 4 * files.sizes[file]
     ):  # a byte holds at most four values, of 2 bits each
@@ -114,7 +114,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     from onnx import numpy_helper
 
     for k, (name, _, array) in enumerate(
-        checked_arrays(tensors, HOLDS, "only arrays are written as .pb")
+        iter_checked_arrays(tensors, HOLDS, "only arrays are written as .pb")
     ):
         (folder / f"output_{k}.pb").write_bytes(
             numpy_helper.from_array(array, name).SerializeToString()

@@ -68,7 +68,7 @@ def detect(files: Files) -> int:
     """By the magic number IEB0, or by the first line of the text form."""
     return (
         MARKED
-        if any(_is_binary(files, n) or _printed(files, n) for n in files.ending(".ieb"))
+        if any(_is_binary(files, n) or _parse_printed_head(files, n) for n in files.ending(".ieb"))
         else NONE
     )
 
@@ -82,23 +82,23 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Inputs, outputs and inner blobs (weights) of each node, in the order of the run, in the
     model's layout."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
-    numbering = _numbering([_header(files, n) for n in binary])
+    numbering = _choose_numbering([_read_header(files, n) for n in binary])
     for file in files.ending(".ieb"):
-        printed = _printed(files, file)
+        printed = _parse_printed_head(files, file)
         if file in binary:
-            entry = _blob(files, file, numbering)
+            entry = _make_blob_entry(files, file, numbering)
         elif printed:
             word, shape = printed
             dtype = _WORDS.get(word, "")
             missing = "" if dtype else f"element type {word}"
-            load = _text.loader(files, file, dtype, shape, 1)
+            load = _text.make_loader(files, file, dtype, shape, 1)
             entry = DumpEntry(file, load, dtype, shape, step=TEXT_STEP, missing=missing)
         else:
             raise files.damaged(file, "it has no header of an .ieb")
-        yield _named(entry, hints)
+        yield _add_names(entry, hints)
 
 
-def _named(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
+def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     """The entry with the node, role and index that its file name says."""
     stem = entry.file.removesuffix(".ieb")
     side, _, base = entry.file.rpartition("/")
@@ -123,7 +123,7 @@ def _is_binary(files: Files, file: str) -> bool:
     return files.head(file, 4) == MAGIC
 
 
-def _header(files: Files, file: str) -> tuple[int, Shape, int, int]:
+def _read_header(files: Files, file: str) -> tuple[int, Shape, int, int]:
     """(number of the element type, shape, offset, bytes). Raises InputError: it is damaged."""
     short = _HEADER.size + _SHORT_PLACES.size
     if files.sizes[file] < short:
@@ -143,18 +143,18 @@ def _header(files: Files, file: str) -> tuple[int, Shape, int, int]:
     return precision, tuple(dims[:rank]), offset, size
 
 
-def _fits(header: tuple[int, Shape, int, int], numbering: Mapping[int, str]) -> str:
+def _find_fitting_type(header: tuple[int, Shape, int, int], numbering: Mapping[int, str]) -> str:
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
     return (
         dtype
-        if dtype in dtypes.TYPE_NUMBERS and _raw.nbytes(dtype, math.prod(shape)) == size
+        if dtype in dtypes.TYPE_NUMBERS and _raw.count_bytes(dtype, math.prod(shape)) == size
         else ""
     )
 
 
-def _numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
+def _choose_numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
     """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16
     today.
 
@@ -163,18 +163,18 @@ def _numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
     """
     fitting = Counter(
         {
-            n: sum(bool(_fits(h, numbering)) for h in headers)
+            n: sum(bool(_find_fitting_type(h, numbering)) for h in headers)
             for n, numbering in enumerate(NUMBERINGS)
         }
     )
     return NUMBERINGS[fitting.most_common(1)[0][0]]
 
 
-def _blob(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
-    header = _header(files, file)
+def _make_blob_entry(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
+    header = _read_header(files, file)
     precision, shape, offset, size = header
-    dtype = _fits(header, numbering) or next(
-        filter(None, (_fits(header, n) for n in NUMBERINGS)), ""
+    dtype = _find_fitting_type(header, numbering) or next(
+        filter(None, (_find_fitting_type(header, n) for n in NUMBERINGS)), ""
     )
     missing = (
         ""
@@ -186,7 +186,7 @@ def _blob(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
     )
 
 
-def _printed(files: Files, file: str) -> tuple[str, Shape] | None:
+def _parse_printed_head(files: Files, file: str) -> tuple[str, Shape] | None:
     """(element type, shape) of the text form."""
     head = _PRINTED.match(files.head(file, 512))
     if not head:

@@ -21,8 +21,8 @@ from subgraph.recordings.dumps import (
     DumpEntry,
     DumpHints,
     _npy,
-    checked_arrays,
-    unreadable,
+    iter_checked_arrays,
+    refuse_reading,
 )
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
@@ -44,20 +44,20 @@ class _Row(NamedTuple):
 
 def detect(files: Files) -> int:
     """By JSON that begins with Polygraphy's `lst`, or that names its classes."""
-    return MARKED if any(_looks(files, n) for n in files.ending(".json")) else NONE
+    return MARKED if any(_is_polygraphy(files, n) for n in files.ending(".json")) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per tensor of each runner and run, or of each set of inputs."""
     for file in files.ending(".json"):
-        if not _looks(files, file):
+        if not _is_polygraphy(files, file):
             continue
-        data = _parsed(files, file)
-        rows = list(_results(data)) if isinstance(data, dict) else list(_inputs(data))
+        data = _parse_json(files, file)
+        rows = list(_iter_results(data)) if isinstance(data, dict) else list(_iter_inputs(data))
         stems = safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
             folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
-            entry = _entry(files, file, row.value)
+            entry = _make_entry(files, file, row.value)
             yield replace(
                 entry,
                 tensor=row.name,
@@ -67,7 +67,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             )
 
 
-def _looks(files: Files, file: str) -> bool:
+def _is_polygraphy(files: Files, file: str) -> bool:
     head = files.head(file)
     if re.match(rb'\s*\{\s*"lst"\s*:', head):
         return True
@@ -78,7 +78,7 @@ def _looks(files: Files, file: str) -> bool:
     )
 
 
-def _parsed(files: Files, file: str) -> Any:
+def _parse_json(files: Files, file: str) -> Any:
     """The JSON. Raises InputError: it is damaged."""
     try:
         return json.loads(files.read(file))
@@ -86,13 +86,13 @@ def _parsed(files: Files, file: str) -> Any:
         raise files.damaged(file, f"no JSON: {e}") from e
 
 
-def _results(data: dict[str, Any]) -> Iterator[_Row]:
+def _iter_results(data: dict[str, Any]) -> Iterator[_Row]:
     """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left
     out."""
-    for pair in _list(data.get("lst")):
-        if len(_list(pair)) != 2:
+    for pair in _get_list(data.get("lst")):
+        if len(_get_list(pair)) != 2:
             continue
-        runs = _list(pair[1])
+        runs = _get_list(pair[1])
         for k, run in enumerate(runs):
             side = f"{pair[0]}/{k}" if len(runs) > 1 else str(pair[0])
             outputs = run.get("outputs") if isinstance(run, dict) else None
@@ -100,29 +100,31 @@ def _results(data: dict[str, Any]) -> Iterator[_Row]:
                 yield _Row(side, "output", name, value)
 
 
-def _inputs(data: Any) -> Iterator[_Row]:
+def _iter_inputs(data: Any) -> Iterator[_Row]:
     """The rows of [{NAME: …}, …]."""
-    for k, feeds in enumerate(_list(data)):
+    for k, feeds in enumerate(_get_list(data)):
         for name, value in (feeds if isinstance(feeds, dict) else {}).items():
             if name != _CLASS:
                 yield _Row(str(k) if len(data) > 1 else "", "input", name, value)
 
 
-def _list(data: Any) -> list[Any]:
+def _get_list(data: Any) -> list[Any]:
     return data if isinstance(data, list) else []
 
 
-def _entry(files: Files, file: str, value: Any) -> DumpEntry:
+def _make_entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
     if not isinstance(value, str) or not value.startswith(_MAGIC):
-        return DumpEntry(file, unreadable, "", missing="it is not a numpy array (a torch tensor?)")
-    header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
+        return DumpEntry(
+            file, refuse_reading, "", missing="it is not a numpy array (a torch tensor?)"
+        )
+    header, _ = _decode(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = header.element_type
-    return header.entry(file, partial(_array, files, file, value, dtype), dtype)
+    return header.entry(file, partial(_read_array, files, file, value, dtype), dtype)
 
 
-def _decoded(
+def _decode(
     files: Files, file: str, text: str, most: int | None = None
 ) -> tuple[_npy.Header, bytes]:
     """The header of a .npy in base64, and its bytes, of which only the first are decoded where
@@ -134,9 +136,9 @@ def _decoded(
         raise files.damaged(file, e) from e
 
 
-def _array(files: Files, file: str, text: str, dtype: str) -> Array:
-    header, data = _decoded(files, file, text)
-    return _npy.native(
+def _read_array(files: Files, file: str, text: str, dtype: str) -> Array:
+    header, data = _decode(files, file, text)
+    return _npy.convert_to_native(
         header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype
     )
 
@@ -149,7 +151,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     outputs = {}
     what = "Polygraphy's JSON holds arrays of numpy's own types"
-    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
+    for name, _, array in iter_checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
         file = BytesIO()
         np.save(file, array, allow_pickle=False)
         text = base64.b64encode(file.getvalue()).decode()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, checked_arrays
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
@@ -23,7 +23,7 @@ _RESULT = re.compile(r"(?:(?P<side>(?:.*/)?Result_\d+)/)?(?P<name>.+?)(?P<native
 
 def detect(files: Files) -> int:
     """By folders Result_N that hold .raw files, or by an input_list.txt that names some."""
-    return MARKED if _results(files) or _listed(files) else NONE
+    return MARKED if _match_results(files) or _read_input_list(files) else NONE
 
 
 def plain(name: str) -> str:
@@ -35,30 +35,30 @@ def plain(name: str) -> str:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a
     manifest.json."""
-    listed = _raw.manifest_specs(files)
-    results = _results(files)
+    listed = _raw.read_manifest(files)
+    results = _match_results(files)
     for m in results:
         name, spec = listed.get(m[0], (m["name"], hints.find(m["name"], plain)))
         default = "" if m[0] in listed or m["native"] else "float32"
         yield replace(
-            _raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or ""
+            _raw.make_entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or ""
         )
-    for run, name, file in [] if results else _listed(files):
+    for run, name, file in [] if results else _read_input_list(files):
         spec = listed[file][1] if file in listed else hints.find(name, plain)
         default = "" if file in listed else "float32"
         yield replace(
-            _raw.entry(files, file, spec, hints, default), tensor=name, role="input", side=run
+            _raw.make_entry(files, file, spec, hints, default), tensor=name, role="input", side=run
         )
 
 
-def _results(files: Files) -> list[re.Match[str]]:
+def _match_results(files: Files) -> list[re.Match[str]]:
     """The .raw files of folders Result_N; all where the folder itself is one."""
     alone = re.fullmatch(r"Result_\d+", files.root.resolve().name)
     found = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]
     return [m for m in found if alone or m["side"]]
 
 
-def _listed(files: Files) -> list[tuple[str, str, str]]:
+def _read_input_list(files: Files) -> list[tuple[str, str, str]]:
     """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path
     per input."""
     if LIST not in files.sizes:
@@ -86,7 +86,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     stems = safe_names(tensors)
     words = []
     what = f"{LIST} names float32 files"
-    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in iter_checked_arrays(
+        tensors, HOLDS, what, "subcut export --dtype float32"
+    ):
         if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
             raise InputError(
                 f"'{name}': {LIST} cannot hold this name", code="recording.unwritable-name"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.documents import to_json
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, checked_arrays
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import raw_bytes
@@ -32,7 +32,7 @@ class ListedFile:
 
 def detect(files: Files) -> int:
     """By the ends .bin and .raw; or by one headerless file with a manifest that lists it."""
-    listed = any(file in files.sizes for file in _raw.manifest_specs(files))
+    listed = any(file in files.sizes for file in _raw.read_manifest(files))
     return BARE if listed or files.ending(*ENDS) else NONE
 
 
@@ -46,17 +46,17 @@ def plain(name: str) -> str:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """The files that the manifest lists, and all other .bin and .raw files."""
-    listed = _raw.manifest_specs(files)
+    listed = _raw.read_manifest(files)
     for file, (name, spec) in listed.items():
         if not file.endswith(".npy"):
             files.path(file)  # raises for a file outside the folder
-            yield replace(_raw.entry(files, file, spec, hints), tensor=name, originals=(name,))
+            yield replace(_raw.make_entry(files, file, spec, hints), tensor=name, originals=(name,))
     for file in files.ending(*ENDS):
         if file not in listed:
             side, _, base = file.rpartition("/")
             stem = base.rpartition(".")[0]
             yield replace(
-                _raw.entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
+                _raw.make_entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
             )
 
 
@@ -68,7 +68,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(tensors)
     listed = []
-    for name, dtype, array in checked_arrays(
+    for name, dtype, array in iter_checked_arrays(
         tensors, HOLDS, "a headerless file holds an array of numbers"
     ):
         file = f"{stems[name]}.bin"

@@ -32,19 +32,19 @@ def detect(files: Files) -> int:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Each tensor on each side: the .npy where there is one, else the text."""
-    for folder in _snapshots(files):
-        names = _names(files, f"{folder}{MAP}")
+    for folder in _find_snapshots(files):
+        names = _read_names(files, f"{folder}{MAP}")
         for side in SIDES:
-            yield from _side(files, f"{folder}{side}/", side, names, hints)
+            yield from _iter_side(files, f"{folder}{side}/", side, names, hints)
 
 
-def _snapshots(files: Files) -> list[str]:
+def _find_snapshots(files: Files) -> list[str]:
     """Folders (each with a `/` behind, or "") in which a snapshot lies."""
     paths = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
     return list(dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in paths))
 
 
-def _names(files: Files, file: str) -> dict[str, str]:
+def _read_names(files: Files, file: str) -> dict[str, str]:
     """File's stem -> the tensor's name; rows are split at two blanks or more."""
     if file not in files.sizes:
         return {}
@@ -56,7 +56,7 @@ def _names(files: Files, file: str) -> dict[str, str]:
     }
 
 
-def _side(
+def _iter_side(
     files: Files, folder: str, side: str, names: dict[str, str], hints: DumpHints
 ) -> Iterator[DumpEntry]:
     inside = [n[len(folder) :] for n in files.names if n.startswith(folder)]
@@ -70,21 +70,21 @@ def _side(
     for stem in dict.fromkeys((*names, *typed, *printed)):
         name = names.get(stem, stem)
         if stem in typed:
-            entry = replace(_npy.entry(files, folder + typed[stem], hints), node="", index=0)
+            entry = replace(_npy.make_entry(files, folder + typed[stem], hints), node="", index=0)
         elif stem in printed:
-            entry = _text.entry(
+            entry = _text.make_entry(
                 files, folder + printed[stem], "float32", hints.find(name, plain), STEP
             )
         else:
             continue
         originals = (name,) if stem in names else ()
-        note = _note(name, tensors)
+        note = _describe_insertion(name, tensors)
         yield replace(
             entry, tensor=name, originals=originals, side=side, note=note, stem=f"{folder}{stem}"
         )
 
 
-def _note(name: str, names: set[str]) -> str:
+def _describe_insertion(name: str, names: set[str]) -> str:
     for end in INSERTED:
         if name.endswith(end) and name.removesuffix(end) in names:
             return f"inserted by the toolkit beside {name.removesuffix(end)}"

@@ -17,7 +17,7 @@ from subgraph.recordings.dumps import (
     _raw,
     parse_pairs,
 )
-from subgraph.recordings.files import Files, possible
+from subgraph.recordings.files import Files, is_possible_shape
 from subgraph.storage.folders import safe_name
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
@@ -37,13 +37,13 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per tensor of each file."""
     for file in files.ending(".safetensors"):
-        start, header = _header(files, file)
+        start, header = _read_header(files, file)
         for name, item in header.items():
             if name != "__metadata__":
-                yield _entry(files, file, name, item, start)
+                yield _make_entry(files, file, name, item, start)
 
 
-def _header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
+def _read_header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
     """(offset of the values, the header). Raises InputError: it is damaged."""
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):
@@ -57,7 +57,7 @@ def _header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
     return 8 + size, header
 
 
-def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEntry:
+def _make_entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEntry:
     try:
         word = str(item["dtype"])
         shape = tuple(int(d) for d in item["shape"])
@@ -67,9 +67,9 @@ def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEnt
     dtype = DTYPES.get(word, "")
     missing = "" if dtype else f"element type {word}"
     count = 1
-    for d in shape if possible(shape) else (-1,):
+    for d in shape if is_possible_shape(shape) else (-1,):
         count *= d
-    if not missing and (count < 0 or begin < 0 or _raw.nbytes(dtype, count) != end - begin):
+    if not missing and (count < 0 or begin < 0 or _raw.count_bytes(dtype, count) != end - begin):
         raise files.damaged(
             file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes"
         )

@@ -16,10 +16,10 @@ from subgraph.recordings.dumps import (
     TensorSpec,
     _npy,
     _text,
-    checked_arrays,
-    unreadable,
+    iter_checked_arrays,
+    refuse_reading,
 )
-from subgraph.recordings.dumps._raw import fit_size, nbytes
+from subgraph.recordings.dumps._raw import count_bytes, fit_size
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
@@ -35,7 +35,9 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """By files that begin with numbers and nothing else, but for a title of one word."""
-    return BARE if any(_title_lines(files, n) is not None for n in files.ending(*ENDS)) else NONE
+    return (
+        BARE if any(_count_title_lines(files, n) is not None for n in files.ending(*ENDS)) else NONE
+    )
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -46,19 +48,19 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(*ENDS):
         side, _, base = file.rpartition(".")[0].rpartition("/")
         titles = files.head(file).partition(b"\n")[0].strip()
-        if (skip := _title_lines(files, file)) is not None:
+        if (skip := _count_title_lines(files, file)) is not None:
             yield replace(
-                _numbers(files, file, skip, hints.find(base, plain)), tensor=base, side=side
+                _make_entry(files, file, skip, hints.find(base, plain)), tensor=base, side=side
             )
         elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
             missing = (
                 "which of its columns holds the values?"
                 f" ({titles[:80].decode('utf-8-sig', 'replace')})"
             )
-            yield DumpEntry(file, unreadable, tensor=base, side=side, missing=missing)
+            yield DumpEntry(file, refuse_reading, tensor=base, side=side, missing=missing)
 
 
-def _title_lines(files: Files, file: str) -> int | None:
+def _count_title_lines(files: Files, file: str) -> int | None:
     """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds
     anything else."""
     if _text.is_numeric(files, file):
@@ -69,7 +71,7 @@ def _title_lines(files: Files, file: str) -> int | None:
     return 1 if titled else None
 
 
-def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
+def _make_entry(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
     """The entry of the numbers below the first `skip` lines; type and shape come from a comment,
     else from `spec`."""
     if files.head(file, 2) == b",0" and files.head(file).partition(b"\n")[2].startswith(b"0,"):
@@ -77,7 +79,7 @@ def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
             "its first row and column count the others, as pandas does: save it with header=False,"
             " index=False"
         )
-        return DumpEntry(file, unreadable, "", missing=missing)
+        return DumpEntry(file, refuse_reading, "", missing=missing)
     whole = _text.is_whole(files, file, skip)
     if spec.dtype in HOLDS:
         dtype = spec.dtype
@@ -88,14 +90,15 @@ def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
     if said := _SHAPE.search(files.head(file)):
         spec = TensorSpec(dtype, tuple(map(int, re.findall(rb"\d+", said[0]))))
     elif spec.shape is not None and None in spec.shape:
-        count = _text.values(files, file, dtype, skip).size
+        count = _text.read_values(files, file, dtype, skip).size
         fixed = tuple(d for d in spec.shape if d is not None)
         spec = replace(
-            spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed
+            spec,
+            shape=fit_size(spec.shape, dtype, count_bytes(dtype, count))[0] if count else fixed,
         )
     stem = file.rpartition(".")[0]
     beside = not file.endswith(".txt") and f"{stem}.txt" in files.names
-    entry = _text.entry(files, file, dtype, spec, _text.step(files, file, skip), skip)
+    entry = _text.make_entry(files, file, dtype, spec, _text.measure_step(files, file, skip), skip)
     return replace(entry, stem=f"{stem}_csv" if beside else "")
 
 
@@ -106,6 +109,10 @@ def write(tensors: Tensors, folder: Path) -> None:
         InputError: a value is not an array of numbers.
     """
     stems = safe_names(tensors)
-    for name, _, array in checked_arrays(tensors, HOLDS, "a text file holds an array of numbers"):
+    for name, _, array in iter_checked_arrays(
+        tensors, HOLDS, "a text file holds an array of numbers"
+    ):
         form = PRINTED.get(array.dtype.name, "%d" if array.dtype.kind in "iub" else "%.9g")
-        (folder / f"{stems[name]}.txt").write_text(_text.lines(array, form), encoding="ascii")
+        (folder / f"{stems[name]}.txt").write_text(
+            _text.format_lines(array, form), encoding="ascii"
+        )

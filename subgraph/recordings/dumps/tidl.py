@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from subgraph.precision import Precision
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, unreadable
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, refuse_reading
 from subgraph.recordings.files import Files
 
 INFO = "layer_info.txt"
@@ -37,14 +37,14 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """By the names of the traces."""
-    return MARKED if any(_traces(files)) else NONE
+    return MARKED if any(_iter_traces(files)) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale: the float trace
     is read."""
-    names = _names(files)
-    traces = list(_traces(files))
+    names = _read_names(files)
+    traces = list(_iter_traces(files))
     read = {(side, m["base"], m["layer"]) for side, m, _ in traces if m["form"] != ".y"}
     fixed = {
         (side, m["base"], m["layer"]): files.sizes[file]
@@ -53,14 +53,14 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     }
     for side, m, file in traces:
         key = (side, m["base"], m["layer"])
-        name = _name(names, m)
-        node = "_".join(filter(None, (_base(m), "layer", str(int(m["layer"])))))
+        name = _find_name(names, m)
+        node = "_".join(filter(None, (_find_base(m), "layer", str(int(m["layer"])))))
         entry = partial(DumpEntry, file, tensor=name, node="" if name else node, side=side)
-        shape = _shape(m)
+        shape = _find_shape(m)
         if m["form"] == ".y":
             if key not in read:
                 yield entry(
-                    unreadable,
+                    refuse_reading,
                     "",
                     missing="fixed point without type and scale; set debug_level to 4",
                 )
@@ -72,7 +72,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces
         ):
             yield entry(
-                unreadable,
+                refuse_reading,
                 "",
                 missing="the rows of one core; join them with TI's stitch_multicore_traces.py",
             )
@@ -86,7 +86,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             )
 
 
-def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
+def _iter_traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
     """(folder, what the name says, file) of each trace."""
     for file in files.ending("_float.bin", ".y"):
         side, _, base = file.rpartition("/")
@@ -94,13 +94,13 @@ def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
             yield side, trace, file
 
 
-def _base(trace: re.Match[str]) -> str:
+def _find_base(trace: re.Match[str]) -> str:
     """What stands before the numbers, without what stands there in all traces; "" if nothing else
     does."""
     return trace["base"].removeprefix("tidl_trace").strip("_")
 
 
-def _shape(trace: re.Match[str]) -> tuple[int, ...]:
+def _find_shape(trace: re.Match[str]) -> tuple[int, ...]:
     """Batch (1 if the name has none), the two further dimensions where they are not 1, channels,
     height, width."""
     *before, channel = map(int, trace["dims"].split("_"))
@@ -109,7 +109,7 @@ def _shape(trace: re.Match[str]) -> tuple[int, ...]:
     return (batch, *more, channel, int(trace["height"]), int(trace["width"]))
 
 
-def _name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
+def _find_name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
     """The tensor's name: from the list of the trace's graph, or from the only list if the trace
     names no graph."""
     graph = _GRAPH.search(trace["base"])
@@ -121,7 +121,7 @@ def _name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
     return next((found[int(trace["layer"])] for found in lists if int(trace["layer"]) in found), "")
 
 
-def _names(files: Files) -> dict[str, dict[int, str]]:
+def _read_names(files: Files) -> dict[str, dict[int, str]]:
     """By graph, the name of each data id; the graph is "" where the list's own name does not say
     it."""
     found: dict[str, dict[int, str]] = {}

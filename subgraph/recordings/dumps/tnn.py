@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, checked_arrays
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, iter_checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
 from subgraph.types import Array, Shape
@@ -39,7 +39,7 @@ def detect(files: Files) -> int:
         return MARKED
     if {"cpu_", "device_"} <= {side for side in _SIDES for n in names if n.startswith(side)}:
         return MARKED
-    return MARKED if any(_described(files, n) for n in files.ending(".txt")) else NONE
+    return MARKED if any(_is_described(files, n) for n in files.ending(".txt")) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -48,19 +48,19 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side, _, base = file.rpartition("/")
         dumped = _DUMPED.fullmatch(base)
         if dumped:
-            yield _blob(files, file, dumped, side)
-        elif _described(files, file):
-            yield from _tensors(files, file)
+            yield _make_blob_entry(files, file, dumped, side)
+        elif _is_described(files, file):
+            yield from _iter_tensors(files, file)
         elif base.startswith(_SIDES) and _text.is_numeric(files, file):
-            yield _checked(files, file, base, hints)
+            yield _make_checked_entry(files, file, base, hints)
 
 
-def _blob(files: Files, file: str, name: re.Match[str], side: str) -> DumpEntry:
+def _make_blob_entry(files: Files, file: str, name: re.Match[str], side: str) -> DumpEntry:
     shape = tuple(int(d) for d in name[6].split("-")[1:])
     dtype = "int32" if files.sizes[file] and _text.is_whole(files, file) else "float32"
     return DumpEntry(
         file,
-        _text.loader(files, file, dtype, shape),
+        _text.make_loader(files, file, dtype, shape),
         dtype,
         shape,
         tensor=name[5],
@@ -72,15 +72,15 @@ def _blob(files: Files, file: str, name: re.Match[str], side: str) -> DumpEntry:
     )
 
 
-def _checked(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:
+def _make_checked_entry(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:
     """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
     side = next(s for s in _SIDES if base.startswith(s))
     blob = base[len(side) : -len(".txt")]
-    entry = _text.entry(files, file, "float32", hints.find(blob, plain), FILE_STEP)
+    entry = _text.make_entry(files, file, "float32", hints.find(blob, plain), FILE_STEP)
     return replace(entry, tensor=blob, side=side.strip("_-"))
 
 
-def _described(files: Files, file: str) -> bool:
+def _is_described(files: Files, file: str) -> bool:
     """Is it a tensor file: the number of tensors, then for each `NAME RANK DIMS… TYPE` and its
     values?"""
     lines = files.head(file, 1024).split(b"\n")
@@ -89,13 +89,13 @@ def _described(files: Files, file: str) -> bool:
             len(lines) > 1
             and int(lines[0]) > 0
             and b"_" not in lines[0]
-            and bool(_header(lines[1].split()))
+            and bool(_parse_header(lines[1].split()))
         )
     except ValueError:
         return False
 
 
-def _header(words: list[bytes]) -> tuple[str, Shape, str]:
+def _parse_header(words: list[bytes]) -> tuple[str, Shape, str]:
     """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are
     none."""
     rank = int(words[1]) if len(words) > 2 else -1
@@ -107,13 +107,13 @@ def _header(words: list[bytes]) -> tuple[str, Shape, str]:
     return words[0].decode(), shape, _DTYPES.get(int(words[-1]), "")
 
 
-def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
+def _iter_tensors(files: Files, file: str) -> Iterator[DumpEntry]:
     """The tensors of a tensor file; each header says how many lines follow."""
     data = files.read(file).split(b"\n")
     at = 1
     for _ in range(min(int(data[0]), len(data))):
         try:
-            name, shape, dtype = _header(data[at].split())
+            name, shape, dtype = _parse_header(data[at].split())
         except (IndexError, ValueError) as e:
             raise files.damaged(file, f"line {at + 1}: {e}") from e
         count = math.prod(shape)
@@ -122,7 +122,7 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
                 file, f"{name}: {len(data) - at - 1} lines are not {list(shape)} values"
             )
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
-        load = partial(_values, files, file, (at + 1, count), dtype, shape)
+        load = partial(_read_values, files, file, (at + 1, count), dtype, shape)
         missing = "" if dtype else "an element type that TNN does not have"
         step = FILE_STEP if dtype == "float32" else 0.0
         yield DumpEntry(
@@ -131,9 +131,9 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
         at += 1 + count
 
 
-def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: Shape) -> Array:
+def _read_values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: Shape) -> Array:
     data = files.read(file).split(b"\n")[part[0] : part[0] + part[1]]
-    flat = _text.numbers(files, file, b"\n".join(data), dtype)
+    flat = _text.parse_numbers(files, file, b"\n".join(data), dtype)
     return files.shaped(file, flat, shape)
 
 
@@ -146,7 +146,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     numbers = {name: number for number, name in _DTYPES.items()}
     text = [f"{len(tensors)}\n"]
     what = f"TNN's tensor file holds {', '.join(numbers)}"
-    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in iter_checked_arrays(
+        tensors, HOLDS, what, "subcut export --dtype float32"
+    ):
         if not name or len(name.split()) > 1 or name != name.strip():
             raise InputError(
                 f"'{name}': TNN's tensor file holds no names with blanks",
@@ -154,5 +156,5 @@ def write(tensors: Tensors, folder: Path) -> None:
             )
         dims = "".join(f" {d}" for d in array.shape)
         text.append(f"{name} {array.ndim}{dims} {numbers[array.dtype.name]}\n")
-        text.append(_text.lines(array, "%0.6f" if array.dtype.kind == "f" else "%d"))
+        text.append(_text.format_lines(array, "%0.6f" if array.dtype.kind == "f" else "%d"))
     (folder / "tensors.txt").write_text("".join(text), encoding="utf-8")

@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _torch, unreadable
+from subgraph.recordings.dumps import (
+    NONE,
+    TYPED,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    _torch,
+    refuse_reading,
+)
 from subgraph.recordings.files import ZIP, Files
 from subgraph.storage.folders import safe_name
 
@@ -26,11 +34,13 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         stem = file.rpartition(".")[0]
         if files.head(file, 4) != ZIP:
             missing = f"no archive, as torch before 1.6 wrote them, or no .pt: {_torch.SAVE_AS_NPY}"
-            yield DumpEntry(file, unreadable, "", tensor=stem.rpartition("/")[2], missing=missing)
+            yield DumpEntry(
+                file, refuse_reading, "", tensor=stem.rpartition("/")[2], missing=missing
+            )
             continue
-        for key, tensor in _torch.tensors(files, file).items():
+        for key, tensor in _torch.read_tensors(files, file).items():
             side, _, base = stem.rpartition("/") if not key else (stem, "", key)
-            load = partial(_torch.array, files, file, tensor)
+            load = partial(_torch.read_array, files, file, tensor)
             path = f"{stem}/{safe_name(key)}" if key else stem
             yield DumpEntry(
                 file, load, tensor.dtype, tensor.shape, tensor=base, side=side, stem=path

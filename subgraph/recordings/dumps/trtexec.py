@@ -32,10 +32,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         if not isinstance(items, list):
             raise files.damaged(file, "it is not JSON, or too large for one")
         for item in items:
-            yield _entry(files, file, item)
+            yield _make_entry(files, file, item)
 
 
-def _entry(files: Files, file: str, item: Any) -> DumpEntry:
+def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
     try:
         name = str(item["name"])
         values = item["values"]
@@ -44,12 +44,12 @@ def _entry(files: Files, file: str, item: Any) -> DumpEntry:
     except (KeyError, TypeError, ValueError) as e:
         raise files.damaged(file, f"a tensor of it lacks {e}") from e
     dtype = "int64" if whole and values else "float32"
-    load = partial(_array, files, file, values, dtype, shape)
+    load = partial(_make_array, files, file, values, dtype, shape)
     stem = f"{file.removesuffix('.json')}/{safe_name(name)}"
     return DumpEntry(file, load, dtype, shape, tensor=name, step=0.0 if whole else STEP, stem=stem)
 
 
-def _array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:
+def _make_array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:
     try:
         flat = np.array(values, dtype)
         return files.shaped(file, flat, shape)

@@ -60,11 +60,13 @@ class Alignment:
         return full if self.padded == self.shape else full[tuple(slice(0, d) for d in self.shape)]
 
 
-def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: Shape) -> Alignment:
+def _make_alignment(
+    words: str, stored: Sequence[int], order: Sequence[int], shape: Shape
+) -> Alignment:
     return Alignment(words, tuple(stored), tuple(order), shape, shape)
 
 
-def alignments(
+def iter_alignments(
     have: Shape,
     shape: Shape,
     guessed: bool = False,
@@ -78,25 +80,25 @@ def alignments(
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
-    unchanged = _turned("", shape, range(len(shape)), shape)
-    bare = _without_ones(have)
-    bare_shape = _without_ones(shape)
+    unchanged = _make_alignment("", shape, range(len(shape)), shape)
+    bare = _drop_ones(have)
+    bare_shape = _drop_ones(shape)
     if (
         (guessed or len(have) == 1) and math.prod(have) == math.prod(shape)
     ) or have == shape == nhwc:
         if channels_last is not True or len(shape) != IMAGE_RANK:
             yield unchanged
         if channels_last is not False and nhwc:
-            yield _turned(NHWC, nhwc, channels_first, shape)
+            yield _make_alignment(NHWC, nhwc, channels_first, shape)
     elif bare == bare_shape:
         yield unchanged
     elif have == nhwc:
-        yield _turned(NHWC, nhwc, channels_first, shape)
+        yield _make_alignment(NHWC, nhwc, channels_first, shape)
     elif orders := list(axis_orders(have, shape)):
-        yield from (_turned(f"transposed {order}", have, order, shape) for order in orders)
+        yield from (_make_alignment(f"transposed {order}", have, order, shape) for order in orders)
     elif orders := list(axis_orders(bare, bare_shape)):
         yield from (
-            _turned(f"transposed {order}, reshaped", bare, order, shape) for order in orders
+            _make_alignment(f"transposed {order}, reshaped", bare, order, shape) for order in orders
         )
     elif _is_blocked(have, shape):
         padded = (shape[0], have[1] * have[4], *shape[2:])
@@ -105,15 +107,15 @@ def alignments(
         yield Alignment(PADDED, have, tuple(range(len(have))), have, shape)
 
 
-def foldings(size: int, shape: Shape) -> Iterator[Alignment]:
+def iter_foldings(size: int, shape: Shape) -> Iterator[Alignment]:
     """Ways to give `size` elements a shape whose axes were split or joined; only values tell
     whether one is meant."""
-    bare = _without_ones(shape)
+    bare = _drop_ones(shape)
     if size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
         return
     for order in itertools.permutations(range(len(bare))):
         back = (int(k) for k in np.argsort(order))
-        yield _turned(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
+        yield _make_alignment(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
 
 
 def _is_blocked(stored: Shape, shape: Shape) -> bool:
@@ -124,11 +126,11 @@ def _is_blocked(stored: Shape, shape: Shape) -> bool:
     return (n, h, w) == (shape[0], *shape[2:]) and (blocks - 1) * c0 < shape[1] <= blocks * c0
 
 
-def _without_ones(shape: Shape) -> tuple[int, ...]:
+def _drop_ones(shape: Shape) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def as_reference(array: Array, reference: Array, scale: Scale | None = None) -> Array:
+def convert_to_reference_type(array: Array, reference: Array, scale: Scale | None = None) -> Array:
     """The array in the reference's element type; values beyond its range become infinite or wrap
     around.
 
@@ -200,14 +202,14 @@ def absorb_requantization(
     )
 
 
-def same_numbers(a: Array, b: Array) -> bool:
+def has_same_numbers(a: Array, b: Array) -> bool:
     """Do two arrays hold the same numbers in some order?"""
     return a.size == b.size and bool(
         np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0)
     )
 
 
-def nan_to_inf(distance: float) -> float:
+def replace_nan(distance: float) -> float:
     """A distance to sort by: unknown ones come last."""
     return math.inf if math.isnan(distance) else distance
 
@@ -229,7 +231,7 @@ class BlockSums:
         self.sizes: dict[str, int] = {}
         for name, array in arrays:
             self.sizes[name] = array.size
-            by_size.setdefault(array.size, []).append((name, _block_sums(array)))
+            by_size.setdefault(array.size, []).append((name, _compute_block_sums(array)))
         self._rows = {
             size: ([n for n, _ in rows], np.stack([r for _, r in rows]))
             for size, rows in by_size.items()
@@ -240,7 +242,7 @@ class BlockSums:
         names, rows = self._rows.get(array.size, ([], None))
         if rows is None or array.dtype.kind not in "fiubV":
             return []
-        sums = _block_sums(array)
+        sums = _compute_block_sums(array)
         with np.errstate(all="ignore"):
             far = np.sqrt(((rows[:, 1:] - sums[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (
                 1 + SLACK
@@ -248,7 +250,7 @@ class BlockSums:
         return [name for name, is_far in zip(names, far, strict=True) if not is_far]
 
 
-def _block_sums(array: Array) -> Array:
+def _compute_block_sums(array: Array) -> Array:
     """(MAX_BLOCKS + 1,): the array's Euclidean length, and the scaled sums of its blocks."""
     with np.errstate(all="ignore"):
         flat = np.sort(array.reshape(-1).astype(np.float64))

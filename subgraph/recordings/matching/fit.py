@@ -21,12 +21,12 @@ from subgraph.recordings.matching.align import (
     IMAGE_RANK,
     NHWC,
     Alignment,
-    alignments,
-    as_reference,
-    foldings,
+    convert_to_reference_type,
+    iter_alignments,
+    iter_foldings,
 )
 from subgraph.recordings.matching.matched import TensorMatch
-from subgraph.recordings.reference_tensors import reference_value
+from subgraph.recordings.reference_tensors import read_reference_value
 from subgraph.storage.scale import Scale
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
@@ -55,7 +55,7 @@ class Fit:
 
     def reference(self, tensor: str) -> Array | None:
         """The reference's value; None if it is not a tensor."""
-        return reference_value(self.judge.model, tensor, self.k)
+        return read_reference_value(self.judge.model, tensor, self.k)
 
     def value(self, entry: DumpEntry) -> Array:
         """As `DumpEntry.read`."""
@@ -79,9 +79,9 @@ class Fit:
         # layers.
         is_input = tensor in self.judge.model.graph.inputs
         last = None if is_input or self.some_last else False
-        ways = list(alignments(value.shape, reference.shape, entry.guessed, last))
+        ways = list(iter_alignments(value.shape, reference.shape, entry.guessed, last))
         for way in ways:
-            away = _distance(value, reference, way, best.scale)
+            away = _measure_distance(value, reference, way, best.scale)
             if away < best.distance or best.alignment is None:
                 best = replace(best, alignment=way, distance=away)
             if away <= SURELY:
@@ -89,11 +89,11 @@ class Fit:
         if self.some_last and not is_input and len(ways) > 1 and not best.distance <= NEAR:
             as_voted = self.channels_last and reference.ndim == IMAGE_RANK
             voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
-            away = _distance(value, reference, voted, best.scale)
+            away = _measure_distance(value, reference, voted, best.scale)
             best = replace(
                 best, alignment=voted, distance=away, orders=tuple(w for w in ways if w != voted)
             )
-        for way in foldings(value.size, reference.shape) if best.distance > NEAR else ():
+        for way in iter_foldings(value.size, reference.shape) if best.distance > NEAR else ():
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
@@ -136,8 +136,8 @@ class Fit:
                     scale = self._scale(entry, tensor)
                 except InputError:
                     continue
-                ways = alignments(value.shape, reference.shape, entry.guessed, None)
-                away = {way.words: _distance(value, reference, way, scale) for way in ways}
+                ways = iter_alignments(value.shape, reference.shape, entry.guessed, None)
+                away = {way.words: _measure_distance(value, reference, way, scale) for way in ways}
                 as_first = away.get("", math.inf)
                 as_last = away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first
@@ -156,6 +156,6 @@ class Fit:
         return hashlib.sha256(np.ascontiguousarray(self.value(entry)).tobytes()).digest()
 
 
-def _distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
+def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
     """Of a value in this alignment from the reference."""
-    return relative_l2(reference, as_reference(way.apply(value), reference, scale))
+    return relative_l2(reference, convert_to_reference_type(way.apply(value), reference, scale))

@@ -19,7 +19,7 @@ from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, same_numbers
+from subgraph.recordings.matching.align import BlockSums, has_same_numbers
 from subgraph.recordings.matching.fit import Fit
 from subgraph.recordings.matching.matched import (
     COPY,
@@ -28,7 +28,7 @@ from subgraph.recordings.matching.matched import (
     MatchedSample,
     Reason,
     TensorMatch,
-    distance_of,
+    get_distance,
     is_clearer,
 )
 from subgraph.recordings.matching.names import MAX_FUSED
@@ -42,7 +42,7 @@ MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
 MAX_TRIED = 16  # entries that are tried as one tensor
 
 
-def followed(matched: MatchedSample) -> MatchedSample:
+def follow_unnamed(matched: MatchedSample) -> MatchedSample:
     """The sample with the tensors of those entries without a name that nodes tell.
 
     Complexity: a run of a node for each tensor behind the first that is off, and some more for
@@ -153,7 +153,7 @@ class _Following:
             if e in self.pool
         ]
         matches = [replace(self._fit.aligned(e, tensor, made), how="node") for e in near]
-        best, *others = sorted((m for m in matches if m.distance <= limit), key=distance_of) or (
+        best, *others = sorted((m for m in matches if m.distance <= limit), key=get_distance) or (
             None,
         )
         rivals = [m for m in others if best and not is_clearer(best, m)]
@@ -188,7 +188,7 @@ class _Following:
     def _is_copy(self, entry: DumpEntry) -> bool:
         """Whether an entry holds the numbers of one with a tensor, in some order."""
         value = self._fit.value(entry)
-        return any(same_numbers(value, self._fit.value(m.entry)) for m in self.matches.values())
+        return any(has_same_numbers(value, self._fit.value(m.entry)) for m in self.matches.values())
 
     def _is_read(self, match: TensorMatch) -> bool:
         """Does a node that reads the tensor, or several that a device fuses, compute from this

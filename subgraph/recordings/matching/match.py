@@ -19,7 +19,7 @@ from itertools import chain, pairwise, takewhile
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import BlockSums, nan_to_inf, same_numbers
+from subgraph.recordings.matching.align import BlockSums, has_same_numbers, replace_nan
 from subgraph.recordings.matching.fit import Fit
 from subgraph.recordings.matching.matched import (
     COPY,
@@ -28,15 +28,15 @@ from subgraph.recordings.matching.matched import (
     MatchedSample,
     Reason,
     TensorMatch,
-    distance_of,
+    get_distance,
     is_clearer,
 )
 from subgraph.recordings.matching.names import (
     ModelNames,
-    dropped_input,
-    fused_results,
-    likely_names,
-    meant_tensor,
+    find_dropped_input,
+    find_fused_results,
+    find_meant_tensor,
+    list_likely_names,
 )
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
@@ -50,8 +50,9 @@ SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold t
 def match_sample(
     judge: Judge, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
 ) -> MatchedSample:
-    """Which tensors of the model the entries of sample `k` hold; `confirmed`: as `confirmed_names`
-    of other runs.
+    """Match the entries of sample `k` to the tensors of the model.
+
+    `confirmed`: as `collect_confirmed_names` of other runs.
 
     Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference
     values; an entry without a name of the model with all tensors of its size that nothing else
@@ -63,7 +64,7 @@ def match_sample(
     return _Matching(judge, run, k, confirmed or {}).run_all()
 
 
-def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
+def collect_confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """By the name that the tool gave, the matches of a run that values confirm; for other runs of
     the same tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
@@ -112,7 +113,8 @@ class _Matching:
                     f"{self.matches[tensor].entry.name} is said to hold {tensor}",
                 )
         others = {
-            tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named
+            tensor: (*self._chain(tensor), *find_dropped_input(self.graph, tensor))
+            for tensor in named
         }
         around = [n for tensor in named for n in (tensor, *others[tensor])]
         capture_tensors(self.judge.model, around if not nameless else self.results)
@@ -122,7 +124,7 @@ class _Matching:
                 free = [n for n in others[tensor] if n not in self.matches and n not in named]
                 match = self._corrected(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
-                self.matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
+                self.matches[match.tensor] = min(rivals, key=lambda m: replace_nan(m.distance))
         self._separate()
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
         self._tell_exchanged()
@@ -147,7 +149,7 @@ class _Matching:
         return entry not in self.left_out
 
     def _chain(self, tensor: str) -> tuple[str, ...]:
-        return fused_results(self.graph, tensor, self._known)
+        return find_fused_results(self.graph, tensor, self._known)
 
     @cached_property
     def _known(self) -> frozenset[str]:
@@ -191,7 +193,7 @@ class _Matching:
             if entry in given or entry in self.left_out:
                 continue
             names = written.meant_by(entry)
-            said = [t for t in (meant_tensor(graph, entry, n) for n in names) if t in tensors]
+            said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
                 t for name in said for t in (name, *written.alike(name)) if t in tensors
             )
@@ -216,7 +218,7 @@ class _Matching:
         inputs."""
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
         return min(
-            matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None
+            matches, key=lambda m: (m.entry.role != "output", replace_nan(m.distance)), default=None
         )
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
@@ -243,12 +245,12 @@ class _Matching:
 
             def order(match: TensorMatch, written: str = written) -> tuple[bool, float, bool]:
                 other_name = match.tensor != written
-                return match.distance > NEAR and other_name, nan_to_inf(match.distance), other_name
+                return match.distance > NEAR and other_name, replace_nan(match.distance), other_name
 
             best, *others = sorted(group, key=order)
             for match in others:
                 del self.matches[match.tensor]
-            if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
+            if others and replace_nan(best.distance) > NEAR and best.tensor != written:
                 self.matches[best.tensor] = replace(
                     best, alternatives=tuple(m.tensor for m in others)
                 )
@@ -266,7 +268,7 @@ class _Matching:
                 self._fit.aligned(match.entry, n)
                 for n in sums.near(self._fit.value(match.entry), NEAR)
             )
-            held = min(near, key=distance_of, default=match)
+            held = min(near, key=get_distance, default=match)
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
@@ -320,7 +322,7 @@ class _Matching:
                 self._fit.aligned(entry, n) for n in small.near(value, EXACT) if n not in names
             )
             near[entry] = sorted(
-                (*fitting, *(m for m in exact if m.distance <= EXACT)), key=distance_of
+                (*fitting, *(m for m in exact if m.distance <= EXACT)), key=get_distance
             )
         return near
 
@@ -339,7 +341,7 @@ class _Matching:
         for name in self._names.likely(entry.label):
             if name in equal:
                 later = (equal[n] for n in self._chain(name) if n in equal)
-                fused = min(later, key=distance_of, default=equal[name])
+                fused = min(later, key=get_distance, default=equal[name])
                 return fused if is_clearer(fused, equal[name]) else equal[name]
         first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
         below = (
@@ -352,7 +354,7 @@ class _Matching:
         others = tuple(n for n in equal if n != first)
         values = [self._fit.reference(n) for n in (first, *others)]
         same = all(
-            a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values)
+            a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
         )
         return replace(equal[first], how="value", twins=others) if same else None
 
@@ -407,7 +409,7 @@ class _Matching:
             held.setdefault(self._fit.digest(match.entry), match.tensor)
         sizes = {size for n, size in self._sums.sizes.items() if n not in self.matches}
         for entry, explained in left.items():
-            if any(n in self.graph.weights for n in likely_names(entry.label)):
+            if any(n in self.graph.weights for n in list_likely_names(entry.label)):
                 self._leave_out(entry, Reason.NOTHING)
             elif not explained and not entry.note and (twin := held.get(self._fit.digest(entry))):
                 self._leave_out(entry, Reason.NOTHING, f"{COPY} {twin}")

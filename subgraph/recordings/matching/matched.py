@@ -17,10 +17,10 @@ from subgraph.recordings.matching.align import (
     Alignment,
     absorb_print_rounding,
     absorb_requantization,
-    as_reference,
+    convert_to_reference_type,
 )
-from subgraph.recordings.matching.names import without_endings
-from subgraph.recordings.reference_tensors import reference_value
+from subgraph.recordings.matching.names import strip_endings
+from subgraph.recordings.reference_tensors import read_reference_value
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
@@ -107,7 +107,7 @@ class TensorMatch:
             notes.append("the order of its axes is not known")
         if self.scale:
             steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
-            notes.append(f"codes, step {_span(steps)}, zero point {_span(zeros)}")
+            notes.append(f"codes, step {_format_span(steps)}, zero point {_format_span(zeros)}")
         if self.twins:
             notes.append(f"{' and '.join(self.twins)} would hold the same")
         if self.holds:
@@ -127,7 +127,7 @@ class TensorMatch:
                 f"{f'found {FOUND[self.how]}' if self.how in FOUND else 'as --map says'}: {calls}"
             )
         return (
-            calls if self.tensor != self.entry.tensor and without_endings(self.entry.tensor) else ""
+            calls if self.tensor != self.entry.tensor and strip_endings(self.entry.tensor) else ""
         )
 
     def value(self, reference: Array) -> Array:
@@ -155,7 +155,7 @@ class TensorMatch:
                 f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}",
                 code="recording.no-scale",
             )
-        return as_reference(self.alignment.apply(array), reference, self.scale)
+        return convert_to_reference_type(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
         """The same, with the reference's value wherever rounding in a text file or of codes
@@ -166,7 +166,7 @@ class TensorMatch:
         return absorb_requantization(reference, value, self.scale, self.entry.dtype)
 
 
-def _span(numbers: Sequence[float]) -> str:
+def _format_span(numbers: Sequence[float]) -> str:
     """`0.02`, `0.01…0.2`."""
     return "…".join(dict.fromkeys(f"{n:.4g}" for n in (numbers[0], numbers[-1])))
 
@@ -196,7 +196,7 @@ class MatchedSample:
 
     def reference(self, name: str) -> Array | None:
         """The reference's value of a tensor; None if it is not a tensor."""
-        return reference_value(self.judge.model, name, self.k)
+        return read_reference_value(self.judge.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
         """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is
@@ -247,7 +247,7 @@ class MatchedSample:
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
 
 
-def distance_of(match: TensorMatch) -> float:
+def get_distance(match: TensorMatch) -> float:
     """The key by which the nearest match is found."""
     return match.distance
 

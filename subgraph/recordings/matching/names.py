@@ -27,15 +27,15 @@ _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
 
-def likely_names(name: str) -> list[str]:
+def list_likely_names(name: str) -> list[str]:
     """The name, and without endings."""
-    return [name, *without_endings(name)]
+    return [name, *strip_endings(name)]
 
 
-def without_endings(name: str) -> list[str]:
+def strip_endings(name: str) -> list[str]:
     """The name without one, two … of the endings that toolkits append.
 
-    >>> without_endings("X_mm_tp-rs"), without_endings("X")
+    >>> strip_endings("X_mm_tp-rs"), strip_endings("X")
     (['X_mm_tp', 'X_mm', 'X'], [])
     """
     names = []
@@ -73,7 +73,7 @@ class ModelNames:
         self._add_modules(known)
         for name in tensors:
             self._keys[name] = tuple(
-                dict.fromkeys((_tokens(name), _tokens(self._module_name(name))))
+                dict.fromkeys((_split_tokens(name), _split_tokens(self._module_name(name))))
             )
 
     def _module_name(self, tensor: str) -> str:
@@ -115,7 +115,7 @@ class ModelNames:
     def likely(self, recorded: str) -> tuple[str, ...]:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""
         found: list[str] = []
-        for stem in likely_names(recorded):
+        for stem in list_likely_names(recorded):
             form = self._plain(stem)
             if form != self._plain(recorded):
                 found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
@@ -124,8 +124,10 @@ class ModelNames:
 
     def alike(self, recorded: str, tensor: str) -> int:
         """How many words two names begin with in common."""
-        given = _tokens(recorded)
-        return max((common_start(given, key) for key in self._keys.get(tensor, ())), default=0)
+        given = _split_tokens(recorded)
+        return max(
+            (count_common_start(given, key) for key in self._keys.get(tensor, ())), default=0
+        )
 
     def _joined(self, name: str) -> list[str]:
         """The tensor of the last of several nodes whose names, one behind the other, are this
@@ -140,7 +142,7 @@ class ModelNames:
         return [self._nodes[ends[len(name)]]] if ends.get(len(name)) else []
 
 
-def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
+def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
     """What a fused node may hold under this name: the results behind it, as long as each has one
     reader."""
     chain: list[str] = []
@@ -148,7 +150,7 @@ def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[s
     while (
         len(chain) < MAX_FUSED
         and name not in graph.outputs
-        and (reader := _sole_reader(graph, name)) is not None
+        and (reader := _find_sole_reader(graph, name)) is not None
     ):
         made = [n for n in graph.makes[reader] if n in tensors]
         if len(made) != 1:
@@ -158,7 +160,7 @@ def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[s
     return tuple(chain)
 
 
-def _sole_reader(graph: Graph, tensor: str) -> int | None:
+def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
     """The node through which all that reads a tensor goes: its one reader, or the Mul of x ·
     sigmoid(x)."""
     *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
@@ -167,7 +169,7 @@ def _sole_reader(graph: Graph, tensor: str) -> int | None:
     return last if ends and len(inner) <= 1 else None
 
 
-def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
+def find_dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
     """What an activation reads, whose name a tool may keep for it: one that it drops as the
     rounding clips too."""
     maker = graph.maker.get(tensor)
@@ -176,7 +178,7 @@ def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
     return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
 
 
-def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
+def find_meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     """The tensor that a name means: of a node, the output that the entry holds."""
     if entry.tensor and (name in graph.maker or name in graph.inputs):
         return name
@@ -189,12 +191,12 @@ def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     return str(graph.nodes[i].output[number])
 
 
-def common_start(a: Sequence[str], b: Sequence[str]) -> int:
+def count_common_start(a: Sequence[str], b: Sequence[str]) -> int:
     """How many elements two sequences begin with in common."""
     return next(
         (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
 
 
-def _tokens(name: str) -> tuple[str, ...]:
+def _split_tokens(name: str) -> tuple[str, ...]:
     return tuple(filter(None, _TOKENS.split(name)))

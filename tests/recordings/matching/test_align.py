@@ -28,7 +28,7 @@ def test_law_the_right_way_is_among_those_that_fit(
         else [value.reshape(-1), np.moveaxis(value, 1, -1).reshape(-1) if value.ndim > 2 else value]
     )
     for way in ways:
-        found = [a.apply(way) for a in align.alignments(way.shape, tuple(shape), loose, None)]
+        found = [a.apply(way) for a in align.iter_alignments(way.shape, tuple(shape), loose, None)]
         right = way if way.shape == value.shape and not loose else value
         assert any(np.array_equal(a, right) for a in found)
         assert all(a.shape == tuple(shape) for a in found)
