@@ -42,6 +42,7 @@ from subgraph.recordings.dumps import (
     TensorSpec,
     WrittenNames,
     _ascend,
+    _text,
 )
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
