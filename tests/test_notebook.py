@@ -24,6 +24,7 @@ import subgraph
 from fixtures import ROOT
 from fixtures.notebook import CELLS, document
 from subgraph import notebook
+from subgraph.demo.files import files
 from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
@@ -178,12 +179,27 @@ def test_the_example_is_what_its_cells_give(
 
 
 @pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
-def test_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) -> None:
-    with pytest.raises(
-        UsageError, match=rf"{function} takes a graph, not the path 'm\.onnx'"
-    ) as error:
-        getattr(subgraph, function)("m.onnx", "x")
+def test_another_thing_in_place_of_a_model_is_refused(odd: subgraph.Graph, function: str) -> None:
+    with pytest.raises(UsageError) as error:
+        getattr(subgraph, function)(12, "x")
+    assert error.value.code == "api.wrong-type"
     assert error.value.hint.startswith(f"subgraph.{function}(")
+
+
+def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: Path) -> None:
+    for name, content in files().items():
+        (tmp_path / name).write_bytes(content)
+    model, wrong = tmp_path / "model.onnx", str(tmp_path / "wrong.py")
+    output = tmp_path / "out"
+    search = subgraph.bisect(model, wrong, output=output)
+    assert repr(search) == "Bisection('0 steps so far')"
+    assert search.result.findings[0].nodes == ["stem/pad", "stem/pool"], "it runs to its end"
+    assert search.result.says in repr(search)
+    comparison = subgraph.compare(model, wrong, at=["stem/*"], output=output)
+    piece = subgraph.cut(model, "stem/pad", "stem/pool")
+    for shown in (search, search.steps[0], comparison, piece):
+        assert "\n" not in repr(shown)
+        assert len(repr(shown)) < 200
 
 
 def test_findings_are_called_by_the_nodes_names() -> None:
@@ -212,8 +228,10 @@ def test_progress_is_one_line_that_is_updated(
     monkeypatch.setitem(sys.modules, "IPython.display", inner)
     running = subgraph.bisect(odd, shapes={}, output=odd.path.parent / "out")
     assert "not begun" in checked(running)
+    begun = subgraph.bisect(odd, shapes={}, output=odd.path.parent / "begun")
+    assert next(iter(begun)).number == 1
     with pytest.raises(UsageError):
-        _ = running.result
+        _ = begun.result
     assert subgraph.watch(running).result.agree and "right" in checked(running)
     assert (
         len(shown) == len(running.steps) + 2

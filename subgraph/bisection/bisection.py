@@ -26,7 +26,7 @@ from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
-from subgraph.graph.graph import Graph, require_graph
+from subgraph.graph.graph import Graph, as_graph
 from subgraph.project import parse_seconds
 from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
@@ -161,6 +161,10 @@ class Bisection:
 
     # ------------------------------------------------------------ progress
 
+    def __repr__(self) -> str:
+        state = self.finished.says if self.finished else f"{len(self.steps)} steps so far"
+        return f"Bisection({state!r})"
+
     @property
     def steps(self) -> list[Step]:
         """The steps so far."""
@@ -183,11 +187,13 @@ class Bisection:
 
     @property
     def result(self) -> BisectDocument:
-        """The whole result.
+        """The whole result. A bisection that has not begun runs to its end first.
 
         Raises:
-            UsageError: the bisection has not ended.
+            UsageError: the bisection has begun and not ended.
         """
+        if not self.steps:
+            list(self)
         if self.finished is None:
             raise UsageError(
                 "the bisection has not ended", "iterate it to its end", code="bisection.not-ended"
@@ -360,7 +366,7 @@ class _BisectionWithProcesses(Bisection):
 
 
 def bisect(
-    graph: Graph,
+    graph: Graph | str | Path,
     candidate: str | Candidate | Load = "ort",
     inputs: Inputs = None,
     *,
@@ -392,7 +398,7 @@ def bisect(
     Raises:
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """  # noqa: E501
-    require_graph(graph, "bisect")
+    graph = as_graph(graph, "bisect")
     given = make_candidate(candidate)
     feeding = Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed)
     setup = Setup(given, feeding, Path(output), criterion, freeze)

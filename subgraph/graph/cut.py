@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.graph import Graph, require_graph
+from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
@@ -109,6 +109,10 @@ class Cut:
     model: protobuf.ModelProto = field(repr=False)
     renamed: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        count = len(self.region.nodes)
+        return f"Cut({count} nodes of {self.graph!r}, {self.inputs} -> {self.outputs})"
+
     @property
     def weights(self) -> list[protobuf.TensorProto]:
         """Initializers whose bytes are on disk."""
@@ -154,7 +158,7 @@ class Cut:
 
 
 def cut(
-    graph: Graph,
+    graph: Graph | str | Path,
     start: str | Sequence[str] = (),
     end: str | Sequence[str] = (),
     *,
@@ -178,7 +182,7 @@ def cut(
         ModelError: the type of a boundary tensor is unknown; or as `build_model`.
         DataError: the bytes of a weight cannot be read.
     """  # noqa: E501
-    require_graph(graph, "cut")
+    graph = as_graph(graph, "cut")
     region = regions.between(
         graph, *([names] if isinstance(names, str) else names for names in (start, end))
     )

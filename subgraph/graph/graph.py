@@ -33,7 +33,7 @@ from subgraph.graph.walk import (
     operator,
 )
 from subgraph.reach import reach
-from subgraph.text import clean, nearest
+from subgraph.text import nearest
 
 if TYPE_CHECKING:
     import networkx
@@ -548,21 +548,20 @@ class Graph:
         )
 
 
-def require_graph(item: object, function: str) -> None:
-    """Require a graph as the argument of a public function.
+def as_graph(model: object, function: str) -> Graph:
+    """Return the graph that a function of the Python API is given; read it from a path.
 
     Raises:
-        UsageError: The argument is another object, a path for example.
+        UsageError: The argument is neither.
+        ModelError: The file cannot be read, or is not ONNX.
     """
-    if not isinstance(item, Graph):
-        what = (
-            f"the path {clean(str(item))!r}"
-            if isinstance(item, (str, Path))
-            else f"a {type(item).__name__}"
-        )
-        name = clean(str(item)) if isinstance(item, (str, Path)) else "model.onnx"
-        hint = f"subgraph.{function}(subgraph.load({name!r}), …)"
-        raise UsageError(f"{function} takes a graph, not {what}", hint, code="api.wrong-type")
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, Path)):
+        return load(model)
+    what = f"{function} takes a graph or a path, not {type(model).__name__}"
+    hint = f"subgraph.{function}(subgraph.load(model), …)"
+    raise UsageError(what, hint, code="api.wrong-type")
 
 
 def load(path: str | Path) -> Graph:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
-from subgraph.graph.graph import Graph, require_graph
+from subgraph.graph.graph import Graph, as_graph
 from subgraph.runtime.inputs import (
     DRAWS,
     IMAGES,
@@ -224,7 +224,7 @@ def loaded_ancestors(
 
 
 def capture(
-    graph: Graph,
+    graph: Graph | str | Path,
     tensors: Collection[str],
     inputs: Inputs = None,
     *,
@@ -244,7 +244,7 @@ def capture(
     Raises:
         UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
     """  # noqa: E501
-    require_graph(graph, "capture")
+    graph = as_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
     words = input_arguments(inputs, graph.inputs)

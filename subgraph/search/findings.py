@@ -51,6 +51,10 @@ class Step:
     estimated_runs: int
     only_repeats: bool = False
 
+    def __repr__(self) -> str:
+        items = f"{len(self.items)} items" if self.items else "all"
+        return f"Step({self.number}, {self.purpose.value}, {items}, {self.outcome.value})"
+
     @property
     def items(self) -> Items:
         """Items of the query; empty: all."""

@@ -23,7 +23,7 @@ from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph, require_graph
+from subgraph.graph.graph import VALUE, Graph, as_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labeled
 from subgraph.inspection.validate import explain_refusal
@@ -182,6 +182,9 @@ class Comparison:
     precise: PreciseSetting | None = None
     own_graph: Graph | None = field(default=None, repr=False)
     written: ComparisonDocument | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.result.says!r})"
 
     @property
     def result(self) -> ComparisonDocument:
@@ -352,7 +355,7 @@ def _mark_unresolved(whole: Verdict) -> str:
 
 
 def compare(
-    graph: Graph,
+    graph: Graph | str | Path,
     candidate: str | Candidate | Load = "ort",
     inputs: Inputs = None,
     *,
@@ -380,7 +383,7 @@ def compare(
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """  # noqa: E501
-    require_graph(graph, "compare")
+    graph = as_graph(graph, "compare")
     setup = Setup(
         make_candidate(candidate),
         Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
