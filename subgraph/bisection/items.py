@@ -74,7 +74,7 @@ def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
     on more than shapes; if shapes are not frozen, on more than constants."""
     graph = model.graph
     nodes = model.whole().nodes
-    kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
+    kinds = graph.kinds(list(graph.iter_outputs(nodes)))
     least = VALUE if model.freeze else SHAPE
     suspects = [
         i

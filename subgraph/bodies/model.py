@@ -78,7 +78,7 @@ class Body:
         and we read."""
         graph = self.graph
         makers = graph.ancestors(graph.maker[n] for n in self.constants if n in graph.maker)
-        read = [n for i in makers for n in graph.reads[i] if n not in graph.maker]
+        read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
         weights = dict.fromkeys(n for n in (*self.constants, *read) if graph.is_weight(n))
         return graph.in_order(makers), list(weights)
 
@@ -139,11 +139,9 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = {n for node in proto.node for n in node.output} | {v.name for v in proto.input}
-    clash = {
-        n
-        for i in graph.ancestors(graph.maker[n] for n in constant if n in graph.maker)
-        for n in graph.makes[i]
-    }
+    clash = set(
+        graph.iter_outputs(graph.ancestors(graph.maker[n] for n in constant if n in graph.maker))
+    )
     if own & clash:  # a constant is computed from one that is called as a tensor in here
         constant -= set(made)
     return Body(

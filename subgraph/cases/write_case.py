@@ -205,7 +205,7 @@ def write_region(
     source = device or values
     names = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
-        names += [n for i in region.nodes for n in graph.makes[i]]
+        names += list(graph.iter_outputs(region.nodes))
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.above(graph, stems)
     feeding = feeding or request.feeding
@@ -360,7 +360,7 @@ class CaseBuilder:
         roles: dict[str, tuple[Sequence[str], Sequence[Records]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
-            made = (n for i in self.region.nodes for n in self.graph.makes[i])
+            made = self.graph.iter_outputs(self.region.nodes)
             roles["dump_data"] = (
                 [n for n in made if all(n in self.dumped[k] for k in group)],
                 self.dumped,

@@ -91,7 +91,7 @@ def _side(graph: Graph, values: ReferenceValues | None, region: Region) -> _Side
     nodes = [
         i for i in graph.in_order((*region.nodes, *region.pulled)) if graph.ops[i] != "Constant"
     ]
-    kinds = graph.kinds(name for i in nodes for name in graph.reads[i])
+    kinds = graph.kinds(graph.iter_inputs(nodes))
     constants: dict[str, Array] = {}
     computed = []
     for name, kind in kinds.items():

@@ -68,8 +68,8 @@ class Draft:
         `kept`: weights that are still needed.
         """
         graph = self.model.graph
-        gone = {name for i in indices for name in self.graph.makes[i]}
-        touched = {name for i in indices for name in self.graph.reads[i]}
+        gone = set(self.graph.iter_outputs(indices))
+        touched = set(self.graph.iter_inputs(indices))
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
         read = {name for node in nodes for name in (*node.input, *captured_names(node))} | set(kept)

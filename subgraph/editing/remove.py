@@ -122,7 +122,7 @@ def remove_tail(
     model = draft.model.graph
     gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
-    made = set(chain.from_iterable(graph.makes[i] for i in gone))
+    made = set(graph.iter_outputs(gone))
     assign(model.output, [v for v in model.output if v.name not in made])
     known = {v.name for v in model.output} | set(graph.inputs)
     for name in (*region.inputs, *region.shapes):

@@ -93,7 +93,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
     Raises:
         UnknownName: the model has no such tensor. UsageError: one is missing.
     """
-    within = {name for i in region.nodes for name in graph.makes[i]}
+    within = set(graph.iter_outputs(region.nodes))
     connected = {name: ours.get(name, name) for name in piece.inputs}
     for theirs, name in connected.items():
         if name in within or (

@@ -191,7 +191,7 @@ def cut(
 
 def in_constants(graph: Graph, region: Region) -> int:
     """How many elements the Constant nodes hold that a region reads."""
-    held = (graph.constant(name) for i in region.pulled for name in graph.makes[i])
+    held = (graph.constant(name) for name in graph.iter_outputs(region.pulled))
     return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
 
 
@@ -213,7 +213,7 @@ def cut_region(
     """
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
-    own = {*inputs, *(name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])}
+    own = {*inputs, *graph.iter_outputs((*region.nodes, *region.pulled))}
     makers = () if captured else [graph.maker[n] for n in inputs if n in graph.maker]
     declared = graph.value_infos(own.union(*(graph.reads[i] for i in makers)))
     infos = {n: v for n, v in declared.items() if n in own}
@@ -295,7 +295,7 @@ def build_model(
     out.node.extend(graph.nodes[i] for i in order)
     protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
     renamed = _distinct_names(graph, order, out)
-    inside = {name for i in order for name in graph.makes[i]}
+    inside = set(graph.iter_outputs(order))
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
         add_weight(graph, name, out)
     for tensor in constants:

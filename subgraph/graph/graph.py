@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -197,6 +198,14 @@ class Graph:
                 if made_by(name, -1) >= i:
                     return False
         return True
+
+    def iter_outputs(self, nodes: Iterable[int]) -> Iterator[str]:
+        """Yield the tensors that these nodes output."""
+        return chain.from_iterable(map(self.makes.__getitem__, nodes))
+
+    def iter_inputs(self, nodes: Iterable[int]) -> Iterator[str]:
+        """Yield the tensors that these nodes read, explicit and captured."""
+        return chain.from_iterable(map(self.reads.__getitem__, nodes))
 
     def in_order(self, nodes: Iterable[int]) -> list[int]:
         """The nodes in topological order."""

@@ -159,7 +159,7 @@ def _end(graph: Graph, text: str) -> Selection:
 
 
 def _outputs(graph: Graph, end: Selection) -> tuple[str, ...]:
-    return tuple(name for i in end.nodes for name in graph.makes[i])
+    return tuple(graph.iter_outputs(end.nodes))
 
 
 def _reachable(graph: Graph, start_nodes: set[int], within: set[int]) -> set[int]:
@@ -189,7 +189,7 @@ def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
     """
     makers = [graph.maker[n] for n in names if n in graph.maker]
     nodes = graph.ancestors_until(makers, stops)
-    kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
+    kinds = graph.kinds(list(graph.iter_outputs(nodes)))
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
         return of_nodes(graph, kept, [(n,) for n in names]) if kept else None
@@ -229,7 +229,7 @@ def of_nodes(
             "move --end further down",
             code="region.only-random",
         )
-    made = {name for i in inside for name in graph.makes[i]}
+    made = set(graph.iter_outputs(inside))
     inputs, shapes, weights, constant_makers = _entering(
         graph, inside, made, keep_undefined=keep_undefined
     )
@@ -258,7 +258,7 @@ def _entering(
     weights: set[str] = set()
     constant_makers: set[int] = set()
     entering = dict.fromkeys(
-        name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made
+        name for name in graph.iter_inputs(graph.in_order(inside)) if name not in made
     )
     kinds = graph.kinds(name for name in entering if name in graph.maker)
     for name in entering:
@@ -286,7 +286,7 @@ def _leaving(
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in requested:
         leaving.update([name for name in group if name in read] or group)
-    return tuple(name for i in graph.in_order(inside) for name in graph.makes[i] if name in leaving)
+    return tuple(name for name in graph.iter_outputs(graph.in_order(inside)) if name in leaving)
 
 
 def _undefined(graph: Graph, name: str) -> ModelError:

@@ -170,11 +170,7 @@ def measure(
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
                 failures.append(MissingTensor(batch[0], e.what))
-                lost = {
-                    name
-                    for i in graph.descendants([graph.maker[batch[0]]])
-                    for name in graph.makes[i]
-                }
+                lost = set(graph.iter_outputs(graph.descendants([graph.maker[batch[0]]])))
                 pending = [
                     left for names in pending if (left := [n for n in names if n not in lost])
                 ]
@@ -250,10 +246,7 @@ class _Measuring:
         graph = self.graph
         if len(graph.inputs) < 2:
             return []
-        made = (
-            (name for i in graph.readers.get(n, ()) for name in graph.makes[i])
-            for n in graph.inputs
-        )
+        made = (graph.iter_outputs(graph.readers.get(n, ())) for n in graph.inputs)
         return [
             name for names in made if (name := next((n for n in names if n in self.tensors), ""))
         ]

@@ -189,10 +189,10 @@ class Planner:
         outputs = sorted({name for i, name in reads if i == OUTPUT})
         nodes = {i for i, _ in reads if i != OUTPUT}
         for _ in range(rounds):
-            names = chain(outputs, chain.from_iterable(graph.reads[i] for i in nodes))
+            names = chain(outputs, graph.iter_inputs(nodes))
             nodes |= {graph.maker[name] for name in names if name in graph.maker}
         order = graph.in_order(nodes)
-        tensors = list(chain.from_iterable(graph.makes[i] for i in order))
+        tensors = list(graph.iter_outputs(order))
         return Kept([graph.label(i) for i in order], tensors, outputs)
 
     def judge_file(self, model: Path) -> Judged:

@@ -300,7 +300,7 @@ class _Judging:
     def _random(self) -> set[str]:
         """Tensors that depend on random numbers."""
         graph = self.judge.model.graph
-        return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
+        return set(graph.iter_outputs(graph.descendants(graph.random_nodes)))
 
     def _judge(
         self, name: str, reference: Array, value: Array, k: int, noise: Noise | None

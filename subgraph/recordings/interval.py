@@ -101,7 +101,7 @@ def _make_interval(
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
-    inner = [n for n in chain.from_iterable(graph.makes[i] for i in region.nodes) if n not in names]
+    inner = [n for n in graph.iter_outputs(region.nodes) if n not in names]
     kinds = graph.kinds(inner)
     return Interval(
         region,

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import takewhile
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
@@ -43,7 +43,7 @@ def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> l
                 yield from graph.readers.get(made, ())
 
     nodes = graph.in_order(reach(graph.readers.get(name, ()), follow))
-    tensors = chain.from_iterable(graph.makes[i] for i in nodes)
+    tensors = graph.iter_outputs(nodes)
     return [name for name in tensors if name in recorded]
 
 

@@ -142,9 +142,7 @@ class ReferenceValues:
         if not graph.random_nodes:
             return []
         nodes = graph.ancestors(graph.maker[n] for n in names if n in graph.maker)
-        return list(
-            chain.from_iterable(graph.makes[i] for i in graph.in_order(nodes & graph.random_nodes))
-        )
+        return list(graph.iter_outputs(graph.in_order(nodes & graph.random_nodes)))
 
     def _run_first(self, names: Sequence[str], into: Path) -> None:
         stems = {name: f"t{i}" for i, name in enumerate(names)}

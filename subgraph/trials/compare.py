@@ -627,9 +627,7 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
         if not tensors:
             selection = graph.select(word)
             tensors = (
-                {selection.tensor}
-                if selection.tensor
-                else {n for i in selection.nodes for n in graph.makes[i]}
+                {selection.tensor} if selection.tensor else set(graph.iter_outputs(selection.nodes))
             )
         if not tensors & set(names):
             raise UsageError(

@@ -78,7 +78,7 @@ def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Re
     read = _read_constants(graph, region, folded)
     kept = read.difference(folded)
     pulled = tuple(i for i in region.pulled if not kept.isdisjoint(graph.makes[i]))
-    weights = {n for i in (*region.nodes, *pulled) for n in graph.reads[i] if graph.is_weight(n)}
+    weights = {n for n in graph.iter_inputs((*region.nodes, *pulled)) if graph.is_weight(n)}
     shapes = (*region.shapes, *sorted(read.intersection(folded)))
     return replace(region, pulled=pulled, shapes=shapes, weights=tuple(sorted(weights)))
 
@@ -86,7 +86,7 @@ def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Re
 def _read_constants(graph: Graph, region: Region, folded: Collection[str]) -> set[str]:
     """The constants that nodes make and that the region needs, where some are folded."""
     found: set[str] = set()
-    stack = [name for i in region.nodes for name in graph.reads[i]]
+    stack = list(graph.iter_inputs(region.nodes))
     while stack:
         name = stack.pop()
         if name in found or name not in graph.maker or graph.kinds([name])[name] != CONSTANT:

@@ -191,7 +191,7 @@ def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
     are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
     if not are_undone or not {*codes}.isdisjoint(graph.outputs):
         return codes
-    return [name for i in readers for name in graph.makes[i]]
+    return list(graph.iter_outputs(readers))
 
 
 def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:

@@ -135,9 +135,9 @@ class ReferenceModel:
         """Every tensor whose value depends on more than shapes and that an output needs, in
         topological order."""
         whole = self.whole()
-        names = [n for i in whole.nodes for n in self.graph.makes[i]]
+        names = list(self.graph.iter_outputs(whole.nodes))
         kinds = self.graph.kinds(names)
-        read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.outputs)
+        read = set(self.graph.iter_inputs(whole.nodes)) | set(self.outputs)
         comparable = kinds.keys() if self.comparable is None else self.comparable
         return [
             n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable

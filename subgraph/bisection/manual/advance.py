@@ -65,7 +65,7 @@ def _draw_outputs(model: ReferenceModel) -> list[str]:
     """The outputs of random nodes."""
     graph = model.graph
     random_nodes = graph.in_order(set(model.whole().nodes) & graph.random_nodes)
-    return [name for i in random_nodes for name in graph.makes[i]]
+    return list(graph.iter_outputs(random_nodes))
 
 
 def make_folder(folder: Path) -> None:
@@ -257,7 +257,7 @@ def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     outside = [i for i in whole.nodes if i not in set(region.nodes)]
-    kinds = graph.kinds([name for i in outside for name in graph.makes[i]])
+    kinds = graph.kinds(list(graph.iter_outputs(outside)))
     without = [i for i in outside if any(kinds[name] == VALUE for name in graph.makes[i])]
     if not without:
         return f"the whole model{more}"

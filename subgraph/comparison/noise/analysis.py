@@ -104,9 +104,9 @@ def find_rounding_sites(
         if n in graph.weights and graph.weights[n].data_type in _FLOAT_NUMBERS
     ]
     sites = RoundingSites(order, (*floats, *weights), noisy={*floats, *weights})
-    kinds = graph.kinds(name for i in order for name in graph.makes[i])
+    kinds = graph.kinds(graph.iter_outputs(order))
     shape_nodes = _shape_nodes(graph, order, kinds)
-    used = {name for i in order for name in graph.reads[i]} | set(region.outputs)
+    used = set(graph.iter_inputs(order)) | set(region.outputs)
     rounded: list[str] = []
     converted: list[str] = []
     quantizers: list[str] = []

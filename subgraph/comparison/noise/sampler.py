@@ -140,7 +140,7 @@ class NoiseSampler:
         """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the
         region: perturbed runs give them beside the outputs."""
         ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
-        inside = {*self.region.inputs, *(n for i in self.sites.order for n in self.graph.makes[i])}
+        inside = {*self.region.inputs, *self.graph.iter_outputs(self.sites.order)}
         return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
 
     def release(self) -> None:

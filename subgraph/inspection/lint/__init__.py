@@ -181,10 +181,7 @@ class LintContext:
         }
         order = graph.in_order(range(len(graph.nodes)))
         return [
-            name
-            for i in order
-            for name in graph.makes[i]
-            if kinds.get(name) in (None, "tensor_type")
+            name for name in graph.iter_outputs(order) if kinds.get(name) in (None, "tensor_type")
         ]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 from subgraph.graph.graph import VALUE, Graph
@@ -84,7 +83,7 @@ class ScopedTensors:
         graph = self._graph
         leaving = [
             name
-            for name in chain.from_iterable(graph.makes[i] for i in nodes)
+            for name in graph.iter_outputs(nodes)
             if name in graph.outputs or any(j not in nodes for j in graph.readers.get(name, ()))
         ]
         return leaving[0] if len(leaving) == 1 else ""

@@ -236,7 +236,7 @@ class StretchedModel:
             raise ModelError(
                 f"the reference was given no value of '{missing[0]}'", code="reference.no-value"
             )
-        made = list(chain.from_iterable(graph.makes[i] for i in nodes.order[start:end]))
+        made = list(graph.iter_outputs(nodes.order[start:end]))
         leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
 
         def build() -> protobuf.ModelProto:

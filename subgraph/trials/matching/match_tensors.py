@@ -195,7 +195,7 @@ def value_tensors(graph: Graph) -> list[str]:
     topological order."""
     kinds = graph.kinds(graph.maker)
     nodes = graph.ancestors(graph.maker[n] for n in graph.outputs if n in graph.maker)
-    made = [n for i in graph.in_order(nodes) for n in graph.makes[i]]
+    made = list(graph.iter_outputs(graph.in_order(nodes)))
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
 
@@ -441,4 +441,4 @@ def _find_relatives(graph: Graph, name: str) -> tuple[set[str], set[str]]:
     nodes = [graph.maker[name]] if name in graph.maker else []
     above = graph.ancestors(nodes)
     below = graph.descendants(nodes)
-    return {n for i in above for n in graph.makes[i]}, {n for i in below for n in graph.makes[i]}
+    return set(graph.iter_outputs(above)), set(graph.iter_outputs(below))
