@@ -55,7 +55,7 @@ NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 @dataclass
 class BisectionProgress:
-    """What one pass over a bisection has shown so far; the search itself reads nothing of it but
+    """The results of one pass over a bisection so far; the search itself reads nothing of it but
     the time.
 
     Attributes:
@@ -172,7 +172,7 @@ class Bisection:
 
     @property
     def remaining(self) -> Remaining:
-        """What the steps so far have shown."""
+        """The results of the steps so far."""
         return self._progress.remaining
 
     @property
@@ -336,8 +336,8 @@ def _distance_of_whole(trials: Trials) -> str:
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:
-    """How the candidate's own model matches the reference's, and the error of each piece, as far as
-    the time allows."""
+    """Return the matches of the candidate's own model with the reference's, and the error of each
+    piece, as far as the time allows."""
     other = interim.trials.runtime.own_model
     if other is None:
         return None

@@ -1,5 +1,4 @@
-"""What it costs that the candidate runs another model (quantized, say): by node, by operator, by
-tensor.
+"""The cost of running another model (a quantized one, say): by node, by operator, by tensor.
 
 The share of an item is the part of the final error that appears if only this item runs in the
 candidate's model; the shares of many small errors add up to about one. What remains is measured the

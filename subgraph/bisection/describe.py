@@ -221,7 +221,7 @@ def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
 
 
 def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
-    """Where verdicts are the same from run to run: are the values?"""
+    """Yield a note if verdicts are the same from run to run and values are not."""
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
     whole = oracle.trials.model.whole()
@@ -295,7 +295,7 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
 
 
 def _form(oracle: NodeOracle, step: Step) -> Form:
-    """How the candidate was given what a step is about."""
+    """Return the form of the model in a step."""
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
         return trials.ask.form_of(trials.model.whole())
@@ -396,7 +396,7 @@ def _evidence(
     steps: Sequence[Step],
     differences: Sequence[document.ModelDifference],
 ) -> list[Evidence]:
-    """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
+    """Return the evidence for rounding and for a bug; empty if the region may not fail at all."""
     trials = oracle.trials
     finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
@@ -465,7 +465,7 @@ def _worst(judgement: Judgement | None) -> document.WorstElement | None:
 def _differences(
     oracle: NodeOracle, region: Region | None, worst: Judgement | None
 ) -> tuple[document.Off | None, document.Histogram | None]:
-    """How many elements of the decisive output differ, and by how much."""
+    """Return the number of elements of the decisive output that differ, and by how much."""
     if region is None or worst is None:
         return None, None
     values = oracle.trials.model.values

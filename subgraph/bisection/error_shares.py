@@ -92,9 +92,9 @@ class ErrorShares:
         return targets[items]
 
     def of_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
-        """Does the model agree when only these items are the candidate's? If the reference cannot
-        go on with what they give, the verdict is that on their own outputs. And is what disappeared
-        what the items left out give alone?"""
+        """Return whether the model agrees when only these items are the candidate's. If the
+        reference cannot go on with their outputs, the verdict is that on these outputs. The answer
+        also has whether the omitted items alone cause the error that disappeared."""
         judge = self._judge
         values = outputs_with_only(self._trials.model, region, result)
         if values is None:

@@ -45,7 +45,7 @@ def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
 def read_items(
     nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
 ) -> ItemStatuses:
-    """Which items are wrong in a run with their tensors as outputs."""
+    """Return the items that are wrong in a run with their tensors as outputs."""
     statuses = statuses_of(verdict, _inner_tensors(nodes, items))
     return ItemStatuses(statuses, _local_errors(nodes, seen, items, result, statuses))
 
@@ -81,7 +81,7 @@ def _local_errors(
 
 
 def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
-    """Are the model's outputs as far off in a profile as in the plain run?"""
+    """Return whether the model's outputs deviate as far in a profile as in the plain run."""
     plain, probed = (error_of(judge, r.tensors) for r in (whole, result))
     if plain is None or probed is None:
         return whole.failure is None and plain is probed

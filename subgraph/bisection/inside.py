@@ -49,7 +49,7 @@ class InnerRuns:
 
     @property
     def left(self) -> int | None:
-        """How many may follow."""
+        """The number of runs that may follow."""
         return None if self.most is None else max(self.most - self.made, 0)
 
     def require(self, runs: int) -> None:
@@ -76,7 +76,7 @@ class Entered:
 
     @property
     def document(self) -> InsideDocument:
-        """What is known before the search in there."""
+        """The document before the search in the body."""
         if iterates(self.body.graph, self.body.name.node):
             return InsideDocument(self.body.name.text, self.iteration, self.total)
         return InsideDocument(self.body.name.text, None, None)
@@ -88,7 +88,7 @@ class Entered:
 
 
 def can_enter(judge: Judge, nodes: Sequence[int]) -> bool:
-    """Is this finding a single node with something inside that the candidate can be asked about?"""
+    """Return whether this finding is a single node with a body that the candidate can run."""
     if (
         len(nodes) != 1
         or judge.runtime.own_model
@@ -193,8 +193,8 @@ def _fails_up_to(
     runs: InnerRuns,
     trips: int,
 ) -> bool:
-    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it
-    does as a whole?
+    """Return whether the candidate fails on a Loop or Scan that runs that many times, as it does on
+    the full one.
 
     Raises:
         Inconclusive: it is not known, as the candidate refuses that.
@@ -219,8 +219,8 @@ def _fails_up_to(
 
 
 def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
-    """How often the candidate runs a Loop, where that is not as often as the reference does; "" if
-    that is not known.
+    """Return how many times the candidate runs a Loop, if the reference runs it another number of
+    times; "" if that is not known.
 
     Raises:
         SubcutError: as `enter`.

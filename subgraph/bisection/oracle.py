@@ -60,7 +60,7 @@ class NodeOracle(NodeItems):
 
     @cached_property
     def whole_agrees(self) -> bool:
-        """Does the whole agree? Read after the search has asked about it."""
+        """Whether the full model agrees. It is read after the search has run it."""
         whole = self.trials.model.whole()
         verdict = self.trials.verdict(whole)
         return whole.nodes not in self.seen.failed and (
@@ -111,7 +111,7 @@ class NodeOracle(NodeItems):
             raise BudgetSpent(e.what) from e
 
     def _log_asking(self, queries: Sequence[Query]) -> None:
-        """What is run now, for the live line."""
+        """Log the present run, for the live line."""
         nodes = self.indices(queries[0].items)
         ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""

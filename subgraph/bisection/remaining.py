@@ -18,7 +18,7 @@ TIMES = 2
 
 @dataclass
 class Remaining:
-    """What the steps so far have shown.
+    """The results of the steps so far.
 
     Attributes:
         size: number of nodes in question.

@@ -40,7 +40,7 @@ FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"
 
 
 def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
-    """Where the result goes, as `case.free_place`; asked before the search.
+    """Return the place of the result, as `case.free_place`; called before the search.
 
     Raises:
         ResultExists: something stands in the way that is not a result.

@@ -115,8 +115,8 @@ class Interim:
 
 
 class Searcher(Protocol):
-    """What a stage needs of the bisection: it makes oracles, and follows searches within the
-    limits."""
+    """The part of the bisection that a stage needs: it makes oracles, and follows searches within
+    the limits."""
 
     @property
     def options(self) -> BisectionOptions:
@@ -392,8 +392,8 @@ def _run_nodes(
 
 
 def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -> NodeEvidence:
-    """What a search by rounding alone found, as evidence; empty if it did not find all that is
-    wrong.
+    """Return the findings of a search by rounding alone as evidence; empty if it did not find all
+    that is wrong.
 
     `usual`: judges by the usual criterion. Only single nodes can be excused.
     """

@@ -56,8 +56,8 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
 
 
 def capture(oracle: NodeOracle) -> None:
-    """Have the reference compute the model's outputs; and what enters and leaves each stretch, in
-    the same run.
+    """Compute the reference's outputs of the model, and the tensors that enter and leave each
+    stretch, in the same run.
 
     Raises:
         InputError: an input does not fit. ModelError: the reference cannot run the model.

@@ -1,4 +1,4 @@
-"""What was found about a fault, as a document and a folder: answer, script, rewritten models.
+"""A document and a folder of the findings about a fault: answer, script, rewritten models.
 
 The answer is a paragraph to paste into an issue tracker; the script is the shortest one that shows
 the fault.
@@ -127,7 +127,7 @@ def _unproven(cure: Cure) -> str:
 
 
 def _head(found: BlameDocument) -> str:
-    """Who is wrong, where, and how."""
+    """Return who is wrong, where, and how."""
     who = f"{clean(found.runtime)} {clean(found.version)}".strip()
     if found.made_by:
         who = f"{clean(found.made_by)}'s model"
@@ -362,7 +362,7 @@ def _environment(of: RunEnvironment) -> str:
 def _add_to_report(
     search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path
 ) -> None:
-    """Have the report of the bisection tell it, too."""
+    """Add the answer to the report of the bisection."""
     findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
     document = replace(search, findings=findings)
     texts = {RUN_JSON: as_json(to_json(document)).decode(), **rendered_reports(document)}

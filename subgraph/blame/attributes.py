@@ -119,8 +119,8 @@ class Attributes:
         path: Path,
         as_it_is: Verdict,
     ) -> bool:
-        """Is the candidate right on this function, by far? Not known, as where the reference
-        refuses it, is no."""
+        """Return whether the candidate is right on this function, by far; False if unknown, as when
+        the reference refuses it."""
         try:
             verdict = self._verdict(model, fed, path)
         except SubcutError as e:
@@ -137,7 +137,8 @@ class Attributes:
     def _verdict(
         self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path
     ) -> Verdict:
-        """What the candidate does with a model, beside the reference's values of that model.
+        """Return the verdict on the candidate's outputs of a model, against the reference's values
+        of that model.
 
         Raises:
             SubcutError: the reference cannot run it, or the candidate cannot be used.
@@ -177,8 +178,8 @@ def _error(verdict: Verdict) -> float:
 
 
 def _tells(model: ReferenceModel) -> bool:
-    """Has an output of the model different elements? Equal ones, as a Softmax over one element
-    gives, show nothing."""
+    """Return whether an output of the model has different elements. Equal ones, as a Softmax over
+    one element returns, show nothing."""
     outputs = [record[name] for record in model.values.records for name in model.whole().outputs]
     arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
     return any(bool((array != array[0]).any()) for array in arrays if array.size)

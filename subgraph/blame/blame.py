@@ -44,7 +44,7 @@ SWITCH_SECONDS = 3600  # that it may take
 
 @dataclass(frozen=True)
 class ReleasesAsked:
-    """Which releases are asked about.
+    """The releases that are tried.
 
     Attributes:
         span: "" for all, `1.19..1.22` (either may be left out), or names with commas, each of which
@@ -95,7 +95,7 @@ class ReleasesAsked:
 
 @dataclass
 class Blame:
-    """What is found about one region; each method is asked once.
+    """The findings about one region; each method runs once.
 
     Attributes:
         runs: of the candidate, for all this. installs: environments that were made.
@@ -119,7 +119,8 @@ class Blame:
 
     @property
     def is_wrong(self) -> bool:
-        """Does the candidate compute the region wrong, or refuse what the reference runs?"""
+        """Return whether the candidate computes the region wrong, or refuses it while the reference
+        runs it."""
         return self.verdict.status is Status.FAIL or self.verdict.signature is Signature.REFUSED
 
     @cached_property
@@ -188,8 +189,8 @@ class Blame:
                 self.runs += asked.tried
 
     def kernels(self) -> bool | None:
-        """Is it as wrong without any optimization, in full precision? None where the candidate has
-        no such options."""
+        """Return whether it is as wrong without any optimization, in full precision; None if the
+        candidate has no such options."""
         options = None if self.is_model_wrong else self.trials.runtime.about.exact
         verdict = (
             self._of(replace(self.trials.runtime.candidate, options=dict(options)))
@@ -444,7 +445,7 @@ def widen_to_surroundings(blame: Blame) -> Blame:
 
 
 def _only_rounds(trials: Trials, region: Region) -> bool:
-    """Does rounding explain all that is off, whatever criterion judged it?"""
+    """Return whether rounding explains all deviations, whatever criterion judged it."""
     verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
     return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
 
@@ -508,8 +509,8 @@ def _words(command: str) -> list[str]:
 
 
 def is_between(version: str, first: str, last: str) -> bool:
-    """Is a version between these two, either of which may be ""? The last one, `1.22`, means its
-    patches, too."""
+    """Return whether a version is between these two, either of which may be "". The last one,
+    `1.22`, includes its patches."""
     known = releases.parse(version)
     low = not first or known >= releases.parse(first)
     return low and (not last or known <= releases.parse(last) or version.startswith(f"{last}."))

@@ -1,5 +1,5 @@
-"""What might cure a fault -> what does: the whole model agrees on all samples and on inputs drawn
-like them.
+"""Possible cures of a fault, and the proof of those that work: the full model agrees on all samples
+and on inputs drawn like them.
 
 A cure is another candidate (a pass off, another option, another release) or another model
 (`rewrites`). It is proven on the candidate, against the reference's values of the model as it is,
@@ -48,7 +48,7 @@ class Prover:
     runs: int = 0
 
     def of_candidate(self, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
-        """What another candidate does with the whole model."""
+        """Return the result of another candidate on the full model."""
         log.info("cure? %s, on the whole model", clean(what))
         self.runs += 1
         try:
@@ -59,8 +59,8 @@ class Prover:
             return Cure(kind, what, how, False, "region", None, e.what)
 
     def of_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
-        """What the candidate does with another model: its outputs beside the reference's of the
-        model as it is.
+        """Return the candidate's result on another model: its outputs against the reference's of
+        the model as it is.
 
         Raises:
             SubcutError: it cannot be run.

@@ -162,7 +162,7 @@ class Equivalence:
 
     @property
     def proven(self) -> bool:
-        """May this form stand in the region's place?"""
+        """Whether this form is allowed to replace the region."""
         return self.status in (IDENTICAL, NOISE)
 
 

@@ -1,5 +1,5 @@
-"""Which release broke it, and which mended it: a bisection over releases, both ways from the one
-that is used.
+"""The release that broke it, and the one that mended it: a bisection over releases, both ways from
+the one that is used.
 
 Releases that cannot be tried (they are not installed, or refuse the model) are passed over, as `git
 bisect skip` does. A history may change more than once. So what is tried after the two changes is
@@ -20,7 +20,7 @@ FEW = 7  # releases of which each is tried
 
 @dataclass(frozen=True)
 class History:
-    """What is known of some releases.
+    """The known states of some releases.
 
     Attributes:
         tried: the oldest first. releases: how many there are.
@@ -82,7 +82,7 @@ class _Asked:
         return self.states[k].state
 
     def close(self, one: int, other: int) -> None:
-        """Where the answers of two differ, halve what lies between until those of neighbors do.
+        """Halve the releases between two whose answers differ until those of neighbors do.
 
         Where unknown ones lie on the way, the change to them is found, then the one behind them.
         """

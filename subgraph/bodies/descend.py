@@ -160,7 +160,7 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[st
 
 
 def _inner(body: Body, graph: Graph, rest: str) -> str:
-    """How the body's own graph calls what is selected in it: nodes by the whole name, tensors as
+    """Return the selection in the names of the body's own graph: nodes by the full name, tensors as
     they are; "" for all.
 
     `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph

@@ -1,4 +1,4 @@
-"""What a body is fed in each iteration: values of the graph around it, and the state that the
+"""The inputs of a body in each iteration: values of the graph around it, and the state that the
 iterations before leave.
 
 The state before iteration k of a Loop is what the Loop gives when it may run k times, of a Scan
@@ -100,7 +100,7 @@ def iterations(
 
 
 def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: Path) -> int:
-    """How many times the body of a Loop or Scan runs.
+    """Return how many times the body of a Loop or Scan runs.
 
     Raises: as `iterations`.
     """
@@ -143,7 +143,7 @@ def _source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
 
 @dataclass
 class _Source:
-    """Where the values of a body come from."""
+    """The source of the values of a body."""
 
     body: Body
     values: ReferenceValues
@@ -161,7 +161,7 @@ class _Source:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have the values of what the node reads, for this block."""
+        """Hold the values that the node reads, for this block."""
         self.values.need(
             [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
         )
@@ -243,7 +243,7 @@ class _Call(_Source):
 
 
 class _Iterated(_Source, ABC):
-    """What Loop and Scan have in common: a run that ends before an iteration gives the state that
+    """The common part of Loop and Scan: a run that ends before an iteration returns the state that
     it begins with."""
 
     before_states = 0  # outputs of the body before its states
@@ -262,8 +262,8 @@ class _Iterated(_Source, ABC):
         """The states after so many iterations, at least one."""
 
     def states(self, sample: int, number: int) -> list[Record]:
-        """What the body is fed as state in this iteration, which runs or is the first that does
-        not."""
+        """Return the state that the body is fed in this iteration, which runs or is the first that
+        does not."""
         return (
             self.after(sample, number)
             if number
@@ -271,7 +271,7 @@ class _Iterated(_Source, ABC):
         )
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
-        """What the loaded model gives: its states, then these other outputs."""
+        """Return the outputs of the loaded model: its states, then these other outputs."""
         names = [*map(state_name, range(len(self.first_states))), *others]
         self._files += 1
         into = self.folder / f"run{self._files}"
@@ -282,7 +282,7 @@ class _Iterated(_Source, ABC):
 
     @abstractmethod
     def total(self, sample: int, most: float = math.inf) -> int:
-        """How many iterations run; if more than `most`, that."""
+        """Return how many iterations run, at most `most`."""
 
     @abstractmethod
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
@@ -399,7 +399,7 @@ class _Scan(_Iterated):
         return self.inputs[self._state_count :]
 
     def _each(self, attribute: str, k: int) -> int:
-        """What an attribute says of the k-th tensor that is scanned."""
+        """Return the entry of an attribute for the k-th tensor that is scanned."""
         found = self._attributes.get(attribute)
         return int(found.ints[k]) if found else 0
 
@@ -415,7 +415,7 @@ class _Scan(_Iterated):
         return self.run_truncated(self._begun(sample, number).values())
 
     def _begun(self, sample: int, number: int) -> dict[str, Record]:
-        """What the Scan reads, with the first slices only of what it scans."""
+        """Return the inputs of the Scan, with only the first slices of the scanned ones."""
         begun = self._around(sample)
         for k, name in enumerate(self._scanned):
             begun[slices_name(k)] = replace(

@@ -23,7 +23,7 @@ LISTED = 4  # first version of the file format in which a weight need not be an 
 
 @dataclass(frozen=True)
 class Body:
-    """What is inside a node.
+    """The graph inside a node.
 
     Attributes:
         proto: the graph; of a function, its nodes with the attributes of the call.

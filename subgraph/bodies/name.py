@@ -102,17 +102,17 @@ def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
 
 
 def iterates(graph: Graph, i: int) -> bool:
-    """Is node `i` a Loop or a Scan?"""
+    """Return whether node `i` is a Loop or a Scan."""
     return graph.ops[i] in ("Loop", "Scan") and graph.nodes[i].domain in STANDARD
 
 
 def calls_function(graph: Graph, i: int) -> bool:
-    """Is node `i` a call of a local function?"""
+    """Return whether node `i` is a call of a local function."""
     return operator(graph.nodes[i]) in graph.functions
 
 
 def holds_bodies(graph: Graph, i: int) -> bool:
-    """Is node `i` an If, Loop or Scan, or a call of a local function?"""
+    """Return whether node `i` is an If, Loop or Scan, or a call of a local function."""
     if calls_function(graph, i):
         return True
     return (

@@ -127,10 +127,10 @@ def _reorder(items: Any, position: int) -> None:
 
 
 def state_name(k: int) -> str:
-    """What the k-th state is called among the outputs."""
+    """Return the name of the k-th state among the outputs."""
     return f"subcut:state{k}"
 
 
 def slices_name(k: int) -> str:
-    """What the k-th tensor that is scanned is called among the inputs."""
+    """Return the name of the k-th scanned tensor among the inputs."""
     return f"subcut:slices{k}"

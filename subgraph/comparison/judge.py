@@ -91,7 +91,7 @@ def judge(
     sample: str = "",
     metrics: Sequence[str] = DEFAULT_METRICS,
 ) -> Judgement:
-    """Does this output agree?
+    """Judge one output.
 
     Unresolved if there is nothing to compare on both sides (an empty tensor, sequence or optional).
     A scalar may have shape (1,) in the candidate: some runtimes have no rank 0. Every element of a
@@ -153,8 +153,8 @@ def _judge_pair(
 
 
 def _kind_mismatch(reference: Value, candidate: Value) -> str:
-    """Why the two cannot be compared: one is a tensor, the other a sequence, say, or the sequences
-    differ in length."""
+    """Return the reason why the two cannot be compared: a tensor and a sequence, or sequences of
+    different lengths."""
     expected = _kind(reference)
     actual = _kind(candidate)
     if expected != actual:
@@ -175,7 +175,7 @@ def _kind(value: Value) -> str:
 
 
 def _type_mismatch(reference: Array, candidate: Array) -> str:
-    """Why two arrays of other shape or element type cannot be compared."""
+    """Return the reason why two arrays of different shape or element type cannot be compared."""
     reasons = []
     # rank 0 and rank 1 of one element are the same
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:

@@ -1,4 +1,4 @@
-"""How far two values of one tensor are apart: every difference that subcut computes is computed
+"""The differences of two values of one tensor: every difference that subcut computes is computed
 here.
 
 `Pair` separates masks from numbers: NaN and infinities are counted, for each side, and never enter
@@ -59,7 +59,7 @@ class Pair:
 
     @property
     def floating(self) -> bool:
-        """Can a value be rounded?"""
+        """Whether a value can be rounded."""
         return self.kind in ("float", "complex")
 
     @property
@@ -83,7 +83,8 @@ class Pair:
 
     @cached_property
     def finite(self) -> Array:
-        """Where both are finite: booleans, flat, one per element (two per complex element)."""
+        """The elements that are finite in both: booleans, flat, one per element (two per complex
+        element)."""
         a, b = self._vectors
         return (
             np.asarray(np.isfinite(a) & np.isfinite(b)) if self.floating else np.ones(a.shape, bool)
@@ -173,7 +174,7 @@ class Pair:
 
     @property
     def measurable(self) -> bool:
-        """Are these numbers, and is at least one finite in both?"""
+        """Whether these are numbers, and at least one is finite in both."""
         return self._numeric and self.compared > 0
 
     @cached_property
@@ -198,8 +199,8 @@ class Pair:
 
     @property
     def mask_differences(self) -> Array:
-        """Where NaN or infinity differ: booleans, flat, one per element (two per complex
-        element)."""
+        """The elements whose NaN or infinity differs: booleans, flat, one per element (two per
+        complex element)."""
         if self.finite.all():
             return np.zeros(self.finite.shape, bool)
         a, b = self._vectors

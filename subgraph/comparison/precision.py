@@ -37,8 +37,8 @@ def wider(dtype: str) -> str:
 
 
 def mask_plateau(values: Array) -> Array | None:
-    """Where values stand for minus infinity, as in attention masks (scores + −10⁴); None if there
-    are no such values.
+    """Return the mask of values that represent minus infinity, as in attention masks (scores +
+    −10⁴); None if there are no such values.
 
     They are all negative, at least `MIN_PLATEAU` in size and a hundred times the other values, and
     spread no wider than those. A scale or range that includes the mask says nothing about the

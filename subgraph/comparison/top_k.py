@@ -56,11 +56,12 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
 
 
 def are_probabilities(value: Value) -> bool:
-    """Is each row of class scores a distribution, or the logarithms of one? Of a pose or of bits no class is the best.
+    """Return whether each row of class scores is a distribution, or the logarithms of one. Of a
+    pose or of bits no class is the best.
 
     >>> are_probabilities(np.full((1, 8), 0.125)), are_probabilities(np.arange(8.0)[None])
     (True, False)
-    """  # noqa: E501
+    """
     if not _are_scores(value):
         return False
     rows = value.reshape(value.shape[:2]).astype(np.float64)
@@ -72,7 +73,7 @@ def are_probabilities(value: Value) -> bool:
 
 
 def _are_scores(value: Value) -> TypeGuard[Array]:
-    """Does the value look like class scores?"""
+    """Return whether the value looks like class scores."""
     if not isinstance(value, np.ndarray) or value.ndim < 2:
         return False
     floating = value.dtype.kind == "f" or value.dtype.name.startswith(("bfloat", "float"))

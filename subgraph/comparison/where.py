@@ -1,5 +1,5 @@
-"""Which of the model's outputs are compared, and which of their elements: `--ignore OUTPUT`,
-`--where 'NAME>0.5'`.
+"""The choice of a model's outputs and elements that are compared: `--ignore OUTPUT`, `--where
+'NAME>0.5'`.
 
 A condition is one on values of an output. It holds for an element where the reference's value or
 the candidate's fulfils it, so that what only one side finds is compared as well. NaN fulfils every
@@ -46,8 +46,8 @@ class Where:
 
 @dataclass(frozen=True)
 class OutputChoice:
-    """What of the model's outputs is compared: not those that are ignored, and of the others where
-    all conditions hold.
+    """The compared part of the model's outputs: not those that are ignored, and of the others the
+    elements for which all conditions hold.
 
     Attributes:
         ignored: names of outputs.
@@ -122,7 +122,7 @@ class OutputChoice:
 
     @property
     def sentences(self) -> list[str]:
-        """What is left out, for the reader of an answer."""
+        """The omitted parts, for the reader of an answer."""
         left = (
             [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"]
             if self.ignored
@@ -156,8 +156,8 @@ def parse_where(text: str) -> Where:
 def select_elements(
     where: Sequence[Where], name: str, known: Records, given: Records
 ) -> Array | None:
-    """Where an output is compared: booleans of its shape; None where there is no condition, or it
-    is not one tensor.
+    """Return the elements of an output that are compared, as booleans of its shape; None without a
+    condition, or if it is not one tensor.
 
     `known`, `given`: the reference's and the candidate's values. A condition's axes are the first
     ones of the output's: each is as long, or 1; it holds for all of the others.

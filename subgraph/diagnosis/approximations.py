@@ -1,5 +1,5 @@
-"""Is a candidate's output that of a known approximation, such as GELU by tanh, rather than of the
-exact function?
+"""Known approximations, such as GELU by tanh, whose values a candidate's output has in place of the
+exact function's.
 
 Each hypothesis is a region in which the nodes of some operators compute an approximation instead,
 on the reference. It holds if the candidate's values are far nearer to its outputs than to the exact

@@ -10,7 +10,7 @@ from subgraph.precision import Precision
 
 
 class Fact(StrEnum):
-    """What evidence says, as far as conclusions ask for it."""
+    """The fact that evidence states, as far as conclusions need it."""
 
     ALIKE = "alike"  # the values look like a change of the right ones
     APPROXIMATE = "approximate"  # an approximate kernel of one of its operators may be so far off

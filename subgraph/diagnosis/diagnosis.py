@@ -213,8 +213,8 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
 
 
 def _explains_whole(trials: Trials, precision: Precision) -> bool:
-    """Does rounding at this precision explain what is off in the whole model, too? Not known is
-    no."""
+    """Return whether rounding at this precision explains the deviation of the full model, too;
+    False if unknown."""
     whole = trials.model.whole()
     outputs = trials.with_criterion(ROUNDING_ALONE).verdict(whole).outputs
     off = [
@@ -252,7 +252,7 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
 
 
 def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Iterator[Evidence]:
-    """Does a precision below the claimed one explain the error? The finest that does is named."""
+    """Yield the finest precision below the claimed one that explains the error."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
         yield Evidence(
@@ -433,8 +433,8 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
-    """Which passes of the optimizer it takes; asked only where the region is right without the
-    optimizer."""
+    """Yield the passes of the optimizer that it takes; tried only if the region is right without
+    the optimizer."""
     try:
         sets = minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
     except SubcutError as e:
@@ -475,8 +475,8 @@ def _find_changed_options(runtime: CandidateRuntime, options: Mapping[str, str])
 
 
 def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
-    """Does onnx's own evaluator agree with the reference or with the candidate, on the same
-    inputs?"""
+    """Yield whether onnx's own evaluator agrees with the reference or with the candidate, on the
+    same inputs."""
     worst = verdict.worst
     size = len(region.nodes)
     if worst is None or EVALUATOR in (
@@ -521,7 +521,8 @@ def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
 
 
 def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
-    """Is the second run's output far nearer to the candidate's than to the reference's?"""
+    """Return whether the second run's output is far nearer to the candidate's than to the
+    reference's."""
     if output.values is None or second.values is None:
         return False
     (expected, value), (_, other) = output.values, second.values

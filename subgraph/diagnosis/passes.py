@@ -1,5 +1,5 @@
-"""Which passes of a candidate's optimizer a failure takes: the minimal sets of names without which
-it is right.
+"""The passes of a candidate's optimizer that a failure takes: the minimal sets of names without
+which it is right.
 
 A name counts only if the optimized graph is another one without it: runtimes accept unknown names
 in silence. Each set is proven by a run without all of it, which agrees, and by one for each of its
@@ -65,7 +65,7 @@ class Ablation:
         return names
 
     def is_right(self, off: Iterable[str]) -> bool:
-        """Does the region agree without these passes?"""
+        """Return whether the region agrees without these passes."""
         return self.verdict(off).status is Status.AGREE
 
     def verdict(self, off: Iterable[str]) -> Verdict:

@@ -168,7 +168,7 @@ class Draft:
         return {name: tensor(name) for name in (*other.inputs, *other.maker, *other.weights)}
 
     def _is_equal(self, ours: Any, theirs: Any, path: Path) -> bool:
-        """Are two weights the same, byte for byte?"""
+        """Return whether two weights are the same, byte for byte."""
         if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
             return False
         if not dtypes.TYPES.get(ours.data_type, ("", 0))[

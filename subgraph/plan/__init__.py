@@ -1,1 +1,1 @@
-"""Which places of a model must stay in float, proven to be minimal: bisection turned round."""
+"""The places of a model that must stay in float, proven to be minimal: bisection turned round."""

@@ -202,7 +202,7 @@ class _Drafting:
         return self.names[key]
 
     def _stem(self, name: str, form: Quantized) -> str:
-        """What the names of a form's nodes begin with: a tensor may be read in several."""
+        """Return the start of the names of a form's nodes: a tensor may be read in several."""
         forms = self.forms.setdefault(name, [])
         if form not in forms:
             forms.append(form)
@@ -282,7 +282,7 @@ class _Drafting:
         return self.narrow[name]
 
     def _round_values(self, node: Any, form: Rounded) -> None:
-        """What a node reads and makes, rounded; it computes in float32, as units with wide sums
+        """Round the inputs and outputs of a node; it computes in float32, as units with wide sums
         do."""
         for k in form.inputs:
             name = node.input[k]

@@ -41,7 +41,7 @@ SURPLUS = 0.75
 
 
 class Unit(StrEnum):
-    """What is lowered, or kept, together."""
+    """The unit that is lowered, or kept, together."""
 
     NODE = "node"
     BLOCK = "block"
@@ -81,7 +81,7 @@ Read = tuple[
 
 @dataclass(frozen=True)
 class Place:
-    """What is lowered, or kept in float, as one.
+    """A part of the model that is lowered, or kept in float, as one.
 
     Attributes:
         name: of the node, operator, tensor or output.
@@ -95,7 +95,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Twin:
-    """How the tensors of a float model are lowered.
+    """The lowering of the tensors of a float model.
 
     Attributes:
         precision: of what is lowered: "int8", "fp16" …
@@ -113,7 +113,7 @@ class Twin:
     by_command: frozenset[int] = frozenset()
 
     def lowering(self, read: Read) -> Lowering:
-        """How a read is lowered."""
+        """Return the lowering of a read."""
         node, name = read
         return self.forms[name] if name else self.rounded[node]
 
@@ -188,7 +188,7 @@ def blocks(graph: Graph) -> dict[int, str]:
 
 
 def read_pair(pair: CandidateModel) -> Twin:
-    """How the candidate's own model lowers the reference's tensors.
+    """Read the lowering of the reference's tensors from the candidate's own model.
 
     Raises:
         UsageError: nothing in it is lowered.
@@ -320,7 +320,7 @@ def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
 
 
 def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
-    """Are these the codes of a weight?"""
+    """Return whether these are the codes of a weight."""
     if stored.shape != value.shape or (len(form.scale.step) > 1 and form.scale.axis >= stored.ndim):
         return False
     return bool(

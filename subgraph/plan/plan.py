@@ -66,7 +66,7 @@ class Tried:
 
     @property
     def kept(self) -> int:
-        """How many places."""
+        """Number of places."""
         return len(self.levels)
 
 
@@ -103,7 +103,7 @@ class Planner:
 
     @cached_property
     def _turns(self) -> Semaphore:
-        """What each run waits for and holds."""
+        """The semaphore that each run holds."""
         return Semaphore(self.jobs)
 
     @cached_property
@@ -112,7 +112,7 @@ class Planner:
 
     @property
     def runs(self) -> int:
-        """How many models were asked about, stored ones among them."""
+        """Number of models that were run, stored ones among them."""
         return len(self.tried) + len(self.errors) + self.ranking
 
     @property
@@ -148,7 +148,7 @@ class Planner:
         return dict.fromkeys(kept, len(self.gears) + 1)
 
     def how(self, levels: Levels) -> dict[Read, Lowering]:
-        """How each read is lowered; empty where the candidate's command lowers them."""
+        """Return the lowering of each read; empty if the candidate's command lowers them."""
         found: dict[Read, Lowering] = {}
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
@@ -159,11 +159,11 @@ class Planner:
         return found
 
     def how_of(self, place: Place) -> dict[Read, Lowering]:
-        """How what is read in a place is lowered."""
+        """Return the lowering of the reads of a place."""
         return {read: self.twin.lowering(read) for read in place.reads}
 
     def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
-        """How a place is lowered at a gear; empty where it cannot be."""
+        """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
         if twin.rounded:
             nodes = {i for i, _ in place.reads}
             return {(i, ""): twin.rounded[i] for i in nodes} if nodes <= twin.rounded.keys() else {}
@@ -178,7 +178,7 @@ class Planner:
         return Draft(graph) if self.twin.by_command else lower_model(graph, self.how(levels))
 
     def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
-        """What the lists name.
+        """Return the nodes and tensors that the lists name.
 
         Args:
             rounds: How often the list is widened by the producers of what its nodes read, and of
@@ -219,7 +219,7 @@ class Planner:
         return Judged(verdict.status, verdict.why or verdict.status.value)
 
     def run(self, levels: Levels, samples: int | None = None) -> RunResult:
-        """What the model gives with these levels, on the first samples or all; stored.
+        """Return the result of the model with these levels, on the first samples or all; stored.
 
         Raises:
             OutOfTime: the time that the user gave is used up.
@@ -241,8 +241,8 @@ class Planner:
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
     def key_of(self, levels: Levels) -> str:
-        """What a run is stored by: what is lowered, not which places that is, which another unit
-        numbers otherwise."""
+        """Return the key under which a run is stored. It has the lowered reads, not the places,
+        which another unit numbers otherwise."""
         types = {
             read: "" if isinstance(form, Dynamic) else form.dtype
             for read, form in self.how(levels).items()
@@ -254,7 +254,7 @@ class Planner:
         return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
-        """Is the time that the user gave used up?"""
+        """Return whether the time that the user set is used up."""
         return self.trials.runtime.workers.deadline.has_passed
 
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
@@ -270,7 +270,7 @@ class Planner:
         return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
     def judge(self, levels: Levels) -> Judged:
-        """What is said of the model with these levels; asked once."""
+        """Judge the model with these levels; run once."""
         key = frozenset(levels.items())
         if key not in self.tried:
             judged = self.accept(self.run(levels))
@@ -296,7 +296,7 @@ class Planner:
 
     @cached_property
     def as_it_is(self) -> Judged:
-        """What is said of the lowered model itself: that of the pair, else every place lowered.
+        """The judgement on the lowered model itself: that of the pair, else every place lowered.
 
         Where the candidate cannot run its own model, that is said in place of a score.
         """
@@ -309,7 +309,7 @@ class Planner:
             return not_run(e.what)
 
     def measure(self) -> None:
-        """How far the outputs are off with each place alone lowered, `jobs` at once.
+        """Measure how far the outputs deviate with each place alone lowered, `jobs` at once.
 
         Where the time is limited, half of it is for this, and of many places it is estimated first,
         so that the sensitive ones are known by then.
@@ -344,8 +344,8 @@ class Planner:
             self.estimates |= zip(group, share_out(error, [own[k] for k in group]), strict=True)
 
     def _own_errors(self) -> list[float]:
-        """How far what each place makes is off where it alone is lowered and reads float values:
-        one run.
+        """Measure how far the outputs of each place deviate if it alone is lowered and reads float
+        values: one run.
 
         All are as far where the candidate does not run such a model.
         """
@@ -448,7 +448,7 @@ class Planner:
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
     def sensitivity(self, place: int) -> float:
-        """How far the outputs are off by this place, as far as it was measured."""
+        """Return how far the outputs deviate by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
     def _lower(self, levels: Levels, place: int) -> Levels:

@@ -1,5 +1,5 @@
-"""Why many places stay in float: ranges, an output's own step, or many small errors; as runs and
-values tell."""
+"""The reasons why many places stay in float: ranges, an output's own step, or many small errors; as
+runs and values tell."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def why_many(planner: Planner, found: Found) -> str:
 
 
 def _is_cut_off(planner: Planner, name: str) -> bool:
-    """Does a tensor's range leave out some of its values?"""
+    """Return whether a tensor's range excludes some of its values."""
     form = planner.twin.forms.get(name)
     values = planner.trials.model.values
     if not isinstance(form, Quantized) or planner.trials.graph.is_weight(name):

@@ -1,5 +1,5 @@
-"""What a plan gives: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and the
-document.
+"""The folder of a plan: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and
+the document.
 
 Each tool that is installed is run with its list, and its model is judged. A tool that excludes a
 node still lowers what the node's producers output, so that the node reads lowered values all the
@@ -82,7 +82,7 @@ def save(
 
 
 def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
-    """What the document says of each place that is kept."""
+    """Describe each place that is kept."""
     return [_describe_kept_place(planner, k, level) for k, level in found.levels.items()]
 
 

@@ -50,7 +50,7 @@ Found: TypeAlias = Items | Finding | None
 
 
 class Rest(Enum):
-    """What is known of the items that are not part of a finding, run without those that are."""
+    """The answers about the items that are not part of a finding, run without those that are."""
 
     UNKNOWN = "unknown"
     AGREES = "agrees"  # all of them
@@ -59,7 +59,7 @@ class Rest(Enum):
 
 @dataclass
 class Progress:
-    """How far the search for culprits has come.
+    """The progress of the search for culprits.
 
     Attributes:
         scope: items still in question, ascending. base: items that are the candidate's in the
@@ -162,8 +162,8 @@ def acquit(progress: Progress) -> Search[None]:
 
 
 def _off_everywhere(progress: Progress) -> Search[bool]:
-    """Is nearly every item off? Then the last culprit stands for all, and no other one is looked
-    for."""
+    """Return whether nearly every item deviates. Then the last culprit represents all, and no other
+    one is searched."""
     state = progress.state
     last = progress.findings[-1]
     wrong = [
@@ -212,7 +212,7 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
 
 
 def _failing_region(progress: Progress) -> Search[Found]:
-    """What the cheapest of the `MEANS` finds that finds something."""
+    """Return the result of the cheapest of the `MEANS` that finds something."""
     for means in MEANS:
         found = yield from means(progress)
         if found is not None:
@@ -246,8 +246,8 @@ def _find_known_kind(progress: Progress) -> Search[Found]:
 
 
 def _everywhere(progress: Progress) -> Search[Found]:
-    """Is so much wrong that the reason is the precision that the candidate claims, or an error that
-    accumulates?"""
+    """Return the finding if so much is wrong that the reason is the precision that the candidate
+    claims, or an error that accumulates."""
     state = progress.state
     everywhere = (
         progress.profile.everywhere and state.aim.signature is not None and not progress.findings
@@ -319,7 +319,8 @@ def _peel(progress: Progress, region: Items, finding: Finding) -> Search[bool]:
 
 
 def _rest_fails(progress: Progress) -> Search[bool]:
-    """Does what is left without the culprits fail? Then it is the target from now on."""
+    """Return whether the remaining items fail without the culprits. Then they are the target from
+    now on."""
     state = progress.state
     region = progress.unconfirmed
     scope = progress.scope
@@ -350,15 +351,16 @@ def _rest_fails(progress: Progress) -> Search[bool]:
 
 
 def _is_scattered(progress: Progress) -> bool:
-    """Were many culprits found, none of which accounts for much, and what is left fails still?"""
+    """Return whether many culprits were found, none of which accounts for much, and the remaining
+    items still fail."""
     shares = [f.share_of_model for f in progress.findings if f.share_of_model is not None]
     small = all(abs(share) < accumulated.CULPRIT_SHARE for share in shares)
     return small and len(shares) == len(progress.findings) >= MAX_SMALL
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
-    """Does what is left fail with all items of a small culprit but one? Another culprit may share
-    items with it."""
+    """Return whether the remaining items fail with all items of a small culprit but one. Another
+    culprit may share items with it."""
     state = progress.state
     if not 1 < len(region) <= MAX_SHARED or state.driver.settings.steady:
         return False
@@ -376,7 +378,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
 
 
 def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
-    """What is left is the scope and the target from now on."""
+    """Make the remaining items the scope and the target."""
     state = progress.state
     progress.skipped = tuple(sorted({*progress.skipped, *progress.scope} - set(rest)))
     progress.scope = progress.base = state.seen.suspect = rest
@@ -389,8 +391,8 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
 
 
 def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
-    """What is left without a culprit, so that it can be run: without all of it; without one of its
-    items; without its readers too, which then are not examined."""
+    """Return the remaining items without a culprit that can be run: without all of it; without one
+    of its items; without its readers too, which then are not examined."""
     inside = set(region)
     readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]

@@ -51,7 +51,7 @@ class SearchRestart(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What bounds a search.
+    """The limits of a search.
 
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
@@ -81,7 +81,7 @@ class Settings:
     pools: bool = False
 
     def after(self, runs: int = 0, seconds: float = 0.0) -> Settings:
-        """What bounds a search that follows others, which took so many runs and seconds."""
+        """Return the limits of a search after others that took that many runs and seconds."""
         trials = None if self.max_trials is None else max(self.max_trials - runs, 0)
         limit = None if self.max_time is None else max(self.max_time - seconds, 0.0)
         return replace(self, max_trials=trials, max_time=limit)

@@ -1,4 +1,4 @@
-"""What a search gives: a Step for each answer, and the Findings at its end. Plain data."""
+"""The results of a search: a Step for each answer, and the Findings at its end. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from subgraph.verdict import Signature
 
 
 class Purpose(StrEnum):
-    """Why a query was asked."""
+    """The purpose of a query."""
 
     BASELINE = "baseline"
     AGAIN = "again"  # the whole model once more, in another process
@@ -62,7 +62,7 @@ class Step:
 
 
 class FindingKind(StrEnum):
-    """What a search concluded about some items."""
+    """The conclusion of a search about some items."""
 
     CULPRIT = "culprit"
     ACCUMULATED = "accumulated"
@@ -108,7 +108,7 @@ class Finding:
 
     @property
     def everywhere(self) -> bool:
-        """Does it stand for nearly all items, whatever they compute?"""
+        """Whether it represents nearly all items, whatever they compute."""
         return bool(self.alike)
 
     @property

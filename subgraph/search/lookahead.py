@@ -1,4 +1,4 @@
-"""What a search is likely to ask next, so that idle workers can run it before it is asked.
+"""The likely next queries of a search, so that idle workers can run them before they are needed.
 
 Insight: a search is a pure function of its answers. Run again on the answers so far, and on guesses
 at those to come, it tells what it would ask then; guesses that are likelier come first. What ran
@@ -84,7 +84,7 @@ class Lookahead:
     def _futures(
         self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
     ) -> Iterator[_Future]:
-        """What the search may become, the likeliest first."""
+        """Yield the possible courses of the search, the likeliest first."""
         order = itertools.count()
         guesses: list[tuple[float, int, Batches, _Future | None]] = [(-1.0, next(order), (), None)]
         for _ in range(MAX_REPLAYS):

@@ -23,7 +23,7 @@ NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
 
 
 class QueryKind(StrEnum):
-    """What is asked about the items of a `Query`."""
+    """The kind of question about the items of a `Query`."""
 
     WHOLE = "whole"  # run the whole model on the model's inputs
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
@@ -78,7 +78,7 @@ class Query:
 
 @dataclass(frozen=True)
 class ErrorShare:
-    """How much of an error some items account for: detail of an answer to ISOLATED or REST.
+    """The share of an error for which some items account: detail of an answer to ISOLATED or REST.
 
     Attributes:
         of_target: share of the target's error; None if unknown.
@@ -111,7 +111,7 @@ class ContradictoryRuns:
 
 @dataclass(frozen=True)
 class ItemStatuses:
-    """Which items are wrong inside the model: detail of an answer to PROFILE.
+    """The items that are wrong inside the model: detail of an answer to PROFILE.
 
     Attributes:
         statuses: status of each item that could be compared.
@@ -162,12 +162,13 @@ class Answer:
 
     @property
     def share(self) -> ErrorShare:
-        """How much of the error the items account for; all fields are None if that is unknown."""
+        """The share of the error for which the items account; all fields are None if that is
+        unknown."""
         return self.detail if isinstance(self.detail, ErrorShare) else UNKNOWN_SHARE
 
     @property
     def items(self) -> ItemStatuses:
-        """Which items are wrong; without statuses if no item could be compared."""
+        """The items that are wrong; without statuses if no item could be compared."""
         return self.detail if isinstance(self.detail, ItemStatuses) else NO_ITEMS
 
     @property
@@ -209,7 +210,7 @@ class Oracle(Protocol):
 
 
 class RegionOutcome(StrEnum):
-    """What an answer about a region means for a search."""
+    """The meaning of an answer about a region for a search."""
 
     FAIL = "fail"  # it fails, and explains what is looked for
     MINOR = "minor"  # it fails, and explains little

@@ -64,7 +64,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a search looks for, and how it is asked.
+    """The target of a search, and the form of its queries.
 
     Attributes:
         target: the items whose error is looked for: () for the whole model, later what the known
@@ -85,12 +85,12 @@ class Aim:
 
     @property
     def flaky(self) -> bool:
-        """Does the whole, or a region that failed once, not always fail?"""
+        """Whether the full model, or a region that failed once, does not always fail."""
         return self.repeats > 1
 
     @property
     def no_output(self) -> bool:
-        """Does the target give no output at all?"""
+        """Whether the target returns no output at all."""
         return self.signature in NO_OUTPUT
 
     @property
@@ -109,7 +109,7 @@ class Aim:
         return Query(kind, items, self.first, self.first > 0)
 
     def outcome(self, region: Items, answer: Answer) -> RegionOutcome:
-        """What an answer about a region means."""
+        """Return the meaning of an answer about a region."""
         outcome = outcome_of(answer, self.signature)
         guilty = self.any_failure or region in self.proven
         return RegionOutcome.FAIL if guilty and outcome is RegionOutcome.MINOR else outcome
@@ -117,7 +117,7 @@ class Aim:
 
 @dataclass
 class Seen:
-    """What the answers about regions have shown.
+    """The results of the answers about regions.
 
     Attributes:
         suspect: the smallest region that failed since the last culprit.

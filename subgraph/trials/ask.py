@@ -30,7 +30,7 @@ from subgraph.verdict import Status
 
 @dataclass
 class FullModelMode:
-    """How the full model is run. The first run of it decides; all later runs follow.
+    """The way to run the full model. The first run of it decides; all later runs follow.
 
     Attributes:
         form: the form in which the full model is run.
@@ -112,7 +112,8 @@ class Asker(Protocol):
         """The form in which the candidate is given a region."""
 
     def too_large(self, region: Region) -> str:
-        """Why a region is not run: it exceeds the candidate's memory; "" if it is run."""
+        """Return the reason if a region exceeds the candidate's memory and is not run; "" if it is
+        run."""
 
     def with_model(self, model: ReferenceModel) -> Asker:
         """The asker for another view of the same model, such as one whose shapes are not frozen."""
@@ -178,8 +179,8 @@ class Processes(JudgeProperties):
         return self.writer.form_of(region, self.mode.form)
 
     def too_large(self, region: Region) -> str:
-        """Why a region is not run: with its weights it exceeds the candidate's memory; "" if it is
-        run."""
+        """Return the reason if a region with its weights exceeds the candidate's memory and is not
+        run; "" if it is run."""
         return self.runs.memory.too_large(region)
 
     def key(self, region: Region, records: Feeds, repetition: int = 0) -> str:

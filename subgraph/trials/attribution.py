@@ -70,7 +70,7 @@ class Attribution:
 
     @property
     def culprit(self) -> bool | None:
-        """Is the region to blame? None where that depends on a gain that is unknown."""
+        """Whether the region is to blame; None if that depends on a gain that is unknown."""
         if self.ratio <= INSIDE:
             if not SMALL <= self.share < SHARE:
                 return self.share >= SHARE
@@ -102,7 +102,8 @@ def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
 def attribute(
     trials: Trials, region: Region, result: RunResult | None = None, target: Target | None = None
 ) -> Attribution | None:
-    """How much of the target's error a region accounts for; without a target, of the whole model's.
+    """Return the share of the target's error for which a region accounts; without a target, of the
+    full model's.
 
     `result`: the candidate's outputs of the region, if it does not give the same each time; else it
     is run. One reference run; for a gain one more, and two of the candidate.
@@ -176,8 +177,8 @@ def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) 
 
 
 def superposes(before: Array, left: Array, alone: Array) -> bool | None:
-    """Is the error that disappeared with a region the one that it makes alone? None where that is
-    unclear.
+    """Return whether the error that disappeared with a region is the one that it causes alone; None
+    if unclear.
 
     Errors of several culprits add, so that D = P + D' where D' is left without the region; an
     innocent region leaves D' = D. A culprit that the model magnifies or clips misses both.
@@ -201,8 +202,8 @@ def remaining_error(trials: Trials, region: Region) -> float | None:
 
 
 def restores_outputs(trials: Trials, region: Region) -> bool | None:
-    """Does a candidate that fails to run the whole model succeed once the reference runs this
-    region? None if unknown.
+    """Return whether a candidate that fails to run the full model succeeds once the reference runs
+    this region; None if unknown.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -223,7 +224,7 @@ def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -
 
 
 def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bool:
-    """Did the candidate leave out an output of the region?"""
+    """Return whether the candidate omitted an output of the region."""
     kinds = model.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - sample.keys() for sample in result.tensors)

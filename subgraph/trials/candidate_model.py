@@ -157,7 +157,7 @@ class CandidateModel:
         return self._regions[key]
 
     def problem(self, region: Region) -> str:
-        """Why the candidate's model has no such region; "" if it has."""
+        """Return the reason why the candidate's model has no such region; "" if it has."""
         try:
             self.region(region)
         except (ModelError, NoRegion) as e:
@@ -331,7 +331,7 @@ class CandidateModel:
         return {n: self.matches[n] for n in (*region.inputs, *region.outputs) if n in self.matches}
 
     def summary(self) -> str:
-        """How many tensors were matched, and how."""
+        """Return the number of matched tensors, and the ways in which they were matched."""
         matches = self.matches.values()
         hows = [
             f"{n} by {how}"

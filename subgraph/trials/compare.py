@@ -128,7 +128,7 @@ class ComparisonRow:
 
     @property
     def failing(self) -> bool:
-        """Does it disagree in place or alone?"""
+        """Whether it disagrees in place or alone."""
         return any(
             v is not None and v.status is Status.FAIL
             for v in (self.in_place, self.alone, self.verdict)
@@ -221,7 +221,7 @@ class Comparison:
 
     @property
     def looked_at(self) -> ComparedTensors:
-        """What was compared; a tensor that could not be judged does not count."""
+        """The compared tensors; a tensor that could not be judged does not count."""
         outputs = {j.name for j in self.whole.outputs}
         inner = {r.tensor for r in self.rows if r.in_place or r.alone} - outputs
         return ComparedTensors(len(outputs), len(inner))

@@ -1,4 +1,4 @@
-"""Which of a runtime's providers computes each node: the device, or the processor that it fell back
+"""The provider of a runtime that computes each node: the device, or the processor that it fell back
 to."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
 
 
 def sentence(trials: Trials, region: Region) -> str:
-    """Who computed a region that is wrong alone, as far as that is known; "" if not at all."""
+    """Return the provider that computed a region that is wrong alone; "" if it is unknown."""
     found = find_region_providers(trials, region)
     names = list(dict.fromkeys(found.values()))
     by = " and ".join(map(clean, names))
@@ -65,13 +65,13 @@ def sentence(trials: Trials, region: Region) -> str:
 
 
 def _elsewhere(runtime: CandidateRuntime, name: str) -> bool:
-    """Is this a provider that was not asked for?"""
+    """Return whether this is a provider that was not requested."""
     asked = (str(runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
     return not any(name in one for one in asked)
 
 
 def _tells(runtime: CandidateRuntime) -> bool:
-    """Does the candidate say who computes what? One that runs a model of its own has other
+    """Return whether the candidate reports its providers. One that runs another model has other
     nodes."""
     candidate = runtime.candidate
     if runtime.own_model or candidate.executor or not candidate.has_process or runtime.is_manual:

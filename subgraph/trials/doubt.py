@@ -39,7 +39,7 @@ MIN_STEP = 1e-5  # of an output's scale: what differs by less shows no step
 
 
 class Decision(StrEnum):
-    """What decides whether the candidate is right."""
+    """The evidence that decides whether the candidate is right."""
 
     FULL_MODEL = "full model"  # there is no doubt: its verdict stands
     APPROXIMATE_KERNELS = (  # right: only operators deviate that runtimes approximate
@@ -59,7 +59,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True)
 class Settlement:
-    """How a doubt was settled.
+    """The settlement of a doubt.
 
     Attributes:
         decision: what decides.
@@ -121,7 +121,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class NodeEvidence:
-    """What nodes show alone, judged by rounding alone.
+    """The deviations of nodes alone, judged by rounding alone.
 
     Attributes:
         deviations: nodes, or regions, that do not agree.
@@ -206,7 +206,7 @@ def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
 
 
 class Doubt(StrEnum):
-    """Why the verdict on a region does not decide whether the candidate is right."""
+    """A reason why the verdict on a region does not decide whether the candidate is right."""
 
     KERNELS = "kernels"  # it agrees, but not by rounding alone
     JUMPS = "jumps"  # it agrees only because single elements may jump; so they would after a fault
@@ -257,7 +257,7 @@ def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
 
 @dataclass(frozen=True)
 class DoubtCheck:
-    """How a reason for doubt is recognized.
+    """The recognition of a reason for doubt.
 
     Attributes:
         is_possible: whether a judge can have this reason at all.

@@ -28,7 +28,7 @@ from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 
 class Form(StrEnum):
-    """How a model was given to a candidate."""
+    """The form in which a model was passed to a candidate."""
 
     SHIPPED = "as shipped"  # the user's file
     PINNED = "pinned"  # the user's file, with the shapes of its inputs; else a cut of all nodes
@@ -43,7 +43,7 @@ class FormsTried:
 
     @property
     def only_pinned(self) -> bool:
-        """Does the candidate give outputs for the model only where its shapes are pinned?"""
+        """Whether the candidate returns outputs for the model only if its shapes are pinned."""
         return (
             Form.PINNED in self.verdicts
             and self._silent(Form.SHIPPED)
@@ -54,7 +54,7 @@ class FormsTried:
         return self.verdicts[form].signature in NO_OUTPUT - {Signature.TIMEOUT}
 
     def sentences(self) -> Iterator[str]:
-        """Where the two forms were not treated alike, a line for the reader."""
+        """Yield a line for the reader if the two forms were not treated alike."""
         if Form.PINNED not in self.verdicts:
             return
         shipped = self.verdicts[Form.SHIPPED]
@@ -96,7 +96,7 @@ class ShippedModel:
 
     @property
     def open_shapes(self) -> bool:
-        """Does the file declare a shape that is not all sizes?"""
+        """Whether the file declares a shape that is not all sizes."""
         return has_open_shapes(self.graph)
 
     def write(
@@ -132,8 +132,8 @@ class ShippedModel:
         return [list(sample.values()) for sample in fed], outputs
 
     def other_form_tells_more(self, verdict: Verdict) -> bool:
-        """Is the whole to be run pinned as well? If it is refused or goes wrong, and open
-        dimensions may be why."""
+        """Return whether to run the full model pinned as well: it is refused or wrong, and open
+        dimensions may be the reason."""
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
         return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
 

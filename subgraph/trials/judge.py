@@ -350,8 +350,8 @@ class Judge:
         )
 
     def _explain_mute(self, given: Feeds, judgements: Sequence[Judgement]) -> str:
-        """Why an output tells nothing in any of the samples that agree; "" if it does in one of
-        them."""
+        """Return the reason why an output tells nothing in any of the samples that agree; "" if it
+        does in one of them."""
         name = judgements[0].name
         why = ""
         for judgement in judgements:

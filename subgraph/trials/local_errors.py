@@ -1,5 +1,5 @@
-"""Which nodes are wrong given their actual inputs? Their values inside the candidate's whole run,
-against what the reference makes of the values that they read there.
+"""Nodes that are wrong on their actual inputs: their values in the candidate's full run, against
+the reference's results for the values that they read there.
 
 Everything behind a culprit is wrong, but only culprits, and the last nodes of fusions that are,
 have an error of their own: this shows all of them at once. It takes no run of the candidate, and

@@ -66,7 +66,8 @@ def judge_pooled(trials: Trials, regions: Sequence[Region]) -> list[Verdict | No
 def run_pooled(
     trials: Trials, regions: Sequence[Region], *, is_extra: bool = True
 ) -> list[RunResult | None]:
-    """What the candidate makes of each region in its pool; None for regions that need several cuts.
+    """Return the candidate's result of each region in its pool; None for regions that need several
+    cuts.
 
     `is_extra`: new runs are counted as extra ones; otherwise the caller counts them.
 
@@ -186,7 +187,8 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
 
 
 def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
-    """What all readers of codes dequantize; the codes themselves if others read them."""
+    """Return the dequantized tensors of codes if all their readers dequantize; the codes themselves
+    if others read them."""
     readers = [i for name in codes for i in graph.readers.get(name, ())]
     are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
     if not are_undone or not {*codes}.isdisjoint(graph.outputs):
@@ -251,8 +253,7 @@ class ParallelRuns:
             yield self.verdict(region) if region else None
 
     def seconds(self, regions: Sequence[Region | None]) -> float:
-        """How long a build and run of these took in the mean; 0 for what was stored or gave
-        nothing."""
+        """Return the mean time of a build and run of these; 0 for stored results and failures."""
         taken = [self._seconds[region] for region in regions if region in self._seconds]
         return fmean(taken) if taken else 0.0
 

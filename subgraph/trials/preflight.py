@@ -145,7 +145,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
 
 @dataclass(frozen=True)
 class Breach:
-    """What a candidate does that no candidate may do.
+    """A behavior that no candidate is allowed to have.
 
     Attributes:
         code: The code of the error.
@@ -354,7 +354,7 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
 
 
 def _why(result: RunResult) -> tuple[str, list[str]]:
-    """Why there is no output, and the last words."""
+    """Return the reason why there is no output, and the last words."""
     if result.failure:
         return result.failure.why, list(result.failure.process.get("stderr") or ())[-SHOWN_LINES:]
     others = ", ".join(map(clean, result.others[0]))

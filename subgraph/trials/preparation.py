@@ -147,7 +147,7 @@ def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
 
 
 def _same(one: RunResult, other: RunResult) -> bool:
-    """Do two runs of a model give the same, bit for bit, or end in the same way?"""
+    """Return whether two runs of a model return the same, bit for bit, or end in the same way."""
     if one.failure or other.failure:
         ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
         return ends[0] == ends[1]

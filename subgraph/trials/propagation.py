@@ -80,7 +80,7 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
 
 
 def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
-    """Does any value that enters a piece differ from the captured one?"""
+    """Return whether any value that enters a piece differs from the captured one."""
     pairs = zip(model.values.records, outputs, strict=True)
     return any(not _equal(k[n], o[n]) for k, o in pairs for n in piece.inputs if n in o)
 

@@ -38,7 +38,7 @@ ROOT = Path("/")  # captured values have absolute paths
 
 @dataclass(frozen=True)
 class ReferenceCache:
-    """What was computed of a model.
+    """The computed values of a model.
 
     Attributes:
         noises: by nodes, outputs and sample, the rounding noise of a region.
@@ -146,7 +146,7 @@ class ReferenceModel:
     # ------------------------------------------------------------ values, cuts
 
     def capture(self, *regions: Region) -> None:
-        """Have the reference compute the values at the boundary of regions, unless they are known.
+        """Compute the reference's values at the boundary of regions, unless they are known.
 
         Raises:
             InputError: an input does not fit. ModelError: the reference cannot run the model.

@@ -105,7 +105,8 @@ class MemoryLimit:
     outgrown: dict[tuple[int, ...], str]
 
     def too_large(self, region: Region) -> str:
-        """Why a region is not run: with its weights it exceeds the memory; "" if it is run."""
+        """Return the reason if a region with its weights exceeds the memory and is not run; "" if
+        it is run."""
         if region.nodes in self.outgrown:
             return self.outgrown[region.nodes]
         room = self.runtime.workers.memory
@@ -234,7 +235,8 @@ class RegionRuns:
         return [(list(range(len(values.samples))), values.records)]
 
     def _passes(self, job: RegionJob) -> int:
-        """How often all samples are run in one session; a command starts one process per run."""
+        """Return the number of passes over all samples in one session; a command starts one process
+        per run."""
         if self.runtime.candidate.runs_commands:
             return 1
         is_full_model = job.feeds is None and job.region == self.model.whole()

@@ -56,6 +56,6 @@ def open_case(
 
 
 def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
-    """What was compared where the case was found, as far as the case has these outputs."""
+    """Return the compared outputs where the case was found, as far as the case has them."""
     outputs = {name for name in graph.outputs if name in graph.maker}
     return OutputChoice.of_document(case.found_with).among(outputs)

@@ -39,7 +39,7 @@ INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
 @dataclass(frozen=True)
 class Judged:
-    """What was said of one model.
+    """The judgement on one model.
 
     Attributes:
         status: AGREE where it is accepted, FAIL where it was run and is not, else UNRESOLVED.
@@ -173,8 +173,8 @@ class ByScore:
         return [float(s) for s in scores]
 
     def interval(self, outputs: Feeds) -> tuple[float, float] | None:
-        """How the drop varies with the samples, or the score where its least value is given; None
-        of a single one."""
+        """Return the range of the drop over draws of the samples, or of the score if its least
+        value is set; None of a single sample."""
         samples = len(outputs)
         if samples < 2:
             return None
@@ -186,7 +186,7 @@ class ByScore:
         return float(low), float(high)
 
     def is_sure(self, interval: tuple[float, float] | None) -> bool:
-        """Is what is asked for true of nearly all draws of the samples?"""
+        """Return whether nearly all draws of the samples are within the limit."""
         if interval is None:
             return False
         if self.wanted.at_least is not None:
@@ -214,7 +214,7 @@ class ByScore:
         )
 
     def document(self, outputs: Feeds) -> ScoreDocument:
-        """What these outputs of the whole model are worth, and whether that holds for other draws
+        """Return the score of these outputs of the full model, and whether it holds for other draws
         of the samples."""
         key = tuple(self.identity([sample[n] for sample in outputs for n in self.float_outputs[0]]))
         if key not in self._known:
@@ -343,8 +343,8 @@ def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) 
 
 
 def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
-    """What is true of each sample: rows of an .npy, lines of a .csv, `LABEL` or `SAMPLE,LABEL`, or
-    a folder per class.
+    """Read the label of each sample: rows of an .npy, lines of a .csv, `LABEL` or `SAMPLE,LABEL`,
+    or a folder per class.
 
     Raises:
         InputError: it cannot be read, or has not as many as there are samples.

@@ -42,7 +42,7 @@ STORE = ".store"  # within the folder of results
 
 @dataclass(frozen=True)
 class Setup:
-    """What trials depend on beside the model.
+    """The settings of trials in addition to the model.
 
     Attributes:
         output: the folder of results; the store lives in it.

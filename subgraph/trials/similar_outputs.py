@@ -137,12 +137,12 @@ class WrongOutput:
 
     @property
     def explanations(self) -> list[Explanation]:
-        """What would make it equal. Up to 16 runs of a small region on the reference."""
+        """The changes that would make it equal: up to 16 reference runs of a small region."""
         return [*(Explanation(misread.text) for misread in self.misread), *self._alike]
 
     @cached_property
     def _alike(self) -> list[Explanation]:
-        """What would make the values equal, by themselves."""
+        """The changes that would make the values equal, by themselves."""
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
         return find_explanations(

@@ -540,7 +540,7 @@ def require_none(folder: Path, force: bool) -> None:
 
 
 def so_far(folder: Path) -> str:
-    """How far a session has come, in words."""
+    """Return the progress of a session in words."""
     try:
         session = Session.read(folder)
     except UsageError:

@@ -157,7 +157,7 @@ def argument(node: protobuf.NodeProto, position: int) -> str:
 
 
 def title(node: protobuf.NodeProto) -> str:
-    """How words call a node."""
+    """Return the name of a node in words."""
     return str(node.name or f"{node.op_type} of '{next(filter(None, node.output), '')}'")
 
 
@@ -188,7 +188,7 @@ class Substitution:
         self.at(index)
 
     def at(self, index: int) -> None:
-        """What follows takes the place of this node, or stands before all (`FIRST`)."""
+        """Put the nodes that follow in the place of this node, or before all (`FIRST`)."""
         self._at = index
         self._new[index] = []
 

@@ -78,7 +78,7 @@ def _version(op: str, opset: int) -> int:
 
 
 def _means_the_same(body: protobuf.FunctionProto, opset: int) -> bool:
-    """Do the operators of a body mean in our opset what they mean in the body's?"""
+    """Return whether the operators of a body mean in our opset what they mean in the body's."""
     version = max(
         (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset
     )
@@ -95,7 +95,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _extends(older: Any, newer: Any) -> bool:
-    """Does the newer version only add attributes that may be left out?"""
+    """Return whether the newer version only adds attributes that may be omitted."""
     (inputs, outputs, before), (more, others, after) = _form(older), _form(newer)
     added = [newer.attributes[name] for name in after.keys() - before.keys()]
     same = inputs == more and outputs == others and before.items() <= after.items()

@@ -39,7 +39,8 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of(*OVERFLOWS)
 def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in the wider type."""  # noqa: E501
+    """Compute in the wider type: an overflow keeps its last bits, as ONNX defines it, and a runtime
+    that saturates has them there."""
     element = source.element(node.input[0])
     if element not in NARROW:
         return ""

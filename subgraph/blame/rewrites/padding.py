@@ -236,7 +236,8 @@ def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
 
 
 def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
-    """What a layer's own padding holds, as a value of its input; None where no value does the same."""  # noqa: E501
+    """Return the value that a layer's own padding has, as a value of its input; None if no value
+    does the same."""
     op = node.op_type
     element = source.element(node.input[0])
     if op == "AveragePool" and not attribute(node, "count_include_pad", 0):

@@ -118,7 +118,7 @@ def _scales(source: RegionModel, node: protobuf.NodeProto) -> list[float] | None
 
 
 def _positions(node: protobuf.NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
-    """Where each of m outputs lies among n inputs; None for a mode that is not linear."""
+    """Return the positions of m outputs among n inputs; None for a mode that is not linear."""
     mode = _attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
     if mode not in COORDINATES:
         return None

@@ -145,7 +145,7 @@ def _leave_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 
 
 def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Where constants are kept, and constants that no optimizer can know."""
+    """Yield forms with constants in other places, and with constants that no optimizer can know."""
     weights = [
         t
         for t in source.model.graph.initializer

@@ -48,7 +48,7 @@ FEW = 100  # numbers that are judged together: of so many or more, one says litt
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a TopK, ArgMax or ArgMin compared.
+    """The values that a TopK, ArgMax or ArgMin compared.
 
     Attributes:
         values: the tensor compared. noise: of each element, the largest |perturbed − reference|;
@@ -63,7 +63,8 @@ class Ranking:
 
 @dataclass(frozen=True)
 class QuantizedValues:
-    """What a quantizer rounds to make an output of codes, or one that was just dequantized.
+    """The values that a quantizer rounds to an output of codes, or to one that was just
+    dequantized.
 
     Attributes:
         exact: what is rounded, in steps, within the range of the codes; float64.
@@ -77,7 +78,7 @@ class QuantizedValues:
     is_coarse: bool = False
 
     def distances(self, values: Array) -> Array:
-        """How far the output's values are from the exact ones, in steps."""
+        """Return the distance of the output's values from the exact ones, in steps."""
         wide = values.astype(np.float64)
         codes = wide if values.dtype.kind in "iu" else wide / self.step + self.zero
         return np.asarray(codes - self.exact)
@@ -113,38 +114,40 @@ class Noise(Protocol):
         the region: float64, float32, float16 or bfloat16."""
 
     def behind_choice(self) -> bool:
-        """Does the output depend, within the region, on indices, booleans or a choice by them?"""
+        """Return whether the output depends, within the region, on indices, booleans or a choice by
+        them."""
 
     def behind_steps(self) -> bool:
-        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to
-        integers?"""
+        """Return whether it depends on a node that rounds to steps: QuantizeLinear, Round, a Cast
+        to integers."""
 
     def quantizes(self) -> bool:
-        """Is it, or does it depend on, steps that the region itself makes, as QuantizeLinear does?
-        Then a right runtime may take other steps, whatever it computes in."""
+        """Return whether it is, or depends on, steps that the region itself makes, as
+        QuantizeLinear does. Then a right runtime may take other steps, in any precision."""
 
     def half_step(self) -> float:
         """Half a step of such an output that was just dequantized; 0 of others."""
 
     def quantized_values(self) -> QuantizedValues | None:
-        """What the only quantizer before the output rounds; None for other outputs."""
+        """Return the values that the only quantizer before the output rounds; None for other
+        outputs."""
 
     def are_codes(self) -> bool:
-        """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be
-        perturbed?"""
+        """Return whether an operator of TensorFlow Lite quantizes it, inside of which nothing can
+        be perturbed."""
 
     def is_foreign(self) -> bool:
-        """Is it computed in floats by such operators alone? Then what rounding does to it cannot be
-        measured."""
+        """Return whether it is computed in floats by such operators alone. Then the effect of
+        rounding cannot be measured."""
 
     def ranking(self, claim: Precision) -> Ranking | None:
-        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other
-        outputs."""
+        """Return the values that a TopK, ArgMax or ArgMin compared for this output of indices; None
+        for other outputs."""
 
 
 @dataclass(frozen=True)
 class OutputContext:
-    """What a rule may know about an output besides its two values.
+    """The facts about an output that a rule can use in addition to its two values.
 
     Attributes:
         claim: the precision that the candidate says it computes in: fp32, tf32, fp16, bf16 or int8.
@@ -215,7 +218,7 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
 
 
 def all_equal(pair: Pair) -> str:
-    """What is said of two tensors without a difference."""
+    """Return the sentence on two tensors without a difference."""
     return "the only element is equal" if pair.size == 1 else f"all {pair.size} elements are equal"
 
 
@@ -246,7 +249,7 @@ class Limit:
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Is the value within the limit? NaN never is."""
+        """Return whether the value is within the limit; NaN never is."""
         return bool(HOLDS[self.sign](value, self.limit))
 
     def compare(self, value: float) -> str:

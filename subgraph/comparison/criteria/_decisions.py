@@ -59,8 +59,8 @@ class Flips:
     rounding: Array
 
     def explained(self, reference: Array, runs: Sequence[Array]) -> Array:
-        """Which flips rounding explains: a perturbed run changes the winner too, or the margin is
-        within the noise."""
+        """Return the flips that rounding explains: a perturbed run changes the winner too, or the
+        margin is within the noise."""
         noise = self.rounding
         changed = np.zeros(self.places.shape, bool)
         for values in runs:
@@ -105,7 +105,8 @@ def _rows(values: Array, axis: int) -> Array:
 
 
 def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:
-    """Where an index differs and noise does not explain it: booleans in the shape of the indices.
+    """Find the indices that differ without an explanation by noise: booleans in the shape of the
+    indices.
 
     i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
     which of them to select; nor does an index that appears twice along the axis. The indices may have any float or
@@ -137,7 +138,7 @@ def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: fl
 
 
 def _find_repeated(index: Array, axis: int) -> Array:
-    """Where an index appears more than once along the axis."""
+    """Find the indices that appear more than once along the axis."""
     order = np.argsort(index, axis=axis, kind="stable")
     same = np.diff(np.take_along_axis(index, order, axis), axis=axis) == 0
     none = np.zeros_like(np.take(order, [0], axis), bool)

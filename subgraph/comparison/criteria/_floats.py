@@ -97,13 +97,13 @@ class Floats:
 
     @cached_property
     def stepped(self) -> bool:
-        """Does the region quantize what it computes? Then it is held to its own steps, whatever
-        else rounds."""
+        """Whether the region quantizes its values. Then its own steps are the limit, whatever else
+        rounds."""
         return bool(self.context.noise and self.context.noise.quantizes())
 
     @property
     def limited_as(self) -> Precision:
-        """Whose limits hold: of a region that quantizes itself those of int8."""
+        """The precision whose limits apply: int8 for a region that quantizes itself."""
         return Precision.INT8 if self.stepped else self.claim
 
     @property
@@ -138,7 +138,7 @@ class Floats:
 
     @cached_property
     def counted(self) -> Array | None:
-        """Which elements count, flat; None for all."""
+        """The elements that count, flat; None for all."""
         finite = self.pair.finite
         if self.part is not None:
             return self.part & finite
@@ -442,8 +442,8 @@ class Floats:
 
     @property
     def judged_together(self) -> bool:
-        """Are the numbers of a model's output judged in low precision by one scale, since each of
-        them is the only one of its kind?"""
+        """Whether the numbers of a model's output are judged in low precision by one scale,
+        although each of them is the only one of its kind."""
         alone = (
             self.context.is_model_output
             and not self.slices.axes
@@ -460,8 +460,8 @@ class Floats:
         )
 
     def doubtful_element(self) -> str:
-        """What is said of an element that may be wrong though all of them together are not; ""
-        where there is none."""
+        """Return a sentence about an element that may be wrong although all of them together are
+        not; "" if there is none."""
         if not self.judged_together:
             return ""
         own = self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
@@ -484,7 +484,7 @@ class Floats:
         )
 
     def amplifies(self, noise: Array) -> bool:
-        """Does one step move the whole farther than its values may be off?"""
+        """Return whether one step moves the full tensor farther than its limit of use."""
         return bool(noise[0] > self.usable_limits[0])
 
     def flips(self) -> Flips | None:

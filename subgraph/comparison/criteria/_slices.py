@@ -91,7 +91,8 @@ class Slices:
 
     @property
     def judged(self) -> Array:
-        """Which slices are judged, booleans: the whole, and those of enough elements that count."""
+        """The slices that are judged, booleans: the full tensor, and those of enough elements that
+        count."""
         enough = self.sizes >= MIN_ELEMENTS
         enough[0] = True
         return enough

@@ -1,1 +1,1 @@
-"""How far perturbation by one rounding moves the outputs of a region."""
+"""The rounding noise of a region: the movement of its outputs by a perturbation of one rounding."""

@@ -1,5 +1,5 @@
-"""Where rounding acts in a region: tensors to perturb, reads that need exact values, tensors behind
-a choice.
+"""The places of rounding in a region: tensors to perturb, reads that need exact values, tensors
+behind a choice.
 
 Insight: most ops either round or only move values. An op that moves, selects or compares values
 adds no error of its own; but a choice (an index, a comparison) turns an error of one bit into a
@@ -46,7 +46,7 @@ CARRIERS = REARRANGES | {"Cast"}
 
 @dataclass
 class RoundingSites:
-    """Where rounding acts in one region.
+    """The places of rounding in one region.
 
     Attributes:
         order: nodes of the region and of what it pulls in, in the order of its cut.
@@ -88,8 +88,8 @@ class RoundingSites:
 def find_rounding_sites(
     graph: Graph, region: Region, records: Mapping[str, Record], unrounded: Collection[str] = ()
 ) -> RoundingSites:
-    """Where rounding acts. `records`: of the region's inputs at least; `unrounded`: as of
-    `find_unrounded`. Complexity: linear in the nodes above it.
+    """Find the places of rounding. `records`: of the region's inputs at least; `unrounded`: as of
+    `find_unrounded`. Complexity: linear in the upstream nodes.
 
     Raises:
         ModelError: the graph has a cycle.
@@ -201,7 +201,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
 
 
 def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites) -> None:
-    """What a node that reads inexact values makes of them: noise, choices, steps; `inner`: the ops
+    """Add the outputs of a node that reads inexact values: noise, choices, steps; `inner`: the ops
     inside it."""
     node = graph.nodes[i]
     makes = graph.makes[i]
@@ -262,7 +262,8 @@ def _coarsest_types(
 
 
 def rounds(node: protobuf.NodeProto) -> bool:
-    """Does the node make values that a runtime may round differently from the reference?"""
+    """Return whether the node outputs values that a runtime may round differently from the
+    reference."""
     op = node.op_type
     if node.domain not in STANDARD:
         return True
@@ -276,8 +277,8 @@ def rounds(node: protobuf.NodeProto) -> bool:
 
 
 def is_fixed(node: protobuf.NodeProto, fixed: Collection[str]) -> bool:
-    """Does a node of a body make shapes, or values from `fixed` ones alone? Every runtime computes
-    these alike."""
+    """Return whether a node of a body outputs shapes, or values of `fixed` ones alone. Every
+    runtime computes these alike."""
     if node.domain not in STANDARD or node.op_type in BODY_OPS | RANDOM_OPS:
         return False
     return node.op_type in SHAPE_OPS or all(name in fixed for name in node.input if name)
@@ -303,7 +304,7 @@ def cast_type(node: protobuf.NodeProto) -> str:
 
 
 def _makes_floats(graph: Graph, i: int) -> bool:
-    """Does an exact node make float values that were in no float tensor before?"""
+    """Return whether an exact node outputs float values that were in no float tensor before."""
     if graph.ops[i] == "Cast":
         return cast_type(graph.nodes[i]) in FLOATS
     return graph.ops[i] in ("Range", "ConstantOfShape", "CastLike", "OneHot")
@@ -316,7 +317,7 @@ def _makes_integers(graph: Graph, i: int) -> bool:
 
 
 def _holds_integers(node: protobuf.NodeProto) -> bool:
-    """Is it a Constant that holds no floats?"""
+    """Return whether it is a Constant that holds no floats."""
     if node.op_type != "Constant":
         return False
     return not any(

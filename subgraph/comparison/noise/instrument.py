@@ -58,7 +58,7 @@ STEPPED = ("int8", "uint8")  # types that TensorFlow Lite adds with any scale
 
 @dataclass(frozen=True)
 class Instrumented:
-    """What an instrumented model is fed with and gives beside the region's tensors.
+    """The inputs and outputs of an instrumented model in addition to the region's tensors.
 
     Attributes:
         keys: input of scalars, two for each of `keyed`; "" if there are none.
@@ -78,7 +78,7 @@ class Instrumented:
 
 @dataclass(frozen=True)
 class Change:
-    """What to do with the tensors of a region.
+    """The changes to the tensors of a region.
 
     Attributes:
         claim: the precision whose rounding is meant.

@@ -134,7 +134,7 @@ class RegionNoise:
         return self._stored({"compared": self.sampler.compared})[0]
 
     def has_ties(self) -> bool:
-        """Are many sums equal? Raises: as `runs`."""
+        """Return whether many sums are equal. Raises: as `runs`."""
         return self._stored({"ties": self.sampler.ties})[0].ties
 
     def array(self, run: _StoredRun, output: str) -> Array:
@@ -165,8 +165,9 @@ class RegionNoise:
         return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
 
     def quantized_values(self, output: str) -> QuantizedValues | None:
-        """What the quantizer of an output rounds, on the reference. None for an output that no
-        quantizer makes, or one behind other quantizers of the region: their steps add up."""
+        """Return the values that the quantizer of an output rounds, on the reference. None for an
+        output without a quantizer, or one behind other quantizers of the region: their steps add
+        up."""
         with self._lock:
             if output not in self._quantized:
                 self._quantized[output] = self._values_before(output)

@@ -47,13 +47,14 @@ def factor_of(key: int) -> float:
 
 
 def is_exact(values: Array, claim: Precision) -> bool:
-    """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as ids and bytes are.
+    """Return whether the claimed precision represents all values exactly. For int8: they are whole
+    numbers, as ids and bytes are.
 
     >>> import numpy as np
     >>> ids = np.array([101, 2003, 30000], np.float32)
     >>> [is_exact(ids, claim) for claim in Precision], is_exact(ids / 16, Precision.INT8)
     ([True, True, True, False, True], False)
-    """  # noqa: E501
+    """
     if claim is Precision.INT8:
         with np.errstate(invalid="ignore"):
             return bool((np.rint(values) == values).all())
@@ -66,8 +67,8 @@ def is_exact(values: Array, claim: Precision) -> bool:
 
 
 def is_on_int8_grid(weights: Array, lowest: Array, highest: Array) -> bool:
-    """Are weights 8-bit integers times a scale per channel, as after quantization? `lowest`,
-    `highest`: per channel."""
+    """Return whether weights are 8-bit integers times a scale per channel, as after quantization.
+    `lowest`, `highest`: per channel."""
     size = np.maximum(-lowest, highest)
     for levels in (127.0, 128.0):
         steps = weights * (levels / np.where(size > 0, size, 1))
@@ -77,8 +78,8 @@ def is_on_int8_grid(weights: Array, lowest: Array, highest: Array) -> bool:
 
 
 def has_repeats(values: Array) -> bool:
-    """Are many values, other than zero, equal to others? Looks at `TIE_SAMPLE` of them, evenly
-    spaced."""
+    """Return whether many values, other than zero, are equal to others, among `TIE_SAMPLE` of them,
+    evenly spaced."""
     flat = values.reshape(-1)
     sample = flat[:: max(1, flat.size // TIE_SAMPLE)]
     sample = sample[sample != 0]
@@ -86,7 +87,8 @@ def has_repeats(values: Array) -> bool:
 
 
 def draw_untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
-    """What to add to `values` to perturb each element independently, by up to `times` roundings.
+    """Draw a shift of `values` that perturbs each element independently, by up to `times`
+    roundings.
 
     fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of
     the range of the tensor and zero. u is uniform within ±`times`.

@@ -107,8 +107,8 @@ def unroundoff(claim: Precision, dtype: str) -> float:
 
 
 def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
-    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift
-    of x. Of `CODES` the number of steps."""
+    """Return the scale that is fed with a random factor k: multiplied with the loss of a = x·k, it
+    is the shift of x. Of `CODES` the number of steps."""
     if dtype == CODES:
         return 1.0
     return (
@@ -147,7 +147,7 @@ def write_perturbed(
 
 
 def is_stepped(dtype: str) -> bool:
-    """Is it a type of integers, which `write_stepped` moves?"""
+    """Return whether it is a type of integers, which `write_stepped` moves."""
     return dtype.lstrip("u").startswith("int")
 
 
@@ -219,7 +219,7 @@ def write_rounded(
 
 
 def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> tuple[str, str]:
-    """What rounding a = x·factor to so many bits of significand loses, and a."""
+    """Write the loss of rounding a = x·factor to that many bits of significand, and a."""
     a = write("Mul", x, factor)
     c = write("Mul", a, 2.0 ** (24 - bits) + 1)
     return write("Sub", a, write("Sub", c, write("Sub", c, a))), a
@@ -267,7 +267,8 @@ class _Quantized:
 
 
 def _plateau(write: NodeWriter, x: str) -> str:
-    """Where values stand for minus infinity: as `precision.mask_plateau`, but for the spread."""
+    """Write the mask of values that represent minus infinity: as `precision.mask_plateau`, but for
+    the spread."""
     lowest = write("ReduceMin", x, keepdims=0)
     far = write("Not", write("Greater", x, write("Mul", lowest, 0.5)))
     rest = write("ReduceMax", write("Abs", write("Where", far, 0.0, x)), keepdims=0)

@@ -94,7 +94,8 @@ class NoiseRun:
 
 @dataclass(frozen=True)
 class NoiseRunDocument:
-    """What is stored: the tensors that were written; are many sums of a tensor equal?"""
+    """The stored result of a run: the tensors that were written, and whether many sums of a tensor
+    are equal."""
 
     tensors: tuple[Record, ...]
     ties: bool = False
@@ -127,7 +128,7 @@ class NoiseSampler:
 
     @cached_property
     def sites(self) -> RoundingSites:
-        """Where rounding acts in the region."""
+        """The places of rounding in the region."""
         boundary = {
             n: self.tensors[n]
             for n in (*self.region.inputs, *self.region.outputs)
@@ -187,7 +188,7 @@ class NoiseSampler:
         )
 
     def ties(self, folder: Path) -> NoiseRunDocument:
-        """Are many sums equal, because all weights are the same, for example?"""
+        """Return whether many sums are equal, because all weights are the same, for example."""
         sums = [
             n
             for n in self._floats(self.sites.rounded)
@@ -424,8 +425,8 @@ class NoiseSampler:
     def _is_void(
         self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array
     ) -> bool:
-        """Did a perturbed run compute NaN or infinities, inside or at the outputs, that the
-        reference has not?"""
+        """Return whether a perturbed run computed NaN or infinities, in intermediate tensors or
+        outputs, that the reference has not."""
         made = self._instrumented
         if (
             made.check
@@ -440,7 +441,7 @@ class NoiseSampler:
         return any(_lost_values(self.tensors[n], tensors[n], folder) for n in known)
 
     def _is_calm(self, run: NoiseRun, keys: Array) -> bool:
-        """Is the check of the model finite without noise?"""
+        """Return whether the check of the model is finite without noise."""
         if self._calm is None:
             still = keys.copy()
             still[1::2] = 0
@@ -469,7 +470,7 @@ def load_array(record: Record, folder: Path = Path("/")) -> Array:
 
 
 def _lost_values(reference: Record, perturbed: Record, folder: Path) -> bool:
-    """Are values finite in the reference and not in the perturbed run?"""
+    """Return whether values are finite in the reference and not in the perturbed run."""
     if reference.dtype not in FLOATS or reference.form != "tensor":
         return False
     before = load_array(reference)

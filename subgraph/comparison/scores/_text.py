@@ -1,5 +1,4 @@
-"""What a model that reads or hears has written, and how many edits lie between that and what is
-true.
+"""The text that a model read or heard, and the number of edits between it and the true one.
 
 An output is text, numbers of letters or words, or one score per step and class. The last is read as
 CTC: the best class of each step, repeats and blanks left out; the blank is the first or the last

@@ -1,4 +1,4 @@
-"""Which change would make two tensors that disagree equal: another layout, axes or channels in
+"""The change that would make two tensors equal that disagree: another layout, axes or channels in
 another order, a scale and an offset, another sample.
 
 An explanation is given only if it explains nearly everything: the remaining error is small beside
@@ -44,7 +44,7 @@ MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a candidate's values differ.
+    """A reason why a candidate's values differ.
 
     Attributes:
         text: one phrase for people, `axes 0 and 1 exchanged: transposed` for example.
@@ -61,7 +61,8 @@ class Explanation:
 
     @property
     def narrows(self) -> bool:
-        """Are the values those of a narrower type? Else they were moved or transformed."""
+        """Whether the values are those of a narrower type; otherwise they were moved or
+        transformed."""
         return self.beyond_range or self.grid is not None
 
 
@@ -103,7 +104,7 @@ def matching_tensors(
     others: Mapping[str, Array],
     claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
-    """Which other arrays, by their description, the candidate holds unchanged; as in
+    """Find the other arrays, by their description, that the candidate holds unchanged; as in
     `find_explanations`."""
     pair = _tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
@@ -142,7 +143,7 @@ class _TensorPair:
     allowed: float
 
     def conclusive(self) -> bool:
-        """Do both hold enough different values, and do enough of them disagree?"""
+        """Return whether both hold enough different values, and enough of them disagree."""
         for values in map(_finite_sample, (self.reference, self.candidate)):
             if (
                 np.unique(values).size < MIN_DIFFERENT
@@ -237,11 +238,11 @@ class Distance:
     mean: float
 
     def exceeds(self, limit: float) -> bool:
-        """Is one of the numbers larger? Not if they are NaN."""
+        """Return whether one of the numbers is larger; not if they are NaN."""
         return max(self.largest, self.mean) > limit
 
     def explains(self, before: Distance, allowed: float) -> bool:
-        """Are both numbers within `allowed`, and far smaller than before?"""
+        """Return whether both numbers are within `allowed`, and far smaller than before."""
         drops = self.largest * MIN_DROP <= before.largest and self.mean * MIN_DROP <= before.mean
         return max(self.largest, self.mean) <= allowed and drops
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays in float.
+    """The nodes and tensors that stay in float.
 
     Attributes:
         nodes: their names in the float model, in its order.

@@ -1,5 +1,5 @@
-"""Does the error accumulate over all items? Then the shares of disjoint pieces sum towards 1, and
-none is large.
+"""An error that accumulates over all items: the shares of disjoint pieces sum towards 1, and none
+is large.
 
 Insight: a culprit inside one piece gives that piece a large share; a culprit split between pieces
 gives none of them a share. Only an error to which every item adds leaves a small share everywhere.

@@ -21,7 +21,8 @@ MIN_REFUSED = 2  # further regions of a kind that is refused, of which one is as
 
 
 def cause_of(state: SearchState, finding: Finding) -> Hashable:
-    """What findings that have one cause share: how they fail, and the kinds of their items."""
+    """Return the properties that findings with one cause share: how they fail, and the kinds of
+    their items."""
     if state.labels is None or finding.kind is not FindingKind.CULPRIT or finding.everywhere:
         return finding
     kinds = Counter(state.labels[k] for k in finding.items)

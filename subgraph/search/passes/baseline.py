@@ -53,8 +53,8 @@ def baseline(state: SearchState) -> Search[None]:
 
 
 def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
-    """How often the whole is run again at most, if it agrees each time and takes as long as the
-    last time."""
+    """Return the largest number of further runs of the full model, if it agrees each time and takes
+    as long as the last time."""
     runs = list(answers)
     while len(runs) < _runs_needed(runs, repeat):
         runs.append(answers[-1])
@@ -62,8 +62,8 @@ def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
-    """How often the whole has to run, as far as its answers so far tell; `repeat`: runs that must
-    agree before the whole does, None: as many as cost little."""
+    """Return the number of runs of the full model, as far as its answers so far tell; `repeat`:
+    runs that must agree before the full model does, None: as many as cost little."""
     fails = [_fails(a) for a in answers]
     if len(answers) < RUNS:
         return 1 if not answers or (repeat == 1 and not any(fails)) else RUNS
@@ -77,8 +77,8 @@ def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
-    """Is the whole, which agreed so far, to be run again? Seconds are those of the first run of a
-    stored answer, so that a search that is resumed decides the same."""
+    """Return whether to run the full model, which agreed so far, again. Seconds are those of the
+    first run of a stored answer, so that a search that is resumed decides the same."""
     if repeat is not None:
         return len(answers) < repeat
     seconds = [a.seconds for a in answers[1:]]
@@ -127,7 +127,8 @@ def careful_rate(failed: int, runs: int) -> float:
 
 
 def passes_needed(rate: float, error: float = ERROR) -> int:
-    """How many passes in a row show that a region does not fail; 1 for a rate of 1.
+    """Return the number of passes in a row that show that a region does not fail; 1 for a rate of
+    1.
 
     >>> passes_needed(0.5, 0.01), passes_needed(0.9, 0.01), passes_needed(1.0)
     (7, 2, 1)
@@ -147,7 +148,8 @@ def wilson(failed: int, runs: int) -> tuple[float, float]:
 
 
 def reproduces(failed: int, runs: int, whole_failed: int, whole_runs: int) -> bool:
-    """Can this region's rate be `KEPT_RATE` of the whole's? Never if it hardly ever failed."""
+    """Return whether this region's rate can be `KEPT_RATE` of the full model's; never if it hardly
+    ever failed."""
     return (
         failed >= MIN_RATE * runs
         and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]

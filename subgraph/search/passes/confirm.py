@@ -113,7 +113,7 @@ def _stranger(state: SearchState, region: Items) -> int | None:
 
 
 def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[RegionOutcome]:
-    """How the rest fares with a stranger; not failing if the stranger fails by itself."""
+    """Return the outcome of the rest with a stranger; not failing if the stranger fails alone."""
     status = yield from state.probe(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
     if (
         status is RegionOutcome.FAIL

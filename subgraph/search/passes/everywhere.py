@@ -1,6 +1,6 @@
-"""Is nearly every item off alone, whatever it computes? Then none is to blame more than others, and
-to peel off one after the other would name them all: the candidate computes in another precision, or
-scales what it gives.
+"""A deviation of nearly every item alone, whatever it computes. Then none is to blame more than
+others, and to peel off one after the other would name them all: the candidate computes in another
+precision, or scales its outputs.
 
 Insight: a culprit leaves items of other kinds right. So it is asked only where several disjoint
 regions failed and none has agreed; a few items of different kinds, all over the scope, then decide.

@@ -1,5 +1,5 @@
-"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading tensors
-there changes fusion.
+"""The items that are wrong inside the candidate's own run: a hint, never a verdict, because reading
+tensors there changes fusion.
 
 Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those
 without a wrong item above them. In real bugs a first wrong item is the culprit, or the last item of
@@ -26,7 +26,7 @@ MAX_HINTS = 3  # that may mislead before the profile is dropped
 
 
 class ProfileOutcome(StrEnum):
-    """How the run with intermediate tensors as outputs ended."""
+    """The end of the run with intermediate tensors as outputs."""
 
     SHOWN = "shown"
     VANISHED = "vanished"  # the candidate is right when its intermediate tensors are read

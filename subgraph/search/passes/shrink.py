@@ -78,7 +78,7 @@ class Smallest:
 
     @property
     def certified(self) -> bool:
-        """Did it agree without any single item (if it fails as a whole: source or sink)?"""
+        """Whether it agreed without any single item (if it fails as a whole: source or sink)."""
         return all(seen is RegionOutcome.AGREE for seen in self.without.values())
 
 
@@ -103,8 +103,8 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
 
 
 def _ends_gradually(state: SearchState, region: Items) -> Search[bool]:
-    """Does the error of a long region grow item by item? Asked before many queries are spent on the
-    region."""
+    """Return whether the error of a long region grows item by item; tested before many queries are
+    spent on the region."""
     neighbours = [region[1:], region[:-1]]
     statuses = yield from state.probe_all(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
@@ -112,8 +112,8 @@ def _ends_gradually(state: SearchState, region: Items) -> Search[bool]:
 
 
 def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
-    """Does a neighbor that does not fail make most of the region's error? That without it all is
-    healed is no sign."""
+    """Return whether a passing neighbor of a failing region has most of the region's error. That
+    all is healed without it is no sign."""
     whole = state.answer_to(region)
     part = state.answer_to(neighbor)
     share = whole.share.of_target
@@ -218,9 +218,9 @@ def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
 
 
 def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
-    """Is a piece that explains little a culprit nevertheless, of the items `base` that are the
-    candidate's? Yes if what disappears of the error without it is what it gives alone: errors of
-    several culprits may cancel each other."""
+    """Return whether a piece that explains little is a culprit nevertheless, of the items `base`
+    that are the candidate's. It is if the error that disappears without it is the one that it
+    causes alone: errors of several culprits may cancel each other."""
     if state.aim.no_output or state.aim.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
@@ -230,7 +230,7 @@ def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
 
 
 def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
-    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it
-    explains."""
+    """Return whether an item is about as wrong alone as it is inside the model. Then it is a
+    culprit, whatever it explains."""
     alone = state.answer_to((item,)).share.largest_error
     return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)

@@ -289,8 +289,8 @@ def _fit(
 
 
 def _has_fused_activation(graph: Graph, name: str) -> bool:
-    """Does the operator of TensorFlow Lite that makes a tensor end with an activation of its
-    own?"""
+    """Return whether the operator of TensorFlow Lite that outputs a tensor ends with a fused
+    activation."""
     node = graph.nodes[graph.maker[name]] if name in graph.maker else None
     return (
         node is not None
@@ -339,7 +339,7 @@ def _near_values(
 
 
 def is_varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
-    """Does a tensor hold enough different numbers, `least`, to be identified by them?"""
+    """Return whether a tensor holds enough different numbers, `least`, to be identified by them."""
     return value.size >= least and np.unique(value.reshape(-1)[: 1 << 16]).size >= least
 
 
@@ -413,7 +413,7 @@ def _original(graph: Graph, name: str) -> str:
 
 
 def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:
-    """Is the tensor the first among the rivals that are copies of the same tensor?"""
+    """Return whether the tensor is the first among the rivals that are copies of one tensor."""
     copies = [n for n in rivals if _original(graph, n) == _original(graph, name)]
     return min(copies, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1) == name
 
@@ -425,8 +425,8 @@ def _keeps_order(
     match: MatchedTensor,
     matches: Mapping[str, MatchedTensor],
 ) -> bool:
-    """Is no tensor above this one matched with one that is only below its match, or the other way
-    round?"""
+    """Return whether no upstream tensor is matched with one that is only downstream of its match,
+    or vice versa."""
     above, below = _find_relatives(reference, name)
     higher, lower = _find_relatives(candidate, match.name)
     return not any(

@@ -1,5 +1,5 @@
-"""Where a tensor of the reference's model is in the candidate's, and its values from one form into
-the other."""
+"""The place of a tensor of the reference's model in the candidate's, and its values from one form
+into the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from subgraph.types import Array
 
 @dataclass(frozen=True)
 class MatchedTensor:
-    """Where a tensor of the reference's model is in the candidate's.
+    """The place of a tensor of the reference's model in the candidate's.
 
     Attributes:
         name: its name there. how: "name", "map" or "value".
@@ -83,5 +83,5 @@ class MatchedTensor:
 
     @property
     def plain(self) -> bool:
-        """Is it the same tensor, up to its name and type?"""
+        """Whether it is the same tensor, up to its name and type."""
         return not self.perm and self.scale is None and self.reference_scale is None
