@@ -59,7 +59,7 @@ from subgraph.trials.doubt import (
 from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.preflight import require_contract, require_usable
-from subgraph.trials.questions import explain_full_model
+from subgraph.trials.questions import explain_full_model, find_precise_setting
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 
@@ -101,6 +101,11 @@ class Interim:
         """The result if the settlement shows that the candidate is right."""
         findings = replace(self.findings, outcome=Outcome.AGREE, findings=())
         return replace(self, findings=findings, settlement=settlement)
+
+    def disagreeing(self, precise: PreciseSetting) -> Interim:
+        """The result if a setting explains the candidate's outputs."""
+        findings = replace(self.findings, outcome=Outcome.DISAGREE)
+        return replace(self, findings=findings, precise=precise)
 
     def stopped(self, why: str) -> Interim:
         """The result if a stage was ended: a doubt that it was to settle stays open."""
@@ -170,7 +175,7 @@ def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Inter
     findings = Findings(Outcome.DISAGREE, counts, first.answer.signature)
     interim = replace(interim, findings=findings)
     if isinstance(explanation, PreciseSetting):
-        return replace(interim, precise=explanation)
+        return interim.disagreeing(explanation)
     return interim.agreeing(Settlement(Decision.REFERENCE_MOVES, explanation.says))
 
 
@@ -227,12 +232,18 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     if not reason:
         return interim
     is_beyond = reason is Doubt.KERNELS
+    exact_trials = interim.trials.with_criterion(ROUNDING_ALONE)
+    if is_beyond and not searcher.options.limits.inside:
+        result = exact_trials.run(exact_trials.model.whole())
+        precise = if_time(lambda: find_precise_setting(exact_trials, result), None)
+        if precise:
+            return interim.disagreeing(precise)
     log.info("the error is beyond rounding: looking at each node alone")
     interim, settlement = _settle_by_nodes(searcher, interim, is_beyond)
     if settlement.decision is not Decision.ROUNDING_ALONE:
         return replace(interim, settlement=settlement)
     log.info("no approximate kernel explains it: searching by rounding alone")
-    by_rounding = searcher.new_oracle(interim.trials.with_criterion(ROUNDING_ALONE))
+    by_rounding = searcher.new_oracle(exact_trials)
     exact = yield from searcher.search(
         replace(interim, oracle=by_rounding, settlement=settlement), inside=not is_beyond
     )

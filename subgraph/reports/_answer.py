@@ -451,7 +451,7 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
         spec = document.candidate.name
         joint = "," if behind_colon(spec)[1] else ":"
         finer = [f"{word}{joint}{precise.setting}" if word == spec else word for word in words]
-        if finer != words:
+        if precise.setting and finer != words:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])

@@ -82,7 +82,7 @@ class ReportedAnswer:
 def say_precise(name: str, precise: PreciseSetting) -> ReportedAnswer:
     """Return the answer for a candidate whose outputs agree with a setting of its runtime alone."""
     computes = f"{name} computes in {precise.computes_in}"
-    return ReportedAnswer(Kind.ROUNDING, f"{computes}; {precise.says} in {precise.precision}")
+    return ReportedAnswer(Kind.ROUNDING, f"{computes}; {precise.says}")
 
 
 def parse_headline(says: str, exit_code: int) -> ReportedAnswer:

@@ -28,7 +28,8 @@ class PreciseSetting:
     """The setting of the runtime with which a model agrees that fails without it.
 
     Attributes:
-        options: Options of the candidate that it changes.
+        options: Options of the candidate that it changes; none if the candidate has no setting, and
+            the outputs agree within the rounding of what it computes in.
         precision: What the runtime computes in with it.
         computes_in: What the runtime computes in without it.
     """
@@ -39,13 +40,15 @@ class PreciseSetting:
 
     @property
     def setting(self) -> str:
-        """The options as a candidate's SPEC has them: `precision=f32`."""
+        """The options as a candidate's SPEC has them: `precision=f32`; "" if there are none."""
         return ",".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
     def says(self) -> str:
-        """What it heals: `with precision=f32 the outputs agree`."""
-        return f"with {self.setting} the outputs agree"
+        """What it heals: `with precision=f32 the outputs agree in fp32`."""
+        if not self.options:
+            return f"within the rounding of {self.computes_in} the outputs agree"
+        return f"with {self.setting} the outputs agree in {self.precision}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from functools import partial
 
 import numpy as np
@@ -23,8 +24,10 @@ from subgraph.comparison.contract import (
     is_right,
     keeps_answer,
 )
+from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
+from subgraph.precision import Precision
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
@@ -128,9 +131,11 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     verdict = trials.judge.verdict(region, result)
     breach = NO_BREACH
     if verdict.status is Status.FAIL:
-        lacks_output = any(j.signature is Signature.MISSING for j in verdict.outputs)
-        find = partial(_find_wrong_probe, trials, region, verdict, lacks_output)
-        breach = _remember(trials, f"probe{', missing' * lacks_output}", find)
+        breach = _ask_probe(trials, verdict)
+        if breach.also is Trait.ONE_MODEL:
+            breach = _find_misread_input(trials, region, verdict)
+        elif breach.also is Trait.WIDE:
+            breach = _find_other_type(trials, verdict, result)
     elif (
         verdict.status is Status.AGREE
         and trials.runtime.candidate.script
@@ -143,6 +148,16 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)
 
 
+class Trait(StrEnum):
+    """What a probe shows of a candidate that returns right values for it."""
+
+    NONE = ""
+    ONE_MODEL = "one model"  # the code returns other outputs than those of the probe
+    WIDE = "float64"  # floats come as float64, which is harmless
+    FP16 = "fp16"  # all values are numbers of float16
+    BF16 = "bf16"
+
+
 @dataclass(frozen=True)
 class Breach:
     """A behavior that no candidate is allowed to have.
@@ -151,10 +166,12 @@ class Breach:
         code: The code of the error.
         clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for
             no breach.
+        also: What else the probe shows, if nothing is wrong with it.
     """
 
     code: str = ""
     clause: str = ""
+    also: Trait = Trait.NONE
 
 
 NO_BREACH = Breach()
@@ -163,14 +180,14 @@ NO_BREACH = Breach()
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
     key = digest(
-        "contract/1", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
+        "contract/2", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
     )
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
     except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
         log.debug("the contract of the candidate was not looked at: %s", e)
         return NO_BREACH
-    return Breach(**document)
+    return Breach(document["code"], document["clause"], Trait(document["also"]))
 
 
 def _find_kept_answer(trials: Trials, region: Region) -> Breach:
@@ -217,43 +234,88 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     return NO_BREACH
 
 
-def _find_wrong_probe(
-    trials: Trials, region: Region, verdict: Verdict, lacks_output: bool
-) -> Breach:
+def _ask_probe(trials: Trials, verdict: Verdict) -> Breach:
+    """Return what the probe shows; of an earlier session, if it was run there.
+
+    Args:
+        trials: The trials.
+        verdict: The verdict on outputs of the full model that fail.
+    """
+    lacks_output = any(j.signature is Signature.MISSING for j in verdict.outputs)
+    find = partial(_find_wrong_probe, trials, lacks_output)
+    return _remember(trials, f"probe{', missing' * lacks_output}", find)
+
+
+def find_narrow_type(trials: Trials, verdict: Verdict) -> Precision | None:
+    """Return the precision that code of the user computes in, as all values of the probe show; None
+    if they are those of the declared type, or no code of the user runs."""
+    if not trials.runtime.runs_user_code or is_of_tflite(trials.graph.path):
+        return None
+    also = _ask_probe(trials, verdict).also
+    return Precision(also) if also in (Trait.FP16, Trait.BF16) else None
+
+
+def _find_misread_input(trials: Trials, region: Region, verdict: Verdict) -> Breach:
+    """Find whether the outputs are those of a misread input."""
+    wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
+    if not wrong or not wrong.wrong_input:
+        return NO_BREACH
+    return Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
+
+
+def _find_other_type(trials: Trials, verdict: Verdict, result: RunResult) -> Breach:
+    """Find whether the failing outputs have the right values in another type, as those of the
+    probe."""
+    names = {judgement.name for judgement in verdict.outputs if judgement.status is Status.FAIL}
+    records = trials.model.values.records[0]
+    given = {name: result.tensors[0][name].value() for name in names & result.tensors[0].keys()}
+    if any(records[name].form != "tensor" for name in names):
+        return NO_BREACH
+    form = explain_form({name: records[name].array() for name in names}, given)
+    return Breach(code="candidate.breaks-contract", clause=f": {form}") if form else NO_BREACH
+
+
+def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     """Find whether the probe is wrong as well, in each of its outputs or in the form of one.
 
     `lacks_output`: whether an output of the model is missing, too.
     """
     dtype = _probe_type(trials.model)
     result = _run_probe(trials.judge, PROBES[0], dtype)
-    if not any(
-        of.keys() == {"y", "z"} or (of and lacks_output) for of in result.tensors
-    ):  # the code is for one model alone
-        wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-        return (
-            Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
-            if wrong and wrong.wrong_input
-            else NO_BREACH
-        )
+    inputs = _probe_inputs(dtype)
+    given = _values_of(result)
+    fed = {name: given.pop(name) for name in inputs if name in given}
+    if given.keys() != {"y", "z"} and not (given and lacks_output):
+        return Breach(also=Trait.ONE_MODEL)
     if result.later:
         return Breach(
             code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run"
         )
-    inputs = _probe_inputs(dtype)
     expected = _compute_probe(inputs)
-    given = _values_of(result)
     breach = _find_form(expected, given)
     if breach and "z" in given:  # the wrapper changes an output, whichever operator computes it
         relu, add = expected.values()
         exchanged = _run_probe(trials.judge, EXCHANGED_PROBE, dtype)
         if _find_form({"y": add, "z": relu}, _values_of(exchanged)) != breach:
             return NO_BREACH
-    breach = breach or _find_breach(inputs, expected, given)
+    if not breach and (breach := _find_breach(inputs, expected, given)):
+        changed = (name for name, value in fed.items() if not is_right(inputs[name], value))
+        breach = next((f"it changes its input '{name}' in place" for name in changed), breach)
     if not breach:
-        return NO_BREACH
+        return Breach(also=_find_trait(expected, given))
     return Breach(
         code="candidate.breaks-contract", clause=f": {breach}, as one Relu and one Add show"
     )
+
+
+def _find_trait(expected: Mapping[str, Array], given: Mapping[str, Value]) -> Trait:
+    """Return what all right values of a probe have in common."""
+    pairs = [(expected[of], value) for of, value in given.items() if isinstance(value, np.ndarray)]
+    if any(value.dtype != right.dtype for right, value in pairs):
+        return Trait.WIDE
+    grids = [find_grid(right, value) for right, value in pairs]
+    claims = {str(grid[0]) if grid else "" for grid in grids}
+    return next((trait for trait in (Trait.FP16, Trait.BF16) if claims == {trait}), Trait.NONE)
 
 
 def _values_of(result: RunResult) -> dict[str, Value]:
@@ -342,8 +404,9 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
         feeds = [[record.within(str(folder)) for record in fed]]
         passes = 1 if judge.runtime.candidate.runs_commands else PASSES
         options = judge.runtime.candidate.options
+        wanted = outputs + names * ("w" in names)  # inputs come back as the candidate left them
         job = Job(
-            folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes
+            folder / "model.onnx", feeds, wanted, into, fresh=True, options=options, passes=passes
         )
         result = judge.runtime.workers.run(job)
         made = str(into.resolve())

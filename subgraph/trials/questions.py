@@ -10,6 +10,7 @@
 
 OpenVINO computes in bfloat16 where the processor has it, GPUs in TF32: one question for the
 setting for full precision costs three runs at most, and a search would end at nodes that are right.
+Code of the user has no such setting: the probe shows what it computes in.
 A model that finds the scales of its quantized values as it runs returns other values with another
 number of threads, since each thread may have a separate scale: a candidate that differs by no more
 than the reference does from itself is right. Parts of the batch are not tried: if the first axis is
@@ -36,12 +37,13 @@ from subgraph.results.common import PreciseSetting
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import Record
+from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
-from subgraph.verdict import NUMBERS, Status, is_mute
+from subgraph.verdict import NUMBERS, Status, Verdict, is_mute
 
 log = logging.getLogger("subcut")
 
@@ -120,9 +122,11 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
     """
     runtime = trials.runtime
     options = runtime.about.exact
-    signature = trials.judge.verdict(trials.model.whole(), result).signature
-    if not options or signature not in NUMBERS:
+    verdict = trials.judge.verdict(trials.model.whole(), result)
+    if verdict.signature not in NUMBERS:
         return None
+    if not options:
+        return _find_undeclared(trials, result, verdict)
     candidate = replace(runtime.candidate, options=dict(options), precision=None)
     try:
         with with_candidate(trials, candidate, FOLDER) as precise:
@@ -134,6 +138,20 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
     except SubcutError as e:  # it is not available here: the search goes on without it
         log.debug("the setting for full precision is not tried: %s", e.what)
         return None
+
+
+def _find_undeclared(trials: Trials, result: RunResult, verdict: Verdict) -> PreciseSetting | None:
+    """Return the precision that code of the user computes in without saying so, if the outputs
+    agree within its rounding."""
+    runtime = trials.runtime
+    claim = find_narrow_type(trials, verdict)
+    if claim is None or claim.eps <= trials.judge.precision.eps:
+        return None
+    declared = replace(runtime, candidate=replace(runtime.candidate, precision=claim))
+    judged = replace(trials.judge, runtime=declared).verdict(trials.model.whole(), result)
+    if judged.status is not Status.AGREE or judged.is_mute:
+        return None
+    return PreciseSetting({}, trials.judge.precision, claim)
 
 
 def _agrees(trials: Trials, log: RunLog) -> bool:

@@ -163,6 +163,8 @@ def net(tmp_path: Path) -> Path:
         ("{n: 1 / (1 + np.exp(-v)) for n, v in values.items()}", ("sigmoid was applied",)),
         ("plain({n: v * np.float32(255) for n, v in feeds.items()})", ("not divided by 255",)),
         ("plain({n: v[:, ::-1] for n, v in feeds.items()})", ("RGB for BGR",)),
+        ("plain({n: np.rint(v).clip(0, 255) for n, v in feeds.items()})", ("uint8",)),
+        ("plain({n: np.add(v, 1, out=v) for n, v in feeds.items()})", ("'x' in place",)),
         ("{n: v + np.float32(np.random.rand()) for n, v in values.items()}", ("is flaky",)),
         ("kept.setdefault('first', values)", ("first outputs",)),
     ],
@@ -180,6 +182,33 @@ def test_right_values_in_float64_are_converted_and_right(net: Path) -> None:
     done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
     assert (done.code, done.document["outcome"]) == (0, "agree")
     assert any("float64" in note for note in done.document["notes"])
+
+
+WITH_INTEGERS = (
+    "g (float[1,3,8,8] x) => (float[1,3,8,8] y, int64[1,1,8,8] z)"
+    " { [a] y = Abs(x) [b] z = ArgMax<axis = 1>(y) }"
+)
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_integers_that_the_wrapper_returns_as_float64(command: str, tmp_path: Path) -> None:
+    text_models.save(tmp_path / "m.onnx", WITH_INTEGERS)
+    (tmp_path / "wrapper.py").write_text(WRAPPER % "{n: v.astype('f8') for n, v in values.items()}")
+    done = subcut(command, "m.onnx", "-c", "wrapper.py", "--trust", cwd=tmp_path)
+    assert (done.code, has_line(done.err, "'z'", "float64", "int64")) == (4, True), done
+
+
+def test_wrapper_that_rounds_its_inputs_to_float16(net: Path) -> None:
+    rounds = "plain({n: v.astype('f2').astype('f4') for n, v in feeds.items()})"
+    (net / "wrapper.py").write_text(WRAPPER % rounds)
+    done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
+    document = done.document
+    assert (done.code, document["outcome"], document["findings"]) == (1, "disagree", [])
+    assert document["precise"]["computes_in"] == "fp16"
+    declared = subcut(
+        "bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--precision", "fp16", cwd=net
+    )
+    assert declared.code == 0
 
 
 def test_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -> None:

@@ -106,8 +106,8 @@ def _colors_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
 
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
-    """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128, or
-    divided by 255.
+    """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128,
+    divided by 255, or as integers.
 
     Each in words that go on "the input is …", and as the values that were read then, in the shape
     and type of `x`.
@@ -120,6 +120,9 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     if x.dtype.kind not in "iub":
         for text, scale, offset in INPUT_CHANGES:
             yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
+        codes = np.clip(np.rint(x), 0, 255)
+        if not np.array_equal(codes, x):
+            yield "rounded to the integers of uint8", codes
 
 
 def _misread_layout(x: Array) -> Iterator[tuple[str, Array]]:
