@@ -24,7 +24,7 @@ from subgraph.comparison.contract import (
     is_right,
     keeps_answer,
 )
-from subgraph.comparison.similarity.quantized import find_grid
+from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
