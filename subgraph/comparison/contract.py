@@ -9,10 +9,11 @@ were scaled or squashed once more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from subgraph.comparison.pair import comparable
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.storage.tensors import Tensors, Value, shape_text
@@ -178,14 +179,12 @@ def _iter_changes(expected: Array, given: Array) -> Iterator[str]:
 
 
 def _softmax(values: Array) -> Array:
-    wide = values.astype(np.float64)
-    powers = np.exp(wide - wide.max(-1, keepdims=True)) if wide.ndim else np.ones(())
-    return np.asarray(powers / powers.sum(-1, keepdims=True) if wide.ndim else powers)
+    powers = np.exp(values.astype(np.float64) - values.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def _sigmoid(values: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
+    return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
 def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], given: Tensors) -> bool:
@@ -200,23 +199,14 @@ def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], give
     return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)
 
 
-def describe_worst(expected: Mapping[str, Array], given: Tensors, names: Sequence[str]) -> str:
-    """Return the first number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
-    for name in names:
-        value = given.get(name)
-        right = expected[name]
-        if (
-            isinstance(value, np.ndarray)
-            and value.shape == right.shape
-            and value.dtype.kind in "fiuV"
-        ):
-            distance = np.abs(value.astype(np.float64) - right.astype(np.float64))
-            place = np.unravel_index(
-                int(np.argmax(np.nan_to_num(distance, nan=np.inf))), right.shape
-            )
-            at = ",".join(str(int(i)) for i in place)
+def describe_worst(expected: Mapping[str, Array], given: Tensors) -> str:
+    """Return the worst number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
+    for name, right in expected.items():
+        pair = comparable(right, given.get(name))
+        if pair and (worst := pair.worst):
+            at = ",".join(map(str, worst.index))
             return (
-                f"'{name}' is {float(value[place]):.4g} at [{at}], and {float(right[place]):.4g} is"
-                " right"
+                f"'{name}' is {float(worst.candidate):.4g} at [{at}], and"
+                f" {float(worst.reference):.4g} is right"
             )
     return "the values are wrong"

@@ -192,10 +192,10 @@ def from_entry(entry: StoreEntry) -> RunResult:
         InputError: The entry is damaged.
     """
     stored = from_json(StoredResult, entry.document, "a stored result")
-    return replace(_within(from_stored(stored), entry.folder), stored=True, sources={})
+    return replace(within(from_stored(stored), entry.folder), stored=True, sources={})
 
 
-def _within(result: RunResult, folder: Path) -> RunResult:
+def within(result: RunResult, folder: Path) -> RunResult:
     """The result, whose files are relative, with paths in this folder."""
 
     def placed(one: RunResult) -> RunResult:

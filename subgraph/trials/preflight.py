@@ -9,10 +9,10 @@ mistake of that code shows in every output of every model, so a search would bla
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -28,11 +28,11 @@ from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.runtime.run_result import Job, RunResult
+from subgraph.runtime.run_result import Job, RunResult, within
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Record, Value
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.forms import Form
@@ -132,10 +132,11 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     breach = NO_BREACH
     if verdict.status is Status.FAIL:
         breach = _ask_probe(trials, verdict)
-        if breach.also is Trait.ONE_MODEL:
+        if breach.also == ONE_MODEL:
             breach = _find_misread_input(trials, region, verdict)
-        elif breach.also is Trait.WIDE:
-            breach = _find_other_type(trials, verdict, result)
+        elif breach.also == WIDE and verdict.signature is Signature.SHAPE and verdict.worst:
+            what = f": '{clean(verdict.worst.name)}' is {verdict.worst.why}"
+            breach = Breach(code="candidate.breaks-contract", clause=what)
     elif (
         verdict.status is Status.AGREE
         and trials.runtime.candidate.script
@@ -148,14 +149,8 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)
 
 
-class Trait(StrEnum):
-    """What a probe shows of a candidate that returns right values for it."""
-
-    NONE = ""
-    ONE_MODEL = "one model"  # the code returns other outputs than those of the probe
-    WIDE = "float64"  # floats come as float64, which is harmless
-    FP16 = "fp16"  # all values are numbers of float16
-    BF16 = "bf16"
+ONE_MODEL = "one model"  # the code returns other outputs than those of the probe
+WIDE = "float64"  # floats come as float64, which is harmless
 
 
 @dataclass(frozen=True)
@@ -166,12 +161,13 @@ class Breach:
         code: The code of the error.
         clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for
             no breach.
-        also: What else the probe shows, if nothing is wrong with it.
+        also: What else the probe shows, if nothing is wrong with it: `ONE_MODEL`, `WIDE`, or the
+            precision of which all its values are numbers.
     """
 
     code: str = ""
     clause: str = ""
-    also: Trait = Trait.NONE
+    also: str = ""
 
 
 NO_BREACH = Breach()
@@ -187,7 +183,7 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
         log.debug("the contract of the candidate was not looked at: %s", e)
         return NO_BREACH
-    return Breach(document["code"], document["clause"], Trait(document["also"]))
+    return Breach(**document)
 
 
 def _find_kept_answer(trials: Trials, region: Region) -> Breach:
@@ -200,21 +196,11 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     records = [sample, others[0], sample]
     with model.temporary_folder() as folder:
         feeds, outputs = trials.writer.write(trials.ask.form_of(region), region, records, folder)
-        into = model.new_folder()
-        job = Job(
-            folder / "model.onnx",
-            feeds,
-            outputs,
-            into,
-            fresh=True,
-            options=trials.runtime.candidate.options,
-        )
-        result = trials.runtime.workers.run(job)
+        result = _run_here(trials.judge, folder, feeds, outputs)
     if result.failure:
         return NO_BREACH
-    made = str(into.resolve())
     first, other, again = (
-        {name: r.within(made).value() for name, r in of.items()} for of in result.tensors
+        {name: record.value() for name, record in of.items()} for of in result.tensors
     )
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
@@ -252,7 +238,7 @@ def find_narrow_type(trials: Trials, verdict: Verdict) -> Precision | None:
     if not trials.runtime.runs_user_code or is_of_tflite(trials.graph.path):
         return None
     also = _ask_probe(trials, verdict).also
-    return Precision(also) if also in (Trait.FP16, Trait.BF16) else None
+    return Precision(also) if also in (Precision.FP16, Precision.BF16) else None
 
 
 def _find_misread_input(trials: Trials, region: Region, verdict: Verdict) -> Breach:
@@ -261,18 +247,6 @@ def _find_misread_input(trials: Trials, region: Region, verdict: Verdict) -> Bre
     if not wrong or not wrong.wrong_input:
         return NO_BREACH
     return Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
-
-
-def _find_other_type(trials: Trials, verdict: Verdict, result: RunResult) -> Breach:
-    """Find whether the failing outputs have the right values in another type, as those of the
-    probe."""
-    names = {judgement.name for judgement in verdict.outputs if judgement.status is Status.FAIL}
-    records = trials.model.values.records[0]
-    given = {name: result.tensors[0][name].value() for name in names & result.tensors[0].keys()}
-    if any(records[name].form != "tensor" for name in names):
-        return NO_BREACH
-    form = explain_form({name: records[name].array() for name in names}, given)
-    return Breach(code="candidate.breaks-contract", clause=f": {form}") if form else NO_BREACH
 
 
 def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
@@ -286,7 +260,7 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     given = _values_of(result)
     fed = {name: given.pop(name) for name in inputs if name in given}
     if given.keys() != {"y", "z"} and not (given and lacks_output):
-        return Breach(also=Trait.ONE_MODEL)
+        return Breach(also=ONE_MODEL)
     if result.later:
         return Breach(
             code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run"
@@ -308,14 +282,15 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     )
 
 
-def _find_trait(expected: Mapping[str, Array], given: Mapping[str, Value]) -> Trait:
+def _find_trait(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
     """Return what all right values of a probe have in common."""
-    pairs = [(expected[of], value) for of, value in given.items() if isinstance(value, np.ndarray)]
-    if any(value.dtype != right.dtype for right, value in pairs):
-        return Trait.WIDE
-    grids = [find_grid(right, value) for right, value in pairs]
-    claims = {str(grid[0]) if grid else "" for grid in grids}
-    return next((trait for trait in (Trait.FP16, Trait.BF16) if claims == {trait}), Trait.NONE)
+    right = {of: value for of, value in expected.items() if is_right(value, given.get(of))}
+    pairs = [(value, np.asarray(given[of])) for of, value in right.items()]
+    if any(one.dtype != other.dtype for one, other in pairs):
+        return WIDE
+    grids = {find_grid(*pair) for pair in pairs}
+    grid = grids.pop()
+    return str(grid[0]) if grid and not grids else ""
 
 
 def _values_of(result: RunResult) -> dict[str, Value]:
@@ -342,7 +317,7 @@ def _find_breach(
     if any(is_right(value, given.get(of)) for of, value in expected.items()):
         return ""
     sentence = explain_misread(_compute_probe, inputs, given) or explain_breach(expected, given)
-    return sentence or describe_worst(expected, given, list(expected))
+    return sentence or describe_worst(expected, given)
 
 
 def _hint(runtime: CandidateRuntime, breach: str) -> str:
@@ -400,20 +375,25 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
             tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name)
             for name in names
         ]
-        into = judge.model.new_folder()
         feeds = [[record.within(str(folder)) for record in fed]]
-        passes = 1 if judge.runtime.candidate.runs_commands else PASSES
-        options = judge.runtime.candidate.options
         wanted = outputs + names * ("w" in names)  # inputs come back as the candidate left them
-        job = Job(
-            folder / "model.onnx", feeds, wanted, into, fresh=True, options=options, passes=passes
-        )
-        result = judge.runtime.workers.run(job)
-        made = str(into.resolve())
-        absolute = tuple(
-            {name: record.within(made) for name, record in of.items()} for of in result.tensors
-        )
-        return replace(result, tensors=absolute)
+        passes = 1 if judge.runtime.candidate.runs_commands else PASSES
+        return _run_here(judge, folder, feeds, wanted, passes)
+
+
+def _run_here(
+    judge: Judge,
+    folder: Path,
+    feeds: Sequence[Sequence[Record]],
+    outputs: Sequence[str],
+    passes: int = 1,
+) -> RunResult:
+    """Run the model of a folder in a fresh process."""
+    model = folder / "model.onnx"
+    into = judge.model.new_folder()
+    options = judge.runtime.candidate.options
+    job = Job(model, feeds, outputs, into, fresh=True, options=options, passes=passes)
+    return within(judge.runtime.workers.run(job), into.resolve())
 
 
 def _why(result: RunResult) -> tuple[str, list[str]]:
