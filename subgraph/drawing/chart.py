@@ -9,7 +9,7 @@ failing points before others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -107,69 +107,107 @@ class Chart:
         return [mark.number for mark in self.marks if mark.hidden]
 
 
+class _Axis(NamedTuple):
+    """An axis in pixels: the value `low` is at `begin`, and `high` is `room` pixels from there."""
+
+    low: float
+    high: float
+    begin: float
+    room: float
+
+    def at(self, value: float) -> float:
+        """Return the place of a value; the middle of an axis with one value."""
+        span = self.high - self.low
+        return round(self.begin + self.room * ((value - self.low) / span if span > 0 else 0.5), 1)
+
+
+class _Drawn(NamedTuple):
+    """A point and its place."""
+
+    point: Point
+    place: TitledPoint
+
+    @property
+    def fails(self) -> bool:
+        """Whether its status is a failure."""
+        return self.point.status == "fail"
+
+
+def _draw_points(
+    points: Sequence[Point], across: _Axis, down: Callable[[float], float]
+) -> list[_Drawn]:
+    return [
+        _Drawn(p, TitledPoint(across.at(p.x), down(p.error), p.name, p.error))
+        for p in points
+        if p.error is not None
+    ]
+
+
+def _across(xs: Sequence[float]) -> _Axis:
+    return _Axis(min(xs, default=0.0), max(xs, default=0.0), LEFT, WIDTH - LEFT - RIGHT)
+
+
+def _ends(across: _Axis) -> list[Label]:
+    ends = dict.fromkeys((across.low, across.high))
+    return [Label(across.at(x), f"{x:g}") for x in ends]
+
+
+def _path(places: Iterable[tuple[float, float]]) -> str:
+    steps = (f"{x:g} {y:g}" for x, y in places)
+    return " ".join(f"{'L' if k else 'M'}{step}" for k, step in enumerate(steps))
+
+
+def _dots(drawn: Iterable[_Drawn]) -> str:
+    return " ".join(f"M{d.place.x:g} {d.place.y:g}h0" for d in drawn)
+
+
 def chart(
     points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]
 ) -> Chart:
-    """A curve of errors over x, the failing points apart, and the spans of findings marked by
-    number.
+    """Return a curve of errors over x on a logarithmic axis, with the spans of findings.
 
-    `marks`: the x values of each finding; empty for a finding without a place.
+    Args:
+        points: The errors; those that fail are drawn apart.
+        marks: The x values of each finding; empty for a finding without a place.
+        words: The labels of the chart (`label`) and of its x axis (`x`).
     """
     numbers = [p.error for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
-    zeros = 0.0 in numbers
-    below = any(0 < n < 10.0**low for n in numbers)
-    if below:
+    floor = ""
+    if any(0 < n < 10.0**low for n in numbers):
         floor = f"≤1e{low}"
-    elif zeros:
+    elif 0.0 in numbers:
         floor = "0"
-    else:
-        floor = ""
-    low -= bool(floor)
+    bottom = low - bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
-    edge = [p.x for p in points] + list(chain.from_iterable(marks)) or [0.0]
-    first = min(edge)
-    last = max(edge)
     roof = MARKED if any(marks) else TOP
     top = roof + (22 if strange else 0)
-
-    def across(x: float) -> float:
-        return round(
-            LEFT + (WIDTH - LEFT - RIGHT) * ((x - first) / (last - first) if last > first else 0.5),
-            1,
-        )
+    across = _across([*(p.x for p in points), *chain.from_iterable(marks)])
+    axis = _Axis(bottom, high, HEIGHT - BOTTOM, top + BOTTOM - HEIGHT)
 
     def down(value: float) -> float:
         if not math.isfinite(value):
             return roof + 6
-        return at(math.log10(value) if value > 0 else low)
+        level = math.log10(value) if value > 0 else bottom
+        return axis.at(min(max(level, bottom), high))
 
-    def at(level: float) -> float:
-        share = (min(max(level, low), high) - low) / (high - low)
-        return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - top), 1)
-
-    drawn = [
-        (p, TitledPoint(across(p.x), down(p.error), p.name, p.error))
-        for p in points
-        if p.error is not None
-    ]
-    failing = [t for p, t in drawn if p.status == "fail"]
-    step = math.ceil((high - low) / MAX_LABELS)
+    drawn = _draw_points(points, across, down)
+    failing = [d for d in drawn if d.fails]
+    names = _names([(d.place.x, d.point) for d in drawn], marks)
+    step = math.ceil((high - bottom) / MAX_LABELS)
+    levels = [Label(axis.at(d), f"1e{d}") for d in range(high, low - 1, -step)]
     return Chart(
-        levels=[
-            *(Label(at(d), f"1e{d}") for d in range(high, low + bool(floor) - 1, -step)),
-            *([Label(at(low), floor)] if floor else ()),
-        ],
-        ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
-        names=(names := _names([(t.x, p) for p, t in drawn], marks)),
-        line=" ".join(f"{'L' if k else 'M'}{t.x:g} {t.y:g}" for k, (_, t) in enumerate(drawn)),
-        dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in drawn if p.status != "fail"),
-        failing=" ".join(f"M{t.x:g} {t.y:g}h0" for t in failing[MAX_TITLES:]),
-        titled=failing[:MAX_TITLES],
+        levels=[*levels, *([Label(axis.at(bottom), floor)] if floor else ())],
+        ends=_ends(across),
+        names=names,
+        line=_path((d.place.x, d.place.y) for d in drawn),
+        dots=_dots(d for d in drawn if not d.fails),
+        failing=_dots(failing[MAX_TITLES:]),
+        titled=[d.place for d in failing[:MAX_TITLES]],
         marks=_marks(
-            [[across(x) for x in mark] for mark in marks],
-            [t.x for t in failing],
-            [t.x for _, t in drawn],
+            [[across.at(x) for x in mark] for mark in marks],
+            [d.place.x for d in failing],
+            [d.place.x for d in drawn],
         ),
         words=words,
         top=roof,
@@ -179,42 +217,30 @@ def chart(
 
 
 def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str, str]) -> Chart:
-    """The highest of finite numbers at each x on a plain axis, the failing points apart; with bands
-    at some x."""
-    drawn = [(p, p.error) for p in points if p.error is not None]
-    values = [value for _, value in drawn] or [0.0]
-    (low, high), (first, last) = (
-        (min(values), max(values)),
-        (min(p.x for p in points), max(p.x for p in points)),
-    )
+    """Return the highest of finite numbers at each x on a plain axis.
 
-    def at(value: float, begin: float, end: float, start: float, room: float) -> float:
-        return round(start + room * ((value - begin) / (end - begin) if end > begin else 0.5), 1)
-
-    def down(value: float) -> float:
-        return at(value, low, high, HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
-
-    def across(x: float) -> float:
-        return at(x, first, last, LEFT, WIDTH - LEFT - RIGHT)
-
-    places = [(p, TitledPoint(across(p.x), down(value), p.name, value)) for p, value in drawn]
+    Args:
+        points: The numbers; those that fail are drawn apart.
+        marked: The x values of bands.
+        words: The labels, as of `chart`.
+    """
+    values = [p.error for p in points if p.error is not None] or [0.0]
+    across = _across([p.x for p in points])
+    axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
+    drawn = _draw_points(points, across, axis.at)
     highest: dict[float, float] = {}
-    for _, t in places:
-        highest[t.x] = min(t.y, highest.get(t.x, t.y))
+    for _, place in drawn:
+        highest[place.x] = min(place.y, highest.get(place.x, place.y))
+    levels = dict.fromkeys((axis.high, (axis.low + axis.high) / 2, axis.low))
     return Chart(
-        levels=[
-            Label(down(value), f"{value:.4g}")
-            for value in dict.fromkeys((high, (low + high) / 2, low))
-        ],
-        ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
+        levels=[Label(axis.at(value), f"{value:.4g}") for value in levels],
+        ends=_ends(across),
         names=[],
-        line=" ".join(
-            f"{'L' if k else 'M'}{x:g} {y:g}" for k, (x, y) in enumerate(sorted(highest.items()))
-        ),
-        dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in places if p.status != "fail"),
+        line=_path(sorted(highest.items())),
+        dots=_dots(d for d in drawn if not d.fails),
         failing="",
-        titled=[t for p, t in places if p.status == "fail"],
-        marks=[Mark(round(x), across(x) - 3, 6, across(x), 0, hidden=False) for x in marked],
+        titled=[d.place for d in drawn if d.fails],
+        marks=[Mark(round(x), across.at(x) - 3, 6, across.at(x), 0, hidden=False) for x in marked],
         words=words,
         top=MARKED,
         strange=None,

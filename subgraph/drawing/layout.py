@@ -48,7 +48,7 @@ class Box(NamedTuple):
             the weights of a node.
         nodes: indices of the nodes inside; constants count to their first reader, what is in bodies
             to their node.
-        parent: key of the group around it. depth: groups around it.
+        parent: key of the group around it.
         family: of a node, the kind of its operator; empty for another box.
     """
 
@@ -63,7 +63,6 @@ class Box(NamedTuple):
     title: str
     nodes: tuple[int, ...]
     parent: str
-    depth: int
     family: str = ""
     note: str = ""
 
@@ -88,8 +87,6 @@ class Line(NamedTuple):
 class Stub(NamedTuple):
     """A tensor that is named at a box (`key`) instead of drawn as a line; `way` is in or out; `x`,
     `y`: of the text.
-
-    `others`: leaves at the tensor's other ends, as keys of boxes in a drawing with all groups open.
     """
 
     key: str
@@ -98,7 +95,6 @@ class Stub(NamedTuple):
     text: str
     x: float
     y: float
-    others: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -381,22 +377,15 @@ class Drawer:
                 *nested,
             ),
             parent=self.tree.groups[parent].key,
-            depth=self.tree.groups[parent].depth + (parent != self.tree.root),
             family=self._family(cell.member),
             note=cell.note,
         )
 
     def _stubs(self, cell: Cell, box: Box) -> Iterator[Stub]:
         for k, (way, tensors, text) in enumerate(cell.stubs):
-            others = (
-                [self.network.maker[t] for t in tensors]
-                if way == "in"
-                else list(chain.from_iterable(self.network.readers[t] for t in tensors))
-            )
-            keys = tuple(dict.fromkeys(map(self.key, others)))
             x = box.x + box.width + 4
             y = box.y + 10 + 11 * k
-            yield Stub(box.key, way, tensors, text, x, y, keys)
+            yield Stub(box.key, way, tensors, text, x, y)
 
     @cached_property
     def _folded(self) -> dict[int, list[int]]:
@@ -415,9 +404,7 @@ def _placed(
     around = body.outer("").rstrip("/")
     outer = body.outer
     before = clean(body.prefix)
-    box = Box(
-        around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder, 0
-    )
+    box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder)
     boxes, lines, stubs = _moved(
         picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER)
     )
@@ -434,7 +421,7 @@ def _placed(
         )
     for k, s in enumerate(stubs):
         tensors = tuple(body.prefix + name for name in s.tensors)
-        stubs[k] = s._replace(key=outer(s.key), tensors=tensors, others=tuple(map(outer, s.others)))
+        stubs[k] = s._replace(key=outer(s.key), tensors=tensors)
     return Layout(width, height, (box, *boxes), tuple(lines), tuple(stubs))
 
 
