@@ -121,7 +121,7 @@ class _Axis(NamedTuple):
         return round(self.begin + self.room * ((value - self.low) / span if span > 0 else 0.5), 1)
 
 
-class _Drawn(NamedTuple):
+class _PlacedPoint(NamedTuple):
     """A point and its place."""
 
     point: Point
@@ -135,9 +135,9 @@ class _Drawn(NamedTuple):
 
 def _draw_points(
     points: Sequence[Point], across: _Axis, down: Callable[[float], float]
-) -> list[_Drawn]:
+) -> list[_PlacedPoint]:
     return [
-        _Drawn(p, TitledPoint(across.at(p.x), down(p.error), p.name, p.error))
+        _PlacedPoint(p, TitledPoint(across.at(p.x), down(p.error), p.name, p.error))
         for p in points
         if p.error is not None
     ]
@@ -157,7 +157,7 @@ def _path(places: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{'L' if k else 'M'}{step}" for k, step in enumerate(steps))
 
 
-def _dots(drawn: Iterable[_Drawn]) -> str:
+def _dots(drawn: Iterable[_PlacedPoint]) -> str:
     return " ".join(f"M{d.place.x:g} {d.place.y:g}h0" for d in drawn)
 
 

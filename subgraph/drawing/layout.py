@@ -187,7 +187,6 @@ class Drawer:
         self,
         open_groups: Collection[str] | None = None,
         width: float = WIDTH,
-        top: str = "",
         *,
         tall: bool = False,
     ) -> Layout:
@@ -195,8 +194,8 @@ class Drawer:
         boxes.
 
         A group that is open inside a closed one is not seen. No row of boxes is wider than `width`;
-        a page of 400 pixels, for example, shows the drawing at full size. `top`: the group that is
-        drawn, open; all by default. `tall`: boxes have room for `Marks.values`.
+        a page of 400 pixels, for example, shows the drawing at full size. `tall`: boxes have room
+        for `Marks.values`.
 
         Raises:
             KeyError: no group has such a key.
@@ -206,11 +205,10 @@ class Drawer:
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
         groups = self.tree.groups
-        begin = self.tree.numbers[top]
         own, inside_of = shared_out(open_groups, list(chain.from_iterable(self.bodies.values())))
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
-        seen = [begin]
+        seen = [self.tree.root]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
         inner: dict[int, frozenset[object]] = {}
@@ -234,7 +232,7 @@ class Drawer:
                     self.tree, number, self._crossings[number], opened, room, tall=tall
                 )
             levels[number] = self._kept[kept]
-        return self._assembled(begin, levels, drawn, tall)
+        return self._assembled(levels, drawn, tall)
 
     def _opened(
         self, node: int, keys: Mapping[str, frozenset[str]], room: float, tall: bool
@@ -265,7 +263,6 @@ class Drawer:
 
     def _assembled(
         self,
-        begin: int,
         levels: dict[int, Level],
         drawn: Mapping[int, Sequence[Layout]],
         tall: bool,
@@ -275,14 +272,7 @@ class Drawer:
         boxes: list[Box] = []
         lines: list[Line] = []
         stubs: list[Stub] = []
-        waiting = [(begin, MARGIN, MARGIN)]
-        if begin != tree.root:
-            frame = Cell(begin, short(clean(tree.groups[begin].label), NAME))
-            at = levels[begin]
-            parent = tree.groups[begin].parent
-            boxes.append(
-                self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent, tall)
-            )
+        waiting = [(tree.root, MARGIN, MARGIN)]
         for number, left, top in waiting:
             at = levels[number]
             x = left + at.shift[0]
@@ -309,7 +299,7 @@ class Drawer:
                 x,
                 y,
             )
-        whole = levels[begin]
+        whole = levels[tree.root]
         return Layout(
             whole.width + 2 * MARGIN,
             whole.height + 2 * MARGIN,

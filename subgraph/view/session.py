@@ -52,7 +52,6 @@ DROPPED = "view_inputs"  # in the output folder: files that were dropped onto th
 VALUES = "view_values"
 MAX_KEPT = 16  # of such runs
 MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
-PLAIN = "ort"  # stands in for a candidate where none was named
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
@@ -112,9 +111,7 @@ class ViewSession:
         self.drawer = Drawer(drawn, inner_networks(self.whole), weight_notes(graph))
         self.runs = Runs(self.find_links)
         self._lock = threading.Lock()
-        self._values: dict[
-            int, tuple[Path, bool, int]
-        ] = {}  # run → its folder, does the reference stand alone, node
+        self._values: dict[int, tuple[Path, int]] = {}  # run → its folder, and the node
         self._recorded: dict[
             tuple[str, ...], Path
         ] = {}  # a recording and what was fed → all its values, once stored
@@ -334,18 +331,12 @@ class ViewSession:
         ]
 
     def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Start what writes the tensors that a node makes; without a candidate those of the
-        reference alone."""
+        """Start what writes the tensors that a node makes."""
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
-        candidate = _word(asked, "candidate")
         recording = _word(asked, "recording")
-        tested = (
-            self._tested(asked, several=True)
-            if candidate or recording
-            else [f"--candidate={PLAIN}"]
-        )
+        tested = self._tested(asked, several=True)
         fed = self._fed_words(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
@@ -357,7 +348,7 @@ class ViewSession:
         number = self.runs.start("values", [*words, f"--save={folder}"])
         if recording:
             self._recorded[recording, *fed] = folder
-        self._values[number] = (folder, not (candidate or recording), index)
+        self._values[number] = (folder, index)
         for old in sorted(self._values)[:-MAX_KEPT]:
             forgotten = self._values.pop(old)[0]
             if forgotten not in self._recorded.values():
@@ -371,13 +362,13 @@ class ViewSession:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
             return folders.numbered_folder(self._scratch, "run")
 
-    def _values_in(self, folder: Path, node: int, *, alone: bool = False) -> list[ShownValue]:
+    def _values_in(self, folder: Path, node: int) -> list[ShownValue]:
         """What a run stored of what a node makes.
 
         Raises:
             UsageError: it stored all of a recording, and there is nothing of this node.
         """
-        values = values_of_run(folder, self._made(node), alone=alone)
+        values = values_of_run(folder, self._made(node))
         if not values and folder in self._recorded.values():
             raise UsageError(
                 "the recording holds nothing of what this node makes",
@@ -424,8 +415,8 @@ class ViewSession:
                 else self._values_in(stored, node)
             )
         elif isinstance(run, int) and run in self._values:
-            folder, alone, node = self._values[run]
-            values = self._values_in(folder, node, alone=alone)
+            folder, node = self._values[run]
+            values = self._values_in(folder, node)
         else:
             raise UsageError(
                 "there are no such values", "choose a node, and Values", code="view.unknown-values"

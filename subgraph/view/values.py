@@ -34,7 +34,7 @@ class ShownValue:
             run.
         recorded: it is a device's record in a case, whose reference was fed what the device
             recorded before it.
-        load: gives (reference, given). alone: only the reference was asked for.
+        load: gives (reference, given). alone: The case holds only the reference's.
     """
 
     tensor: str
@@ -46,11 +46,8 @@ class ShownValue:
     recorded: bool = False
 
 
-def values_of_run(
-    folder: Path, tensors: Collection[str], *, alone: bool = False
-) -> list[ShownValue]:
-    """What `subcut compare --save` wrote of these tensors; `alone`: only the reference was asked
-    for.
+def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
+    """Return what `subcut compare --save` wrote of these tensors.
 
     Raises:
         InputError: the folder is damaged.
@@ -62,8 +59,7 @@ def values_of_run(
         (place, pair) for place in places for pair in saved_pairs(place) if pair.tensor in tensors
     ]
     return [
-        ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p), alone)
-        for at, p in pairs
+        ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p)) for at, p in pairs
     ]
 
 

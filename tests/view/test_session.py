@@ -254,7 +254,8 @@ def test_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> Non
 def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     """The document of that run has the structure of the body, which is not another model's."""
     started = record_runs(loop.runs)
-    loop.run({"kind": "values", "node": loop.about()["labels"].index(INNER)})
+    node = loop.about()["labels"].index(INNER)
+    loop.run({"kind": "values", "node": node, "candidate": "ort"})
     assert f"--at={INNER}" in started[0]
     of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
     assert loop.find_links(of_body, ()) == {"stale": True}
@@ -426,7 +427,7 @@ def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> N
             session.tensor({"run": run, "pair": pair, "plane": plane})
     for node in (-1, 12, "0", None):
         with raises(UsageError, "view.no-node"):
-            session.run({"kind": "values", "node": node})
+            session.run({"kind": "values", "node": node, "candidate": "ort"})
     with raises(UsageError, "view.unknown-candidate", "evil"):
         session.run({"kind": "values", "node": 0, "candidate": "evil"})
 
@@ -456,7 +457,7 @@ def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     monkeypatch.setattr("subgraph.view.session.MAX_KEPT", 2)
     record_runs(session.runs)
     for node in range(4):
-        session.run({"kind": "values", "node": node})
+        session.run({"kind": "values", "node": node, "candidate": "ort"})
     (kept,) = (p for p in Path("out").iterdir() if p.name.startswith(".view_values"))
     assert len(list(kept.iterdir())) == 2
     assert [session.tensor({"run": run}) for run in (3, 4)] == [{"pairs": []}] * 2
