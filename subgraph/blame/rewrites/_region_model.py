@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -214,6 +215,35 @@ class Substitution:
         )
         return output
 
+    def formula(self, text: str, output: str | None = None, **given: Any) -> str:
+        """Append the nodes of a formula such as `Mul(x, Sigmoid(x))`; return the result's name.
+
+        Args:
+            text: Operators in Python's syntax. `x` and `y` are the inputs of the replaced node;
+                keywords are attributes.
+            output: The name of the result; None for the first output of the replaced node.
+            given: Further tensors by name; numbers and arrays become constants of the type of `x`.
+        """
+        node = self.source.nodes[self._at]
+        names = {**dict(zip("xy", node.input, strict=False)), **given}
+
+        def read(part: ast.expr) -> Any:
+            return names[part.id] if isinstance(part, ast.Name) else ast.literal_eval(part)
+
+        def build(part: ast.expr, output: str) -> str:
+            if isinstance(part, ast.Call):
+                inputs = [build(argument, "") for argument in part.args]
+                attributes = {str(word.arg): read(word.value) for word in part.keywords}
+                return self.node(ast.unparse(part.func), inputs, output, **attributes)
+            value = read(part)
+            if isinstance(value, str):
+                return value
+            return self.weight(value, self.source.element(node.input[0]))
+
+        return build(
+            ast.parse(text, mode="eval").body, node.output[0] if output is None else output
+        )
+
     def copy(self, node: protobuf.NodeProto) -> protobuf.NodeProto:
         """Append a copy of a node, to be changed."""
         copied = protobuf.protos().NodeProto()
@@ -328,13 +358,16 @@ def _iter_substituted(
     return new.model()
 
 
-def of(*ops: str, domain: str = "") -> Callable[[Form], Form]:
-    """Restricts a form to operators."""
+def of(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Form]:
+    """Restrict a form to operators; `floats`: to those whose first input is of a float type."""
     domains = STANDARD if not domain else (domain,)
 
     def restrict(form: Form) -> Form:
         def restricted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-            return form(source, node, new) if node.op_type in ops and node.domain in domains else ""
+            if node.op_type not in ops or node.domain not in domains:
+                return ""
+            fits = not floats or source.element(node.input[0]) in FLOATS
+            return form(source, node, new) if fits else ""
 
         return restricted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -57,13 +58,12 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(node.input[0]) or 0):
         return ""
     x = node.input[0]
-    y = node.output[0]
     number = float(exponent.reshape(-1)[0].astype(np.float64))
     if number == 2:
-        new.node("Mul", [x, x], y)
+        new.formula("Mul(x, x)")
         return "a Mul with itself instead of"
     if number == 3:
-        new.node("Mul", [x, new.node("Mul", [x, x])], y)
+        new.formula("Mul(x, Mul(x, x))")
         return "two Mul instead of"
     if number in INTEGER_POWERS and not _is_float(source, node):
         powers = [x]
@@ -73,10 +73,10 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
         product = factors[0]
         for factor in factors[1:]:
             product = new.node("Mul", [product, factor])
-        new.node("Identity", [product], y)
+        new.formula("Identity(product)", product=product)
         return "Mul of squares instead of"
     if number == 0.5 and _is_float(source, node):
-        new.node("Sqrt", [x], y)
+        new.formula("Sqrt(x)")
         return "a Sqrt instead of"
     return ""
 
@@ -87,16 +87,14 @@ def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitutio
     base, exponent = (source.element(name) for name in node.input)
     if not base or (base == exponent and base in FLOATS):
         return ""
-    wide = [new.node("Cast", [name], to=TensorProto.DOUBLE) for name in node.input]
-    new.node("Cast", [new.node("Pow", wide)], node.output[0], to=base)
+    wide = "Pow(Cast(x, to=double), Cast(y, to=double))"
+    new.formula(f"Cast({wide}, to=base)", base=base, double=TensorProto.DOUBLE)
     return "a Pow of float64 instead of"
 
 
 @of("Sqrt")
 def _root(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x = node.input[0]
-    y = node.output[0]
-    new.node("Pow", [x, new.weight(0.5, source.element(x))], y)
+    new.formula("Pow(x, 0.5)")
     return "a Pow with 0.5 instead of"
 
 
@@ -115,75 +113,55 @@ def _clip(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     return f"a Clip to -{limit:g} … {limit:g}, beyond which nothing changes, before"
 
 
-@of("Tanh")
+@of("Tanh", floats=True)
 def _tanh(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x = node.input[0]
-    element = source.element(node.input[0])
-    if element not in FLOATS:
-        return ""
-    two = new.weight(2.0, element)
-    double = new.node("Mul", [new.node("Sigmoid", [new.node("Mul", [x, two])]), two])
-    new.node("Sub", [double, new.weight(1.0, element)], node.output[0])
+    new.formula("Sub(Mul(Sigmoid(Mul(x, 2)), 2), 1)")
     return "2·Sigmoid(2x) - 1 instead of"
 
 
-@of("Sigmoid")
+@of("Sigmoid", floats=True)
 def _sigmoid(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x = node.input[0]
-    element = source.element(node.input[0])
-    if element not in FLOATS:
-        return ""
-    one = new.weight(1.0, element)
-    below = new.node("Add", [new.node("Exp", [new.node("Neg", [x])]), one])
-    new.node("Div", [one, below], node.output[0])
+    new.formula("Div(1, Add(Exp(Neg(x)), 1))")
     return "1 / (1 + Exp(-x)) instead of"
 
 
-@of("Sub")
+@of("Sub", floats=True)
 def _subtract(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    if not _is_float(source, node):
-        return ""
-    new.node("Add", [node.input[0], new.node("Neg", [node.input[1]])], node.output[0])
+    new.formula("Add(x, Neg(y))")
     return "an Add of the negative instead of"
 
 
-@of("Add")
+@of("Add", floats=True)
 def _add(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     for k, name in enumerate(node.input):
         value = source.value(name)
-        if value is not None and source.element(name) in FLOATS:
-            new.node("Sub", [node.input[1 - k], new.weight(-value)], node.output[0])
+        if value is not None:
+            new.formula("Sub(other, value)", other=node.input[1 - k], value=-value)
             return "a Sub of the negative constant instead of"
     return ""
 
 
-@of("Div")
+@of("Div", floats=True)
 def _multiply_constant(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     divisor = source.value(node.input[1])
-    if divisor is None or not _is_float(source, node) or not np.all(divisor):
+    if divisor is None or not np.all(divisor):
         return ""
-    inverse = new.weight(1 / divisor.astype(np.float64), source.element(node.input[1]))
-    new.node("Mul", [node.input[0], inverse], node.output[0])
+    new.formula("Mul(x, inverse)", inverse=1 / divisor.astype(np.float64))
     return "a Mul with the constant's reciprocal instead of"
 
 
-@of("Div")
+@of("Div", floats=True)
 def _reciprocal(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    if not _is_float(source, node) or source.value(node.input[1]) is not None:
+    if source.value(node.input[1]) is not None:
         return ""
-    new.node("Mul", [node.input[0], new.node("Reciprocal", [node.input[1]])], node.output[0])
+    new.formula("Mul(x, Reciprocal(y))")
     return "a Mul with the Reciprocal instead of"
 
 
-@of("LeakyRelu", "PRelu")
+@of("LeakyRelu", "PRelu", floats=True)
 def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x = node.input[0]
-    element = source.element(node.input[0])
-    if element not in FLOATS:
-        return ""
-    slope = argument(node, 1) or new.weight(attribute(node, "alpha", 0.01), element)
-    negative = new.node("Less", [x, new.weight(0, element)])
-    new.node("Where", [negative, new.node("Mul", [x, slope]), x], node.output[0])
+    slope = argument(node, 1) or attribute(node, "alpha", 0.01)
+    new.formula("Where(Less(x, 0), Mul(x, slope), x)", slope=slope)
     return "a Where instead of"
 
 
@@ -208,23 +186,15 @@ def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     return "a Max or Min instead of" if node.op_type == "Relu" else "Max and Min instead of"
 
 
-@of("Mod")
+@of("Mod", floats=True)
 def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """The sign of the divisor, or with `fmod` that of the dividend."""
-    x = node.input[0]
-    by = node.input[1]
-    element = source.element(node.input[0])
-    if element not in FLOATS:
-        return ""
-    rest = new.node("Mod", [new.node("Abs", [x]), new.node("Abs", [by])], fmod=1)
-    signed = new.node("Mul", [rest, new.node("Sign", [x])])
+    signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
     if attribute(node, "fmod", 0):
-        new.node("Identity", [signed], node.output[0])
+        new.formula(signed)
         return "a Mod of absolute values and the dividend's sign instead of"
-    added = new.node("Add", [signed, by])
-    zero = new.weight(0, element)
-    other = new.node("Less", [new.node("Mul", [signed, by]), zero])
-    new.node("Where", [other, added, signed], node.output[0])
+    r = new.formula(signed, "")
+    new.formula("Where(Less(Mul(r, y), 0), Add(r, y), r)", r=r)
     return "a Mod with fmod=1, and the divisor's sign, instead of"
 
 
@@ -236,17 +206,13 @@ def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substituti
     bits = BITS.get(element) or SIGNED_BITS.get(element)
     if not bits:
         return ""
-    wide, by = (new.node("Cast", [name], to=TensorProto.INT64) for name in node.input)
-    by = new.node(
-        "Max", [new.node("Min", [by, new.weight(np.int64(bits))]), new.weight(np.int64(0))]
-    )
-    power = new.node("Gather", [new.weight(2 ** np.arange(bits + 1)), by])
+    numbers = {"zero": 0, "most": bits, "half": 2 ** (bits - 1) if signed else 0, "size": 2**bits}
+    given: dict[str, Any] = {k: new.weight(np.int64(number)) for k, number in numbers.items()}
+    given |= {"powers": new.weight(2 ** np.arange(bits + 1)), "wide": TensorProto.INT64}
+    given["a"] = new.formula("Cast(x, to=wide)", "", **given)
+    given["p"] = new.formula("Gather(powers, Max(Min(Cast(y, to=wide), most), zero))", "", **given)
     if attribute(node, "direction") == "RIGHT":
-        below = new.node("Sub", [wide, new.node("Mod", [wide, power])])
-        new.node("Cast", [new.node("Div", [below, power])], node.output[0], to=element)
+        new.formula("Cast(Div(Sub(a, Mod(a, p)), p), to=own)", own=element, **given)
         return "a Div by a power of two instead of"
-    half = new.weight(np.int64(2 ** (bits - 1) if signed else 0))
-    moved = new.node("Add", [new.node("Mul", [wide, power]), half])
-    kept = new.node("Sub", [new.node("Mod", [moved, new.weight(np.int64(2**bits))]), half])
-    new.node("Cast", [kept], node.output[0], to=element)
+    new.formula("Cast(Sub(Mod(Add(Mul(a, p), half), size), half), to=own)", own=element, **given)
     return "a Mul with a power of two instead of"

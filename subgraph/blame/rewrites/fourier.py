@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from subgraph.blame.rewrites._region_model import (
-    FLOATS,
     RegionModel,
     Substitution,
     argument,
@@ -25,14 +24,14 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from each(source, [_products])
 
 
-@of("DFT")
+@of("DFT", floats=True)
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""  # noqa: E501
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
     axis = _axis(source, node)
     element = source.element(node.input[0])
-    if before is None or after is None or axis is None or element not in FLOATS:
+    if before is None or after is None or axis is None:
         return ""
     rank = len(before)
     length = source.value(argument(node, 1))

@@ -55,11 +55,8 @@ def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     copied.output[0] = new.name("wide")
     half = new.weight(2 ** (bits - 1), wide)
     size = new.weight(2**bits, wide)
-    raised = new.node("Add", [copied.output[0], half]) if signed else copied.output[0]
-    kept = new.node("Mod", [raised, size])
-    new.node(
-        "Cast", [new.node("Sub", [kept, half]) if signed else kept], node.output[0], to=element
-    )
+    text = "Sub(Mod(Add(wide, half), size), half)" if signed else "Mod(wide, size)"
+    new.formula(f"Cast({text}, to=own)", wide=copied.output[0], half=half, size=size, own=element)
     return f"{NAMES[wide]} instead of {NAMES[element]}, wrapped as that is, in"
 
 
@@ -94,7 +91,7 @@ def _end_with_output(
 ) -> str:
     """The reduction's own output, of a tensor in which the axes that are reduced have one element."""  # noqa: E501
     if attribute(node, "keepdims", 1):
-        new.node("Identity", [x], node.output[0])
+        new.formula("Identity(last)", last=x)
     else:
         new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)
     return f"{words} instead of"

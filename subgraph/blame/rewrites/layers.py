@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from subgraph.blame.rewrites._region_model import (
-    FLOATS,
     RegionModel,
     Substitution,
     argument,
@@ -44,10 +43,9 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
         return ""
-    x = node.input[0]
-    new.node("Identity", [x], node.output[0])
+    new.formula("Identity(x)")
     if len(node.output) > 1 and node.output[1]:
-        new.node("Not", [new.node("Less", [x, x])], node.output[1])
+        new.formula("Not(Less(x, x))", node.output[1])
     return "an Identity instead of"
 
 
@@ -55,7 +53,6 @@ def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 def _normalize_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
-    x = node.input[0]
     outputs = [name for name in node.output if name]
     if (
         any(v is None for v in values)
@@ -67,12 +64,8 @@ def _normalize_batch(source: RegionModel, node: protobuf.NodeProto, new: Substit
     scale, bias, mean, variance = (np.asarray(v, np.float64) for v in values)
     factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
     form = [-1, *[1] * (rank - 2)]
-    scaled = new.node("Mul", [x, new.weight(factor.reshape(form), source.element(x))])
-    new.node(
-        "Add",
-        [scaled, new.weight((bias - mean * factor).reshape(form), source.element(x))],
-        node.output[0],
-    )
+    offset = (bias - mean * factor).reshape(form)
+    new.formula("Add(Mul(x, factor), offset)", factor=factor.reshape(form), offset=offset)
     return "a Mul and an Add instead of"
 
 
@@ -84,16 +77,19 @@ def _normalize_instance(source: RegionModel, node: protobuf.NodeProto, new: Subs
         return ""
     axes = list(range(2, rank))
     form = [-1, *[1] * (rank - 2)]
-    centered = new.node("Sub", [x, new.reduce("ReduceMean", x, axes)])
-    variance = new.reduce("ReduceMean", new.node("Mul", [centered, centered]), axes)
-    epsilon = new.weight(attribute(node, "epsilon", 1e-5), source.element(x))
-    normal = new.node("Div", [centered, new.node("Sqrt", [new.node("Add", [variance, epsilon])])])
-    scaled = new.node("Mul", [normal, new.reshape(node.input[1], form)])
-    new.node("Add", [scaled, new.reshape(node.input[2], form)], node.output[0])
+    c = new.formula("Sub(x, mean)", "", mean=new.reduce("ReduceMean", x, axes))
+    new.formula(
+        "Add(Mul(Div(c, Sqrt(Add(variance, epsilon))), scale), bias)",
+        c=c,
+        variance=new.reduce("ReduceMean", new.formula("Mul(c, c)", "", c=c), axes),
+        epsilon=attribute(node, "epsilon", 1e-5),
+        scale=new.reshape(node.input[1], form),
+        bias=new.reshape(node.input[2], form),
+    )
     return "its arithmetic, operator by operator, instead of"
 
 
-@of("Gemm")
+@of("Gemm", floats=True)
 def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     element = source.element(node.input[0])
     a = node.input[0]
@@ -101,9 +97,7 @@ def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     c = argument(node, 2)
     alpha = attribute(node, "alpha", 1.0)
     beta = attribute(node, "beta", 1.0)
-    if element not in FLOATS:
-        return ""
-    a = new.node("Transpose", [a], perm=[1, 0]) if attribute(node, "transA", 0) else a
+    a = new.formula("Transpose(x, perm=[1, 0])", "") if attribute(node, "transA", 0) else a
     weights = source.value(b)
     if attribute(node, "transB", 0):
         b = (
@@ -113,21 +107,15 @@ def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
         )
     factors = [(alpha, a), (beta, c)]
     a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
-    if c:
-        new.node("Add", [new.node("MatMul", [a, b]), c], node.output[0])
-    else:
-        new.node("MatMul", [a, b], node.output[0])
-    return f"a MatMul{' and an Add' if c else ''} instead of"
+    new.formula("Add(MatMul(a, b), c)" if c else "MatMul(a, b)", a=a, b=b, c=c)
+    return "a MatMul and an Add instead of" if c else "a MatMul instead of"
 
 
-@of("MatMul")
+@of("MatMul", floats=True)
 def _matmul(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    if [source.rank(n) for n in node.input] != [2, 2] or source.element(
-        node.input[0]
-    ) not in FLOATS:
+    if [source.rank(n) for n in node.input] != [2, 2]:
         return ""
-    zero = [] if new.opset >= 11 else [new.weight(0, source.element(node.input[0]))]
-    new.node("Gemm", [*node.input, *zero], node.output[0])
+    new.formula("Gemm(x, y)" if new.opset >= 11 else "Gemm(x, y, 0)")
     return "a Gemm instead of"
 
 
@@ -173,45 +161,32 @@ def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     if rank is None or rank < 3 or axes != list(range(2, rank)):
         return ""
     if attribute(node, "keepdims", 1):
-        new.node("GlobalAveragePool", [node.input[0]], node.output[0])
+        new.formula("GlobalAveragePool(x)")
     else:
-        new.reduce(
-            "Squeeze",
-            new.node("GlobalAveragePool", [node.input[0]]),
-            axes,
-            node.output[0],
-            keepdims=None,
-        )
+        pooled = new.formula("GlobalAveragePool(x)", "")
+        new.reduce("Squeeze", pooled, axes, node.output[0], keepdims=None)
     return "a GlobalAveragePool instead of"
 
 
-@of("ReduceMean")
+@of("ReduceMean", floats=True)
 def _divide(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x = node.input[0]
     axes = find_reduced_axes(source, node)
     shape = source.shape(node.input[0])
-    if not axes or shape is None or source.element(x) not in FLOATS:
+    if not axes or shape is None:
         return ""
     total = new.reduce("ReduceSum", x, axes, keepdims=attribute(node, "keepdims", 1))
     count = int(np.prod([shape[axis] for axis in axes]))
-    new.node("Div", [total, new.weight(count, source.element(x))], node.output[0])
+    new.formula("Div(total, count)", total=total, count=count)
     return f"a ReduceSum divided by {count} instead of"
 
 
 @of("HardSigmoid", "HardSwish")
 def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x = node.input[0]
-    element = source.element(node.input[0])
-    swish = node.op_type == "HardSwish"
-    alpha, beta = (
-        (1 / 6, 0.5) if swish else (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
-    )
-    line = new.node(
-        "Add", [new.node("Mul", [x, new.weight(alpha, element)]), new.weight(beta, element)]
-    )
-    zero = new.weight(0, element)
-    one = new.weight(1, element)
-    gate = new.node("Min", [new.node("Max", [line, zero]), one], "" if swish else node.output[0])
-    if swish:
-        new.node("Mul", [x, gate], node.output[0])
+    gate = "Min(Max(Add(Mul(x, alpha), beta), 0), 1)"
+    if node.op_type == "HardSwish":
+        new.formula(f"Mul(x, {gate})", alpha=1 / 6, beta=0.5)
+    else:
+        slope = attribute(node, "alpha", 0.2)
+        new.formula(gate, alpha=slope, beta=attribute(node, "beta", 0.5))
     return "Mul, Add, Max and Min instead of"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from subgraph.blame.rewrites._region_model import (
-    FLOATS,
     RegionModel,
     Substitution,
     argument,
@@ -64,7 +63,7 @@ def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     return "two MatMul of half the columns each instead of"
 
 
-@of("MatMul")
+@of("MatMul", floats=True)
 def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
@@ -75,8 +74,6 @@ def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
         or not rank
         or new.opset < 10
     ):
-        return ""
-    if source.element(node.input[0]) not in FLOATS:
         return ""
     half = weights.shape[0] // 2
     end = weights.shape[0]

@@ -79,13 +79,13 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     return "a Pad that makes ceil_mode unnecessary before"
 
 
-@of("AveragePool")
+@of("AveragePool", floats=True)
 def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """The mean over windows of a padded input, times the elements of a window over those that count."""  # noqa: E501
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     pads = _pads(source, node)
-    if x is None or y is None or pads is None or source.element(node.input[0]) not in FLOATS:
+    if x is None or y is None or pads is None:
         return ""
     kernel, strides, dilations = _window(source, node)
     half = len(kernel)
@@ -106,11 +106,7 @@ def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     copied = new.copy(node)
     copied.input[0], copied.output[0] = padded, new.name("mean")
     _set(copied, [0] * len(pads), ceil_mode=0, count_include_pad=0)
-    new.node(
-        "Mul",
-        [copied.output[0], new.weight(factors, source.element(node.input[0]))],
-        node.output[0],
-    )
+    new.formula("Mul(mean, factors)", mean=copied.output[0], factors=factors)
     return "a Pad of its own, and a constant that corrects the counts, for"
 
 

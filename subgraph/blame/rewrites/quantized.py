@@ -55,8 +55,8 @@ def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     w = _real(new, i[3:6], 0 if channels else None)
     bias = []
     if name := argument(node, 8):
-        step = new.node("Mul", [i[1], i[4]])
-        bias = [new.node("Mul", [new.node("Cast", [name], to=TensorProto.FLOAT), step])]
+        steps = {"s": i[1], "t": i[4], "real": TensorProto.FLOAT}
+        bias = [new.formula("Mul(Cast(b, to=real), Mul(s, t))", "", b=name, **steps)]
     attributes = {a.name: attribute(node, a.name) for a in node.attribute}
     y = new.node("Conv", [x, w, *bias], **attributes)
     new.node("QuantizeLinear", [y, *i[6:8]], node.output[0])
@@ -108,14 +108,8 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     weights = _block_weights(source, node)
     if weights is None:
         return ""
-    x = node.input[0]
-    element = source.element(node.input[0])
     bias = argument(node, 5)
-    product = new.node(
-        "MatMul", [x, new.weight(weights.T, element)], "" if bias else node.output[0]
-    )
-    if bias:
-        new.node("Add", [product, bias], node.output[0])
+    new.formula("Add(MatMul(x, w), bias)" if bias else "MatMul(x, w)", w=weights.T, bias=bias)
     return "a MatMul with the weights as real numbers instead of"
 
 

@@ -11,6 +11,7 @@ from subgraph.blame.rewrites._region_model import RegionModel, Substitution, eac
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
+INT32 = TensorProto.INT32
 MAX = 2048  # elements of the axis: every one is compared with every other
 
 
@@ -29,18 +30,17 @@ def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     n = shape[-1]
     rank = len(shape)
     mine, others = (new.reduce("Unsqueeze", x, [at], keepdims=None) for at in (rank, rank - 1))
-    before = new.node("Greater" if attribute(node, "largest", 1) else "Less", [others, mine])
-    earlier = new.weight(np.tri(n, k=-1, dtype=np.bool_))
-    ties = new.node("And", [new.node("Equal", [others, mine]), earlier])
-    place = new.node("Cast", [new.node("Or", [before, ties])], to=TensorProto.INT32)
+    before = "Greater(other, own)" if attribute(node, "largest", 1) else "Less(other, own)"
+    sides = {"other": others, "own": mine, "earlier": new.weight(np.tri(n, k=-1, dtype=np.bool_))}
+    ties = "And(Equal(other, own), earlier)"
+    place = new.formula(f"Cast(Or({before}, {ties}), to=int)", "", int=INT32, **sides)
     place = new.reduce("ReduceSum", place, [rank], keepdims=0)
-    count = new.node(
-        "Cast", [new.reduce("Squeeze", node.input[1], [0], keepdims=None)], to=TensorProto.INT32
-    )
-    places = new.node("Range", [new.weight(np.int32(0)), count, new.weight(np.int32(1))])
+    ends = {"begin": new.weight(np.int32(0)), "step": new.weight(np.int32(1)), "int": INT32}
+    count = new.reduce("Squeeze", node.input[1], [0], keepdims=None)
+    places = new.formula("Range(begin, Cast(k, to=int), step)", "", k=count, **ends)
     places = new.reduce("Unsqueeze", places, [1], keepdims=None)
-    chosen = new.node("Equal", [new.reduce("Unsqueeze", place, [rank - 1], keepdims=None), places])
-    chosen = new.node("Cast", [chosen], to=TensorProto.INT32)
+    place = new.reduce("Unsqueeze", place, [rank - 1], keepdims=None)
+    chosen = new.formula("Cast(Equal(p, q), to=int)", "", p=place, q=places, int=INT32)
     indices = new.node("ArgMax", [chosen], node.output[1], axis=rank, keepdims=0)
     if node.output[0]:
         new.node("GatherElements", [x, indices], node.output[0], axis=rank - 1)

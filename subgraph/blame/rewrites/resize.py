@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from subgraph.blame.rewrites._region_model import (
-    FLOATS,
     RegionModel,
     Substitution,
     argument,
@@ -45,17 +44,12 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield from each(source, [_products])
 
 
-@of("Resize", "Upsample")
+@of("Resize", "Upsample", floats=True)
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     sizes = source.shape(node.input[0])
     scales = _scales(source, node)
     after = source.shape(node.output[0])
-    if (
-        sizes is None
-        or scales is None
-        or after is None
-        or source.element(node.input[0]) not in FLOATS
-    ):
+    if sizes is None or scales is None or after is None:
         return ""
     axes = [
         k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1
