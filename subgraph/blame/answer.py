@@ -288,8 +288,7 @@ def explain(
         blame.notes.append(f"{places} places are wrong: this is about the first")
     passes = blame.passes() if wrong and not maker else []
     attributes = blame.attributes() if wrong else []
-    kernels = blame.kernels() if wrong and not passes else None
-    switches = blame.switches(exact=not passes) if wrong else {}
+    switches, kernels = blame.switches(exact=not passes) if wrong else ({}, None)
     versions = if_time(partial(blame.history, asked), None) if asked else None
     case = Path(finding.case) if finding and finding.case else None
     home = case if case else trials.model.scratch
@@ -297,7 +296,8 @@ def explain(
         prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
         cures = if_time(prove, list[Cure]()) if wrong else []
         if maker and wrong:
-            passes, more = blame.steps(maker, work, home / BLAME)
+            steps = partial(blame.steps, maker, work, home / BLAME)
+            passes, more = if_time(steps, (passes, list[Cure]()))
             cures += more
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")

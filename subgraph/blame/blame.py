@@ -38,6 +38,7 @@ log = logging.getLogger("subcut")
 
 MAX_NAMES = 6  # of nodes that a note has
 MAX_SETS = 4  # minimal sets of passes that are tried as cures
+ALL_AT_ONCE = "all that costs accuracy"  # optimizations, or a lower precision
 CANNOT_TEST = 125  # exit code of a command that switches versions: pass this one over
 SWITCH_SECONDS = 3600  # that it may take
 
@@ -156,7 +157,8 @@ class Blame:
         Raises:
             SubcutError: the reference cannot run the model, or the maker does not run.
         """
-        cures = []
+        cures: list[Cure] = []
+        maker.workers.deadline = self.trials.runtime.workers.deadline
         with open_prover(self.trials, self.setup, self.notes) as prover:
             whole = prover.trials.model.whole()
             remade = Remade(prover.trials, whole, prover=prover, maker=maker, made=work / "m.onnx")
@@ -188,40 +190,28 @@ class Blame:
             finally:
                 self.runs += asked.tried
 
-    def kernels(self) -> bool | None:
-        """Return whether it is as wrong without any optimization, in full precision; None if the
-        candidate has no such options."""
-        options = None if self.is_model_wrong else self.trials.runtime.about.exact
-        verdict = (
-            self._of(replace(self.trials.runtime.candidate, options=dict(options)))
-            if options
-            else None
-        )
-        return (
-            verdict.status is Status.FAIL
-            if verdict and verdict.status is not Status.UNRESOLVED
-            else None
-        )
+    def switches(self, *, exact: bool) -> tuple[dict[str, Mapping[str, str]], bool | None]:
+        """Options of the candidate that cure the region alone, name → all its options then; and
+        whether it is as wrong without any optimization, in full precision.
 
-    def switches(self, *, exact: bool) -> dict[str, Mapping[str, str]]:
-        """Options of the candidate that cure the region alone: name → all its options then.
-
-        `exact`: among them all optimizations, or a lower precision, at once.
+        `exact`: is that tried? Else it is not known, None, as where there are no such options.
         """
+        about = self.trials.runtime.about
+        tried = dict(about.switches)
+        if exact and about.exact:
+            tried[ALL_AT_ONCE] = about.exact
         found: dict[str, Mapping[str, str]] = {}
-        if self.is_model_wrong:
-            return found
-        all_at_once = (
-            {"all that costs accuracy": self.trials.runtime.about.exact}
-            if exact and self.trials.runtime.about.exact
-            else {}
-        )
-        for name, options in {**self.trials.runtime.about.switches, **all_at_once}.items():
+        kernels = None
+        for name, options in () if self.is_model_wrong else tried.items():
             verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))
-            if verdict and verdict.status is Status.AGREE:
+            if verdict is None or verdict.status is Status.UNRESOLVED:
+                continue
+            if name == ALL_AT_ONCE:
+                kernels = verdict.status is Status.FAIL
+            if verdict.status is Status.AGREE:
                 log.info("switches: right with %s off", name)
                 found[name] = options
-        return found
+        return found, kernels
 
     def _of(self, candidate: Candidate) -> Verdict | None:
         """The verdict on the region with other options."""
